@@ -42,22 +42,13 @@ from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.requests import RelayFrames
 from jaxcluster.agent.server import Agent, Client
-from jaxcluster.agreement.referee import (
-    MAIN,
-    Answer,
-    Closed,
-    Go,
-    Over,
-    Referee,
-    Refuse,
-    Run,
-    Skip,
-)
+from jaxcluster.agreement.cellqueue import BASE, Answer
+from jaxcluster.agreement.looked import Looked
+from jaxcluster.agreement.referee import MAIN, Referee
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.host.processes import allow_files
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
-from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked, Waiting
 from jaxcluster.wire.ops.start import Reserved
 from jaxcluster.wire.requests import EVENT, Reply, Request
 
@@ -234,40 +225,31 @@ class Ranks:
         )
 
     def look(self, launches: int) -> Looked:
-        now = time.monotonic()
-        waits = [
-            Waiting(w.rank, w.lane, w.seq, w.key.program.name, w.place, now - 1, list(missing))
-            for w, missing in self.referee.waits()
-        ]
-        agreed = [
-            AgreedLaunch(a.number, a.seq, a.program.name, a.place, now, a.last, a.late_s)
-            for a in (list(self.referee.agreed)[-launches:] if launches else ())
-        ]
-        return Looked(now, waits, agreed, [rank.seq or None for rank in self.ranks.values()])
+        return self.referee.look(time.monotonic(), launches)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """What the referee has said, and what the ranks do then."""
         todo = deque(answers)
         while todo:
             one = todo.popleft()
-            rank = self.ranks[one.rank]
-            match one:
-                case Run(seq=seq):
+            rank, seq, why = self.ranks[one.rank], one.number, one.why
+            match one.word:
+                case "run":
                     todo += self.begin(rank, seq)
-                case Go():
+                case "go":
                     todo += self.launch(rank)
-                case Refuse(refusal=refusal):
-                    info = wire.ErrorInfo("Divergence", refusal.kind, [], 2)
+                case "refuse":
+                    info = wire.ErrorInfo("Divergence", why.kind, [], 2)
                     todo += self.end(rank, "refused", info)
-                case Skip(seq=seq, why=why):
+                case "skip":
                     _, send = rank.has.pop(seq)
                     send("reply", wire.CellReply(rank.number, seq, "skipped", 0.0, skipped=why))
-                case Closed(seq=seq, refusal=refusal, tells=True) if seq in rank.has:
-                    rank.has[seq][1]("closed", wire.Closed(seq, refusal))
-                case Over(seq=seq, refusal=over):
+                case "closed" if one.tells and seq in rank.has:
+                    rank.has[seq][1]("closed", wire.Closed(seq, why))
+                case "over":
                     _, send = rank.has.pop(seq)
                     if one.tells:
-                        send("over", wire.Over(seq, over))
+                        send("over", wire.Over(seq, why))
 
     def begin(self, rank: Rank, seq: int) -> list[Answer]:
         cell, send = rank.has[seq]
@@ -277,7 +259,7 @@ class Ranks:
             send("output", wire.RankOutput(rank.number, seq, "stream", content))
         if f"# dies {rank.number}" in cell.source:
             send("exit", None)
-            return self.referee.died(rank.number)
+            return self.referee.gone(rank.number, BASE)
         found = re.search(r"# launches (\d+)", cell.source)
         rank.left = int(found[1]) if found else 0
         found = re.search(r"# skipped by (\d+)", cell.source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.agreement.frames import BASE, BUFFER, LAUNCH, pack
+from jaxcluster.agreement.cellqueue import BASE
+from jaxcluster.agreement.frames import BUFFER, pack, unpack
+from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.agreement.server import Server
 
 
@@ -23,31 +24,30 @@ class Peer:
         self.socket.settimeout(20)
         self.socket.connect(str(path))
         self.numbers = itertools.count()
-        self.say(pack(b"H", [rank, lane, name, seq]))
+        self.tell("hello", rank, lane, name, seq)
 
-    def say(self, frame: bytes) -> None:
-        self.socket.send(frame)
-
-    def tell(self, method: str, *arguments: Any) -> None:
-        self.say(pack(b"J", [method, *arguments]))
+    def tell(self, word: str, *arguments: Any) -> None:
+        self.socket.send(pack(word, *arguments))
 
     def launch(
         self, *processes: int, fingerprint: int = 7, given: int = 0, signature: str = "float32[8]"
     ) -> None:
         number = next(self.numbers)
-        told = [number, processes, fingerprint, "jit(sum)", signature, False]
-        self.say(pack(b"S", [*told, 4, 3, "s = jnp.sum(x)", ""]))
-        self.say(LAUNCH.pack(b"L", number, given, 0))
+        told = number, processes, fingerprint, "jit(sum)", signature, False
+        self.tell("site", *told, 4, 3, "s = jnp.sum(x)", "")
+        self.tell("launch", number, given, 0)
 
     def hears(self) -> bytes:
-        frame, begun = self.socket.recv(BUFFER), b""
-        while frame[:1] == b"+":
-            begun, frame = begun + frame[1:], self.socket.recv(BUFFER)
-        return begun + frame[1:] if begun else frame
+        return self.socket.recv(BUFFER)
 
-    def is_told(self) -> tuple[bytes, Any]:
-        frame = self.hears()
-        return frame[:1], json.loads(frame[1:])
+    def is_told(self) -> list[Any]:
+        return unpack(self.hears())
+
+    def is_refused(self) -> Refusal:
+        """Why its launch is refused."""
+        word, _, plain, _ = self.is_told()
+        assert word == "refuse"
+        return Refusal.parse(plain)
 
     def close(self) -> None:
         self.socket.close()
@@ -61,7 +61,7 @@ class RankPeer:
 
     def begin(self, seq: int, *ranks: int) -> None:
         """It has a cell, and is told to begin it once all of these have it."""
-        self.base.tell("arrive", {"seq": seq, "ranks": list(ranks), "is_skippable": False})
+        self.base.tell("arrive", {"seq": seq, "ranks": ranks, "is_skippable": False})
 
     def close(self) -> None:
         self.base.close()

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 REMEMBERED = 256  # cells that were cancelled or failed, for what arrives late
 LAUNCHES = 256  # of a cell
 MOST_TURNS = 64  # of a loop that a rank may have left out
-FAILED_IN_XLA = "failed in XLA"  # how a cell may end on a rank, beside "ok" and "error"
+# How a cell may end on a rank, beside "ok", "error" and an error's text.
+FAILED_IN_XLA, DIED = "failed in XLA", "died"
 # What XLA does at a cell's end: it is at work, or is so still a while after an interrupt.
 AT_WORK, STUCK = "at work", "stuck"
-
+BASE = "base"  # the lane of a rank's control thread
 
 # By processes of a program, a hash of the launches without collectives in a cell.
 Folded = dict[tuple[int, ...], int]
@@ -45,26 +47,56 @@ class CellSpec:
     is_skippable: bool = True
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """Why a cell is not run: cell ``after`` failed, rank ``dead`` died, or it was cancelled."""
+
+    after: int = 0
+    dead: int | None = None
+
+
+class Answer(NamedTuple):
+    """What a rank is told on the connection of one of its threads.
+
+    ========= ===================================================================================
+    go        launch: the ``number``-th agreed launch of the rank. ``is_alone``: it has no other
+              thread that launches, so these come in order anyway
+    refuse    don't launch; ``withdrawn``: the rank has asked for that
+    run       begin cell ``number``
+    skip      don't begin it
+    closed    nothing more is launched in it. One rank ``tells`` the notebook
+    over      it has ended on all of its ranks; without a ``why`` it is ok on all
+    ========= ===================================================================================
+    """
+
+    word: str
+    rank: int
+    lane: str = BASE
+    number: int = 0
+    why: Refusal | Skipped | None = None
+    tells: bool = False
+    is_alone: bool = False
+
+
 @dataclass(eq=False)
 class Cell:
     """A cell on its way through the ranks.
 
-    ``folded``: the launches without collectives, by rank. ``launched``: the last agreed ones of its
-    main threads, with their places.
+    Attributes:
+      ended, at_work, folded: by rank, see ``Referee.end``.
+      launched: the last agreed launches of its main threads, with their places.
+      is_torn: XLA has launched an agreed program on some ranks alone.
     """
 
     spec: CellSpec
     arrived: set[int] = field(default_factory=set)
-    ended: dict[int, str] = field(default_factory=dict)  # rank -> "ok", "error", FAILED_IN_XLA...
-    at_work: dict[int, str] = field(default_factory=dict)  # rank -> AT_WORK or STUCK
+    ended: dict[int, str] = field(default_factory=dict)
+    at_work: dict[int, str] = field(default_factory=dict)
     folded: dict[int, Folded] = field(default_factory=dict)
     refusal: Refusal | None = None
+    is_torn: bool = False
     launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
     _covered: dict[Program, bool] = field(default_factory=dict)
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.arrived) == len(self.spec.ranks)
 
     @property
     def is_over(self) -> bool:
@@ -73,14 +105,13 @@ class Cell:
     @property
     def is_split(self) -> bool:
         """Whether some of its ranks wait in XLA for others that are out of it."""
-        has_failed = FAILED_IN_XLA in self.ended.values()
-        is_alone = STUCK in self.at_work.values() and len(self.at_work) < len(self.ended)
-        return is_alone or (has_failed and bool(self.at_work))
+        if FAILED_IN_XLA in self.ended.values():
+            return bool(self.at_work)
+        return STUCK in self.at_work.values() and len(self.at_work) < len(self.ended)
 
     def covers(self, program: Program) -> bool:
         """Whether all processes of a program run the cell."""
-        found = self._covered.get(program)
-        if found is None:
+        if (found := self._covered.get(program)) is None:
             found = self._covered[program] = {*self.spec.ranks}.issuperset(program.processes)
         return found
 
@@ -102,13 +133,17 @@ class Cell:
             first = min(first, at)
         return (made[first][1], count - first) if first < count else None
 
-
-@dataclass(frozen=True)
-class Skipped:
-    """Why a cell is not run: cell ``after`` failed, rank ``dead`` died, or it was cancelled."""
-
-    after: int = 0
-    dead: int | None = None
+    def odd_ones(self) -> tuple[int, ...]:
+        """The ranks whose launches without collectives are not those of the most."""
+        for processes in {processes for folded in self.folded.values() for processes in folded}:
+            by_hash: dict[int, list[int]] = {}
+            for rank in self.folded.keys() & {*processes}:
+                by_hash.setdefault(self.folded[rank].get(processes, 0), []).append(rank)
+            # Of two as many: who has launched nothing is the odd one.
+            most = max(by_hash, key=lambda folded: (len(by_hash[folded]), folded != 0))
+            if odd := [r for folded, ranks in by_hash.items() if folded != most for r in ranks]:
+                return tuple(sorted(odd))
+        return ()
 
 
 class CellQueue:
@@ -116,67 +151,56 @@ class CellQueue:
 
     Attributes:
       running: by rank, the cell that it is in.
+      dead: the ranks that have died.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.running: list[Cell | None] = [None] * num_ranks
+        self.dead: set[int] = set()
         self._waiting: dict[int, Cell] = {}  # by seq
         self._cancelled: deque[int] = deque(maxlen=REMEMBERED)
-        self._failed: dict[str, deque[int]] = {}  # by notebook, its last cells that failed
-        self._dead: set[int] = set()
+        self._failed: deque[CellSpec] = deque(maxlen=REMEMBERED)
 
-    def arrive(self, rank: int, spec: CellSpec) -> Skipped | None:
-        """A rank has a cell. Returns why it is not to run it, if it is not."""
-        if (why := self._why_skip(spec)) is None:
-            self._waiting.setdefault(spec.seq, Cell(spec)).arrived.add(rank)
-        return why
+    def arrive(self, rank: int, spec: CellSpec) -> list[Answer]:
+        """A rank has a cell."""
+        self._waiting.setdefault(spec.seq, Cell(spec)).arrived.add(rank)
+        return self.step()
 
-    def begin(self) -> list[Cell]:
-        """The cells that begin now."""
-        begun: list[Cell] = []
+    def cancel(self, seq: int) -> list[Answer]:
+        """Don't run a cell that has not begun; also if it arrives later."""
+        self._cancelled.append(seq)
+        return self.step()
+
+    def over(self, cell: Cell) -> list[Answer]:
+        """A cell has ended on all ranks."""
+        if cell.refusal is not None:
+            self._failed.append(cell.spec)
+        return self.step()
+
+    def step(self) -> list[Answer]:
+        """Skip what is not to be run any more, and begin what can begin."""
+        answers: list[Answer] = []
+        for seq, cell in list(self._waiting.items()):
+            if (why := self._why_skip(cell.spec)) is not None:
+                del self._waiting[seq]
+                answers += [Answer("skip", rank, BASE, seq, why) for rank in sorted(cell.arrived)]
         needed: set[int] = set()  # by cells that are before
-        for cell in list(self._waiting.values()):
+        for seq, cell in list(self._waiting.items()):
             ranks = {*cell.spec.ranks}
-            if not cell.is_complete or self._is_behind(cell):
+            if cell.arrived != ranks or self._is_behind(cell):
                 continue
             if needed.isdisjoint(ranks) and not any(self.running[rank] for rank in ranks):
-                del self._waiting[cell.spec.seq]
-                for rank in ranks:
+                del self._waiting[seq]
+                for rank in cell.spec.ranks:
                     self.running[rank] = cell
-                begun.append(cell)
+                    answers.append(Answer("run", rank, BASE, seq))
             needed |= ranks
-        return begun
+        return answers
 
     def next_of(self, rank: int) -> Cell | None:
         """The next cell of a rank; one that not all of its ranks have comes last."""
         mine = [cell for cell in self._waiting.values() if rank in cell.spec.ranks]
-        return min(mine, key=lambda cell: not cell.is_complete, default=None)
-
-    def end(self, rank: int, how: str) -> Cell | None:
-        """A rank has ended its cell."""
-        cell = self.running[rank]
-        if cell is not None:
-            self.running[rank] = None
-            cell.ended[rank] = how
-        return cell
-
-    def over(self, cell: Cell) -> list[tuple[int, int, Skipped]]:
-        """A cell has ended on all ranks. Returns (rank, seq, why) of what is skipped after it."""
-        if cell.refusal is None:
-            return []
-        failed = self._failed.setdefault(cell.spec.owner, deque(maxlen=REMEMBERED))
-        failed.append(cell.spec.seq)
-        return self._skip()
-
-    def cancel(self, seq: int) -> list[tuple[int, int, Skipped]]:
-        """Don't run a cell that has not begun; also if it arrives later."""
-        self._cancelled.append(seq)
-        return self._skip()
-
-    def died(self, rank: int) -> list[tuple[int, int, Skipped]]:
-        """What needs this rank is not run."""
-        self._dead.add(rank)
-        return self._skip()
+        return min(mine, key=lambda cell: len(cell.arrived) < len(cell.spec.ranks), default=None)
 
     def _is_behind(self, cell: Cell) -> bool:
         """Whether an earlier cell of its notebook, which needs one of its ranks, waits too."""
@@ -190,19 +214,9 @@ class CellQueue:
     def _why_skip(self, spec: CellSpec) -> Skipped | None:
         if spec.seq in self._cancelled:
             return Skipped()
-        if dead := self._dead.intersection(spec.ranks):
+        if dead := self.dead.intersection(spec.ranks):
             return Skipped(dead=min(dead))
-        if spec.is_skippable:
-            for failed in self._failed.get(spec.owner, ()):
-                if spec.seen < failed < spec.seq:
-                    return Skipped(after=failed)
+        for failed in self._failed if spec.is_skippable else ():
+            if failed.owner == spec.owner and spec.seen < failed.seq < spec.seq:
+                return Skipped(after=failed.seq)
         return None
-
-    def _skip(self) -> list[tuple[int, int, Skipped]]:
-        """What is not to be run any more."""
-        told: list[tuple[int, int, Skipped]] = []
-        for seq, cell in list(self._waiting.items()):
-            if (why := self._why_skip(cell.spec)) is not None:
-                del self._waiting[seq]
-                told += [(rank, seq, why) for rank in sorted(cell.arrived)]
-        return told

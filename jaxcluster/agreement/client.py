@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import os
 import re
 import signal
@@ -20,12 +19,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import astuple
 from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.frames import BASE, BUFFER, COUNT, LAUNCH, pack, whole
+from jaxcluster.agreement.cellqueue import BASE
+from jaxcluster.agreement.frames import BUFFER, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 from jaxcluster.agreement.words import explain
 
@@ -34,7 +33,8 @@ KEPT = 128  # launches, for reports
 ORDER_S = 0.0002  # between looks whether another thread has made its launch
 AGAIN_S = (0.01, 0.2)  # before a signal comes again whose handler could not raise: first, at most
 SOON_S = 0.001  # ... and one that came in a launch
-SIGNATURE_CHARS = 1 << 14
+TOLD_CHARS = 1 << 12  # of a program's inputs; of other texts an eighth
+WITHDRAW = pack("withdraw")
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -88,11 +88,17 @@ class Lane:
         """A launch's message; what it refers to is sent before it is returned."""
         site = self._sites.get((program, place))
         if site is None:  # an error here only sends it once more
-            site, signature = len(self._sites), program.signature[:SIGNATURE_CHARS]
-            told = [site, program.processes, program.fingerprint, program.name, signature]
-            self.socket.send(pack(b"S", [*told, program.meets_all, *astuple(place)]))
+            site = len(self._sites)
+            self.socket.send(
+                pack(
+                    *("site", site, program.processes, program.fingerprint),
+                    *(program.name[: TOLD_CHARS // 8], program.signature[:TOLD_CHARS]),
+                    *(program.meets_all, place.cell, place.line),
+                    *(place.text[: TOLD_CHARS // 8], place.within[: TOLD_CHARS // 8]),
+                )
+            )
             self._sites[program, place] = site
-        return LAUNCH.pack(b"L", site, given, folded)
+        return pack("launch", site, given, folded)
 
 
 class Guard(functools.partial[Any]):
@@ -155,7 +161,7 @@ class Agreement:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             peer.connect(self._path)
-            peer.send(pack(b"H", hello))
+            peer.send(pack("hello", *hello))
         except OSError:
             peer.close()
             raise
@@ -196,7 +202,7 @@ class Agreement:
         lane = self._lane()
         self._note_failed(lane)
         self.seq = 0
-        folded = [[processes, value] for processes, (_, value) in lane.folds.items()]
+        folded = {processes: value for processes, (_, value) in lane.folds.items()}
         lane.folds.clear()
         _say(lane.socket, "end", outcome, folded, at_work)
 
@@ -227,7 +233,7 @@ class Agreement:
         def leave() -> None:
             lane.deferred, lane.signal = error, 0
             with contextlib.suppress(OSError):
-                lane.socket.send(b"W")  # it has no effect if "go" is on its way
+                lane.socket.send(WITHDRAW)  # it has no effect if "go" is on its way
 
         timer = _start_timer(seconds, leave)
         try:
@@ -324,7 +330,7 @@ class Agreement:
         record = self.begun.pop(get_ident(), None)
         if record is not None and record[-1]:
             if not record[0].meets_all:  # a rendezvous is over, however it ended
-                _say(lane.socket, "unmade", lane.name, lane.count or self.taken() + 1)
+                _say(lane.socket, "unmade", lane.count or self.taken() + 1)
             self._taken += 1
 
     def _drain(self) -> None:
@@ -340,10 +346,9 @@ class Agreement:
           BaseException: what a signal handler has raised meanwhile.
         """
         lane = self._lane()
-        frame = whole(frame, lane.socket)
-        kind = frame[:1]
-        if kind == b"G":
-            _, lane.count = COUNT.unpack(frame)
+        told: list[Any] = unpack(frame) if frame else ["gone"]
+        if told[0] == "go":
+            lane.count = told[1]
             while self.taken() < lane.count - 1:  # another thread's launch comes first
                 time.sleep(ORDER_S)
             return True
@@ -351,9 +356,9 @@ class Agreement:
         deferred, lane.deferred = lane.deferred, None
         if deferred is not None:
             raise deferred
-        if not kind:
+        if told[0] == "gone":
             raise ConnectionError("The referee is gone: nothing can be launched any more.")
-        refusal, self.is_refused = Refusal.parse(json.loads(frame[1:])), True
+        refusal, self.is_refused = Refusal.parse(told[2]), True
         if lane is self._main:
             self.refusals += 1
         if refusal.kind == "stopped":
@@ -410,7 +415,7 @@ class Agreement:
             return None
         if lane.deferred is not None:
             with contextlib.suppress(OSError):
-                lane.socket.send(b"W")
+                lane.socket.send(WITHDRAW)
             return None
         try:
             return handler(number, frame)
@@ -484,7 +489,7 @@ def _signal_main(number: int) -> None:
 
 def _say(to: socket.socket, method: str, *arguments: Any) -> None:
     with contextlib.suppress(OSError):  # the referee is gone
-        to.send(pack(b"J", [method, *arguments]))
+        to.send(pack(method, *arguments))
 
 
 def _task_of(thread: threading.Thread) -> str:

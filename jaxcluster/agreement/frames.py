@@ -1,14 +1,12 @@
 """Frames between ranks and the referee.
 
-A frame is one message. Its first byte says which:
+A frame is one message: a word with its arguments, as ``pack`` makes it.
 
-    from a rank                                     to a rank
-    H  who it is (JSON): rank, lane, name, seq      g  go
-    S  the next site: program and place (JSON)      G  go, as the rank's n-th agreed launch
-    L  launch: site, given, folded                  R  refused (JSON)
-    W  withdraw                                     W  withdrawn (JSON)
-    J  anything else (JSON): [method, arguments]    J  anything else (JSON)
-                                                    +  a piece of a long one; the last has a "."
+    from a rank                                     to a rank: see ``Answer``
+    hello     its rank, lane, name, seq             go        is b"g" alone, if ``is_alone``
+    site      the next number, program and place    refuse, withdrawn, run, skip, closed, over
+    launch    site, given, folded                   answer    what it has looked at
+    withdraw, unmade, arrive, end, stop, look
 
 Ranks connect to a Unix socket. On other hosts than the referee's that is a ``Relay``'s, which sends
 what the ranks of its host say together as one message over TCP.
@@ -18,50 +16,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import marshal
 import os
 import selectors
 import socket
-import struct
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
-LAUNCH = struct.Struct("<cIQQ")
-COUNT = struct.Struct("<cQ")
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
-PIECE = 1 << 16  # bytes of a long frame that are sent at once
-AGAIN_S = 0.01  # before it is tried again to send to who has taken no more
-BASE = "base"  # the lane of a rank's control thread
+LONG = 1 << 14  # bytes from which on a frame is compressed: hundreds of ranks do much the same
+PATIENCE_S = 1.0  # for a rank that takes no more
 Send = Callable[[bytes], None]
 
 
-def pack(kind: bytes, body: Any) -> bytes:
-    """A frame that is JSON behind its first byte."""
-    return kind + json.dumps(body, separators=(",", ":")).encode()
+def pack(*words: Any) -> bytes:
+    """A frame of a word and its arguments, without objects of classes."""
+    frame = marshal.dumps(words)
+    return frame if len(frame) < LONG else b"z" + zlib.compress(frame, 1)
 
 
-def pieces(frame: bytes) -> Iterator[bytes]:
-    """A frame for a rank as it is sent: a long one, such as of hundreds of ranks, in pieces."""
-    if len(frame) <= PIECE:
-        yield frame
-        return
-    last = (len(frame) - 1) // PIECE * PIECE
-    for start in range(0, len(frame), PIECE):
-        yield (b"." if start == last else b"+") + frame[start : start + PIECE]
-
-
-def listen(path: str) -> socket.socket:
-    """A Unix socket that ranks connect to. Whoever can open its path is trusted."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    listener.listen(512)
-    return listener
+def unpack(frame: bytes) -> list[Any]:
+    """What ``pack`` was given."""
+    return [*marshal.loads(zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame)]
 
 
 def receive(peer: socket.socket) -> bytes:
@@ -72,49 +51,25 @@ def receive(peer: socket.socket) -> bytes:
         return b""
 
 
-def whole(frame: bytes, peer: socket.socket) -> bytes:
-    """A frame whose other pieces, if it has some, are still to be received."""
-    begun = b""
-    while frame[:1] == b"+":
-        begun, frame = begun + frame[1:], receive(peer)
-    return begun + frame[1:] if begun else frame
-
-
-class Outlet:
-    """The way to one rank's thread. What it takes no more of, as when it is suspended, waits.
-
-    Args:
-      full: has those in which something waits.
-    """
-
-    def __init__(self, peer: socket.socket, full: set[Outlet]) -> None:
-        self._peer, self._full = peer, full
-        self._queue: deque[bytes] = deque()
-
-    def send(self, frame: bytes) -> None:
-        """Send it after all that is queued."""
-        self._queue.append(frame)
-        self.flush()
-
-    def flush(self) -> None:
-        """Send what is queued, as far as the peer takes it."""
+def send(peer: socket.socket, frame: bytes) -> None:
+    """Send it to a rank. One that takes no more, since it is suspended for long, is cut off."""
+    try:
         try:
-            while self._queue:
-                self._peer.send(self._queue[0], socket.MSG_DONTWAIT)
-                self._queue.popleft()
-        except BlockingIOError:
-            self._full.add(self)
-            return
-        except OSError:  # the peer is gone
-            self._queue.clear()
-        self._full.discard(self)
+            peer.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # such as of many cells that are skipped at once
+            peer.settimeout(PATIENCE_S)
+            peer.send(frame)
+            peer.settimeout(None)
+    except OSError:
+        with contextlib.suppress(OSError):  # its end is read then
+            peer.shutdown(socket.SHUT_RDWR)
 
 
 class Hub:
     """Hears the threads of this host's ranks, which connect to a Unix socket.
 
     Args:
-      path: of the socket.
+      path: of the socket. Whoever can open it is trusted.
       join: called with what sends frames to a thread that has connected. Returns what hears its
         frames; b"" is its end.
     """
@@ -123,17 +78,17 @@ class Hub:
         self.selector = selectors.DefaultSelector()
         self.peers: set[socket.socket] = set()
         self._join = join
-        self._full: set[Outlet] = set()
-        self._listener = listen(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(path)
+        self._listener.listen(512)
         self.selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def step(self, timeout_s: float | None) -> None:
         """Wait for frames, and hear those that have come."""
-        limits = [one for one in (timeout_s, AGAIN_S if self._full else None) if one is not None]
-        for key, _ in self.selector.select(min(limits, default=None)):
+        for key, _ in self.selector.select(timeout_s):
             key.data()
-        for outlet in [*self._full]:
-            outlet.flush()
 
     def close(self) -> None:
         """Close the socket and all connections."""
@@ -142,7 +97,7 @@ class Hub:
 
     def _accept(self) -> None:
         peer, _ = self._listener.accept()
-        hear = self._join(Outlet(peer, self._full).send)
+        hear = self._join(functools.partial(send, peer))
         self.peers.add(peer)
 
         def read() -> None:
@@ -199,7 +154,7 @@ class Relay:
 
     def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
         self._stream = Stream(Client(address, authkey=key.encode()))
-        self._outlets: list[Send] = []
+        self._sends: list[Send] = []
         self._is_connected = True
         self._hub = Hub(path, self._join)
         self._hub.selector.register(self._stream.connection, selectors.EVENT_READ, self._deliver)
@@ -219,9 +174,9 @@ class Relay:
         self._hub.close()
 
     def _join(self, send: Send) -> Send:
-        self._outlets.append(send)
-        return functools.partial(self._stream.queue, len(self._outlets) - 1)
+        self._sends.append(send)
+        return functools.partial(self._stream.queue, len(self._sends) - 1)
 
     def _deliver(self) -> None:
         for number, frame in self._stream.receive():
-            self._outlets[number](frame)
+            self._sends[number](frame)

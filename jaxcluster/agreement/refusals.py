@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+import functools
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Literal
 
-# ended     ranks ended the cell without a launch that others wait for
-# differs   ranks of one program announced different ones
-# circle    ranks wait for each other over several sets of processes
-# idle      ranks that the program needs run no cell
-# died      ranks died
-# failed    ranks raised an error, or ended the cell with one
-# left      something raised in a wait, such as a signal handler
-# stopped   somebody stopped the cell
-# uneven    the cell is over, and its ranks launched different programs that have no collectives
-# torn      XLA launched an agreed program on some ranks and refused it on others
+# See ``words.WORDS`` for what each says.
 Kind = Literal[
     "ended", "differs", "circle", "idle", "died", "failed", "left", "stopped", "uneven", "torn"
 ]
 Does = Literal["waits", "works", "ended", "failed", "left", "died", "idle"]
+MOST_TOLD = 8  # different things that ranks did; of more only what kind
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class Doing:
     """What one rank did when a cell was closed.
 
     For a rank that ``waits``: the program, its place, and what it was ``given`` by the host (a
-    hash, 0 for nothing).
+    hash, 0 for nothing). ``name`` is the error's text for one that ``failed``.
     """
 
     rank: int
@@ -88,27 +81,27 @@ class Refusal:
     mixed: Place | None = None
     mixed_launches: int = 0
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON can have it: of ranks that did the same, once."""
+    @functools.cached_property
+    def plain(self) -> tuple[Any, ...]:
+        """As ``marshal`` can have it: of ranks that did the same, once."""
         groups: dict[Doing, list[int]] = {}
         for one in self.doing:
-            groups.setdefault(replace(one, rank=-1), []).append(one.rank)
-        doing = [[ranks, asdict(one)] for one, ranks in groups.items()]
-        return {**vars(self), "doing": doing, "mixed": self.mixed and asdict(self.mixed)}
+            same = replace(one, rank=-1)
+            if same not in groups and len(groups) >= MOST_TOLD:
+                same = Doing(-1, one.does)
+            groups.setdefault(same, []).append(one.rank)
+        doing = [(ranks, *astuple(same)[1:]) for same, ranks in groups.items()]
+        mixed = self.mixed and astuple(self.mixed)
+        return self.kind, self.causes, doing, mixed, self.mixed_launches
 
     @classmethod
-    def parse(cls, plain: Mapping[str, Any]) -> Refusal:
-        """What ``plain`` has made, after JSON."""
+    def parse(cls, plain: Sequence[Any]) -> Refusal:
+        """What ``plain`` has made."""
+        kind, causes, groups, mixed, mixed_launches = plain
         doing = [
-            Doing(**{**one, "rank": rank, "place": Place(**one["place"])})
-            for ranks, one in plain["doing"]
+            Doing(rank, does, name, signature, Place(*place), *more)
+            for ranks, does, name, signature, place, *more in groups
             for rank in ranks
         ]
-        mixed = plain["mixed"]
-        return cls(
-            plain["kind"],
-            tuple(plain["causes"]),
-            tuple(sorted(doing, key=lambda one: one.rank)),
-            None if mixed is None else Place(**mixed),
-            plain["mixed_launches"],
-        )
+        doing.sort(key=lambda one: one.rank)
+        return cls(kind, causes, tuple(doing), mixed and Place(*mixed), mixed_launches)

@@ -8,41 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 from typing import Any
 
-from jaxcluster.agreement import referee as core
-from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.agreement.frames import BASE, COUNT, LAUNCH, Hub, Send, Stream, pack, pieces
+from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec
+from jaxcluster.agreement.frames import Hub, Send, Stream, pack, unpack
+from jaxcluster.agreement.referee import Referee
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
-SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 
 
-Event = Callable[[], Sequence[core.Answer]]  # of the referee
-
-
-class Connection:
+class Peer:
     """One thread of a rank, connected directly or through a relay."""
 
     def __init__(self, send: Send) -> None:
-        self._send = send
-        self.rank = -1
-        self.lane = ""
+        self.send = send
+        self.rank, self.lane = -1, ""
         self.sites: dict[int, tuple[Program, Place]] = {}
-
-    def send(self, frame: bytes) -> None:
-        for piece in pieces(frame):
-            self._send(piece)
 
 
 class Server:
@@ -62,14 +52,13 @@ class Server:
         key: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.referee = core.Referee(num_ranks)
+        self.referee = Referee(num_ranks)
         self._key, self._clock = key, clock
         self._hub = Hub(path, self._join)
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
-        self._connections: dict[tuple[int, str], Connection] = {}
+        self._peers: dict[tuple[int, str], Peer] = {}
         self._streams: list[Stream] = []
-        self._due: dict[Event, float] = {}  # what the referee is to be told, and when
-        self._last_told: tuple[Refusal, bytes] | None = None
+        self._tick_at: float | None = None
         self.port = 0
 
     def listen(self, address: str) -> None:
@@ -87,37 +76,30 @@ class Server:
 
     def serves(self) -> bool:
         """Whether a rank is connected."""
-        return bool(self._connections)
+        return bool(self._peers)
 
     def step(self, timeout_s: float | None = None) -> None:
         """Wait for messages, and answer those that have come."""
-        referee, limits = self.referee, [] if timeout_s is None else [timeout_s]
-        if referee.wants_tick or referee.is_unsure or self._due:
-            self._remember(referee.tick, referee.wants_tick, TICK_S)
-            self._remember(referee.silent, referee.is_unsure, SILENT_S)
-            limits += [max(0.0, at - self._clock()) for at in self._due.values()]
-        self._hub.step(min(limits, default=None))
-        for what, at in list(self._due.items()):
-            if self._clock() >= at:
-                del self._due[what]
-                self._answer(what())
+        if not self.referee.wants_tick:
+            self._tick_at = None
+        else:
+            self._tick_at = self._tick_at or self._clock() + TICK_S
+            tick_s = max(0.0, self._tick_at - self._clock())
+            timeout_s = tick_s if timeout_s is None else min(timeout_s, tick_s)
+        self._hub.step(timeout_s)
+        if self._tick_at is not None and self._clock() >= self._tick_at:
+            self._tick_at = None
+            self._answer(self.referee.tick())
         for stream in self._streams:
             stream.flush()
-
-    def _remember(self, what: Event, is_wanted: bool, after_s: float) -> None:
-        """Tell the referee so much later that nothing has come, if it still wants to know then."""
-        if is_wanted:
-            self._due.setdefault(what, self._clock() + after_s)
-        else:
-            self._due.pop(what, None)
 
     # ------------------------------------------------------------- connections
 
     def _join(self, send: Send) -> Send:
-        return functools.partial(self._hear, Connection(send))
+        return functools.partial(self._hear, Peer(send))
 
     def _accept_relays(self, listener: Listener) -> None:
-        """A thread's loop: who does not know the key does not keep the referee waiting."""
+        """A thread's loop: who is slow to authenticate keeps nobody waiting."""
         while True:
             with contextlib.suppress(OSError, EOFError, AuthenticationError):
                 self._add_relay(Stream(listener.accept()))
@@ -141,130 +123,51 @@ class Server:
 
         self._hub.selector.register(stream.connection, selectors.EVENT_READ, read)
 
-    def _lost(self, connection: Connection) -> None:
-        if self._connections.pop((connection.rank, connection.lane), None) is None:
-            return
-        if connection.lane == BASE:
-            self._answer(self.referee.died(connection.rank))
-        elif connection.lane != core.MAIN:
-            self._answer(self.referee.gone(connection.rank, connection.lane))
-
     # ------------------------------------------------------------------ messages
 
-    def _hear(self, connection: Connection, frame: bytes) -> None:
-        kind, rank, lane = frame[:1], connection.rank, connection.lane
-        if kind == b"L":
-            _, site, given, folded = LAUNCH.unpack(frame)
-            program, place = connection.sites[site]
-            self._answer(
-                self.referee.launch(
-                    rank,
-                    lane,
-                    program,
-                    given=given,
-                    folded=folded,
-                    place=place,
-                    now=self._clock(),
-                )
-            )
-        elif not frame:
-            self._lost(connection)
-        elif kind == b"W":
-            self._answer(self.referee.withdraw(rank, lane))
-        else:
-            self._hear_json(connection, kind, json.loads(frame[1:]))
+    def _hear(self, peer: Peer, frame: bytes) -> None:
+        """Give what a rank has said to the referee; without a frame it is gone."""
+        rank, lane, referee = peer.rank, peer.lane, self.referee
+        told: list[Any] = unpack(frame) if frame else ["gone"]
+        match told:
+            case ["launch", site, given, folded]:
+                program, place = peer.sites[site]
+                more: dict[str, Any] = {"given": given, "folded": folded, "now": self._clock()}
+                self._answer(referee.launch(rank, lane, program, place=place, **more))
+            case ["site", site, processes, fingerprint, name, signature, meets_all, *where]:
+                key = processes, fingerprint
+                program = Program(*key, name, signature, meets_all=meets_all)
+                peer.sites[site] = self._programs.setdefault(key, program), Place(*where)
+            case ["hello", *hello]:
+                peer.rank, peer.lane, *_ = hello
+                self._peers[peer.rank, peer.lane] = peer
+                self._answer(referee.hello(*hello))
+            case ["gone"]:
+                if self._peers.pop((rank, lane), None) is not None:
+                    self._answer(referee.gone(rank, lane))
+            case ["arrive", spec]:
+                self._answer(referee.arrive(rank, CellSpec(**spec)))
+            case ["end", *how]:
+                self._answer(referee.end(rank, *how))
+            case ["withdraw" | "unmade" as word, *which]:
+                self._answer(getattr(referee, word)(rank, lane, *which))
+            case ["stop", seq]:
+                self._answer(referee.stop(seq))
+            case ["look", number, launches]:
+                looked = referee.look(self._clock(), launches).plain()
+                connected = sorted(rank for rank, lane in self._peers if lane == BASE)
+                peer.send(pack("answer", number, {**looked, "connected": connected}))
 
-    def _hear_json(self, connection: Connection, kind: bytes, body: Any) -> None:
-        rank, referee = connection.rank, self.referee
-        if kind == b"H":
-            connection.rank, connection.lane, name, seq = body
-            self._connections[connection.rank, connection.lane] = connection
-            if connection.lane not in (BASE, core.MAIN):
-                referee.hello(connection.rank, connection.lane, name, seq)
-            return
-        if kind == b"S":
-            number, processes, fingerprint, name, signature, meets_all, *place = body
-            key = tuple(processes), fingerprint
-            program = Program(*key, name, signature, meets_all=meets_all)
-            connection.sites[number] = self._programs.setdefault(key, program), Place(*place)
-            return
-        method, *arguments = body
-        match method:
-            case "arrive":
-                spec = CellSpec(**{**arguments[0], "ranks": tuple(arguments[0]["ranks"])})
-                self._answer(referee.arrive(rank, spec))
-            case "end":
-                outcome, folded, at_work = arguments
-                hashes = {tuple(processes): value for processes, value in folded}
-                self._answer(referee.end(rank, outcome, hashes, at_work))
-            case "unmade":
-                self._answer(referee.unmade(rank, *arguments))
-            case "cancel" | "stop":
-                self._answer(getattr(referee, method)(*arguments))
-            case "look":
-                connection.send(pack(b"J", ["answer", arguments[0], self.look(arguments[1])]))
-
-    def _answer(self, answers: Sequence[core.Answer]) -> None:
+    def _answer(self, answers: list[Answer]) -> None:
         for answer in answers:
-            lane = answer.lane if isinstance(answer, core.Go | core.Refuse) else BASE
-            connection = self._connections.get((answer.rank, lane))
-            if connection is not None:  # else it has died
-                connection.send(self._frame_of(answer))
-
-    def look(self, count: int) -> dict[str, Any]:
-        """Who waits for whom since when, the last ``count`` agreed launches, who is connected."""
-        waits = [
-            {
-                **{name: getattr(wait, name) for name in ("rank", "lane", "seq", "since")},
-                "name": wait.key.program.name,
-                "place": asdict(wait.place),
-                "missing": missing,
-            }
-            for wait, missing in self.referee.waits()
-        ]
-        agreed = [
-            {
-                **{name: getattr(one, name) for name in ("number", "seq", "at", "last", "late_s")},
-                "name": one.program.name,
-                "place": asdict(one.place),
-            }
-            for one in (list(self.referee.agreed)[-count:] if count else ())
-        ]
-        running = [cell and cell.spec.seq for cell in self.referee.cells.running]
-        ranks = sorted(rank for rank, lane in self._connections if lane == BASE)
-        return {
-            "now": self._clock(),
-            "waits": waits,
-            "agreed": agreed,
-            "running": running,
-            "connected": ranks,
-        }
-
-    def _frame_of(self, answer: core.Answer) -> bytes:
-        """What a rank is sent."""
-        match answer:
-            case core.Go(is_alone=True):
-                return b"g"
-            case core.Go(count=count):
-                return COUNT.pack(b"G", count)
-            case core.Refuse(refusal=refusal, withdrawn=withdrawn):
-                return (b"W" if withdrawn else b"R") + self._told(refusal)
-            case core.Run(seq=seq):
-                return pack(b"J", ["run", seq])
-            case core.Skip(seq=seq, why=why):
-                return pack(b"J", ["skip", seq, why.after, why.dead])
-            case core.Closed(seq=seq, refusal=refusal, tells=tells):
-                return b'J["closed",%d,%s,%s]' % (seq, self._told(refusal), _json(tells))
-            case core.Over(seq=seq, refusal=over, tells=tells):
-                told = b"null" if over is None else self._told(over)
-                return b'J["over",%d,%s,%s]' % (seq, told, _json(tells))
-
-    def _told(self, refusal: Refusal) -> bytes:
-        """A refusal as JSON; it mostly goes to all ranks."""
-        if self._last_told is None or self._last_told[0] is not refusal:
-            self._last_told = refusal, _json(refusal.plain())
-        return self._last_told[1]
-
-
-def _json(body: Any) -> bytes:
-    return pack(b"", body)
+            if (peer := self._peers.get((answer.rank, answer.lane))) is None:
+                continue  # it has died
+            word, _, _, number, why, tells, is_alone = answer
+            if word == "go":
+                peer.send(b"g" if is_alone else pack("go", number))
+            elif word == "skip":
+                assert why is not None
+                peer.send(pack(word, number, asdict(why)))
+            else:
+                plain = why.plain if isinstance(why, Refusal) else None
+                peer.send(pack(word, number, plain, tells))

@@ -26,7 +26,7 @@ from typing import Any
 
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.agreement.client import Agreement
-from jaxcluster.agreement.frames import receive, whole
+from jaxcluster.agreement.frames import receive, unpack
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.agreement.server import KEY
 from jaxcluster.agreement.words import explain
@@ -223,7 +223,7 @@ class Job:
                 if not (frame := receive(self._base)):
                     self._all_over.set()
                     return
-                self._hear(whole(frame, self._base))
+                self._hear(frame)
             since = self._waits_since()
             if since and since != told and time.monotonic() - since > self._stall_s:
                 told = since
@@ -238,16 +238,15 @@ class Job:
         self.agreement.tell("look", why, 0)
 
     def _hear(self, frame: bytes) -> None:
-        kind, *rest = json.loads(frame[1:])
-        match kind, rest:
-            case "closed" | "over", [_, refusal, _]:
+        match unpack(frame):
+            case ["closed" | "over", _, refusal, _]:
                 if refusal is not None and not self._has_failed:
                     self._has_failed = True
                     time.sleep(RAISE_S)
                     if not self.agreement.is_refused:
                         _say(explain(Refusal.parse(refusal), part="script"))
                 self._all_over.set()
-            case "answer", [why, found]:
+            case ["answer", why, found]:
                 self._connected = found["connected"]
                 first = min((wait["rank"] for wait in found["waits"]), default=None)
                 if why == ASKED or (why == STALLED and first == self._rank):

@@ -6,7 +6,6 @@ place among all notebooks' cells on all ranks.
 
 from __future__ import annotations
 
-import json
 import queue
 import socket
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.agreement.client import Agreement
-from jaxcluster.agreement.frames import BUFFER
+from jaxcluster.agreement.frames import BUFFER, unpack
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.engine.control import ControlChannel
 from jaxcluster.wire.ops.agreement import Looked
@@ -59,7 +58,6 @@ class Turns:
         self._asked: dict[int, wire.Inbox[Any]] = {}
         self._pressed: set[int] = set()  # turns that a stop was asked for here, or that have failed
         self._base: socket.socket | None = None
-        self._begun = b""  # pieces of a long frame
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
 
@@ -89,7 +87,7 @@ class Turns:
           whether that was asked of this rank before, or its turn was closed for another reason: so
           it is to be interrupted at once.
         """
-        self._agreement.tell("stop" if seq is None else "cancel", seq)
+        self._agreement.tell("stop", seq)
         stopped = self.taken if seq is None else seq
         is_again = stopped in self._pressed
         if stopped in self._known:
@@ -120,30 +118,24 @@ class Turns:
         if not frame:
             self._control.unwatch(self._base.fileno())
             return
-        if frame[:1] in (b"+", b"."):
-            self._begun += frame[1:]
-            if frame[:1] == b"+":
-                return
-            frame, self._begun = self._begun, b""
-        kind, *rest = json.loads(frame[1:])
-        match kind, rest:
-            case "run", [seq]:
+        match unpack(frame):
+            case ["run", seq, _, _]:
                 self.taken = seq
                 begun = self._waiting.pop(seq)
                 self._control.call_main(begun.begin)
-            case "skip", [seq, after, dead]:
+            case ["skip", seq, why]:
                 self._known.pop(seq, None)
                 self._pressed.discard(seq)
                 if (turn := self._waiting.pop(seq, None)) is not None:
-                    turn.skip(wire.Skipped(after, dead))
-            case "closed", [seq, refusal, tells]:
+                    turn.skip(wire.Skipped(**why))
+            case ["closed", seq, refusal, tells]:
                 self._on_closed(seq, Refusal.parse(refusal), tells)
-            case "over", [seq, refusal, tells]:
+            case ["over", seq, refusal, tells]:
                 over = self._known.pop(seq, None)
                 self._pressed.discard(seq)
                 if over is not None and tells:
                     over.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
-            case "answer", [number, found]:
+            case ["answer", number, found]:
                 if (inbox := self._asked.get(number)) is not None:
                     inbox.put(found)
 

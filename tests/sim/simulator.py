@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.agreement import referee as core
-from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.cellqueue import Answer, CellSpec
+from jaxcluster.agreement.looked import Waiting
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 MOST_STEPS = 20_000
@@ -81,7 +82,7 @@ class SimRank:
     taken: int = 0  # agreed launches that were made, or refused by XLA
     spoiled: set[int] = field(default_factory=set)  # numbers that XLA has refused here
     out: dict[str, deque[tuple[Any, ...]]] = field(default_factory=dict)  # by connection
-    inbox: dict[str, deque[core.Answer]] = field(default_factory=dict)
+    inbox: dict[str, deque[Answer]] = field(default_factory=dict)
     cells: list[int] = field(default_factory=list)  # that it has run, in order
     folded: dict[int, dict[tuple[int, ...], list[int]]] = field(default_factory=dict)
 
@@ -124,6 +125,7 @@ class Schedule:
         self.left: set[int] = set()  # cells in which a main flow has left a wait
         self.troubled: set[int] = set()  # cells that a rank has left or failed in
         self.refusals: list[tuple[int, str, Refusal]] = []
+        self.outlived: set[int] = set()  # launches that XLA refused after their cell
         self.skips: dict[int, dict[int, bool]] = {}  # seq -> rank -> whether it was run
         self.is_struck = False
         self.strikes_at = self.rng.randint(3, 60)
@@ -333,15 +335,13 @@ class Schedule:
         else:
             self.hear(getattr(self.referee, name)(rank.rank, *args))
 
-    def hear(self, answers: list[core.Answer]) -> None:
+    def hear(self, answers: list[Answer]) -> None:
         """What the referee says is on its way to the ranks."""
-        goes = [one for one in answers if isinstance(one, core.Go)]
+        goes = [one for one in answers if one.word == "go"]
         agreed: dict[int, set[int]] = {}
         for go in goes:
-            made = self.referee._ranks[go.rank].agreed(go.count)
-            assert made is not None
-            number = made.number
-            self.number_of[go.rank, go.count] = number
+            number = self.referee.agreed[-1].number
+            self.number_of[go.rank, go.number] = number
             lane = self.ranks[go.rank].lanes.get(go.lane)
             if lane is None or lane.state != "waits" or lane.op is None:
                 raise Broken(f"P1 go for a lane that does not wait: {go}")
@@ -353,45 +353,44 @@ class Schedule:
             if lane.seq in self.closed or (lane.name == core.MAIN and lane.seq in self.left):
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
-            if isinstance(answer, core.Refuse) and answer.withdrawn and answer.lane == core.MAIN:
+            seq, why = answer.number, answer.why
+            if answer.word == "withdrawn" and answer.lane == core.MAIN:
                 lane = self.ranks[answer.rank].lanes[core.MAIN]
                 if lane.op is not None and lane.op.kind != "meet":
                     self.left.add(lane.seq)
-            if isinstance(answer, core.Over):
-                self.decided[answer.seq] = answer.refusal
-            if isinstance(answer, core.Run):
-                spec = self.cells[answer.seq].spec
-                for seq, refusal in self.decided.items():
-                    is_own = self.cells[seq].spec.owner == spec.owner
-                    if refusal is not None and is_own and spec.seen < seq < spec.seq:
+            if answer.word == "over":
+                self.decided[seq] = why
+            if answer.word == "run":
+                spec = self.cells[seq].spec
+                for before, refusal in self.decided.items():
+                    is_own = self.cells[before].spec.owner == spec.owner
+                    if refusal is not None and is_own and spec.seen < before < spec.seq:
                         raise Broken("P7 a cell is run after one that failed")
-            if isinstance(answer, core.Closed) and (
-                answer.seq not in self.closed or answer.refusal.kind == "torn"
-            ):
-                self.closed[answer.seq] = answer.refusal
-            if isinstance(answer, core.Skip) and (
-                self.skips.setdefault(answer.seq, {}).setdefault(answer.rank, False)
+            if answer.word == "closed" and (seq not in self.closed or why.kind == "torn"):
+                self.closed[seq] = why
+            if answer.word == "skip" and self.skips.setdefault(seq, {}).setdefault(
+                answer.rank, False
             ):
                 raise Broken("P7 a cell is skipped that was run")
-            connection = "base"
-            if isinstance(answer, core.Go | core.Refuse):
-                connection = answer.lane or "main"
+            connection = answer.lane or "main"
             self.ranks[answer.rank].inbox.setdefault(connection, deque()).append(answer)
         for number, ranks in agreed.items():
             if ranks != {*self.granted[number][0].processes}:
                 raise Broken(f"P1 go for some ranks of a program: {ranks}")
 
-    def answer(self, rank: SimRank, answer: core.Answer) -> None:
-        match answer:
-            case core.Go(_, name, count, is_alone):
-                lane = rank.lanes[name]
-                lane.state, lane.count = "granted", count
-                if is_alone and rank.taken != count - 1:
+    def answer(self, rank: SimRank, answer: Answer) -> None:
+        seq = answer.number
+        match answer.word:
+            case "go":
+                lane = rank.lanes[answer.lane]
+                lane.state, lane.count = "granted", answer.number
+                if answer.is_alone and rank.taken != answer.number - 1:
                     raise Broken("P1 another thread's launch comes first")
-            case core.Refuse(_, name, refusal, withdrawn):
-                self.refusals.append((rank.rank, name, refusal))
-                self.raise_in(rank, name, rank.lanes[name], withdrawn)
-            case core.Run(_, seq):
+            case "refuse" | "withdrawn":
+                self.refusals.append((rank.rank, answer.lane, answer.why))
+                lane = rank.lanes[answer.lane]
+                self.raise_in(rank, answer.lane, lane, answer.word == "withdrawn")
+            case "run":
                 if self.skips.setdefault(seq, {}).setdefault(rank.rank, True) is False:
                     raise Broken("P7 a cell is run that was skipped")
                 rank.cells.append(seq)
@@ -402,18 +401,15 @@ class Schedule:
                     lane = f"{name}.{seq}"
                     rank.lanes[lane] = Lane(lane, seq, list(of[rank.rank]))
                     rank.say(lane, "hello", lane, lane, seq)
-            case core.Skip(_, seq, _):
+            case "skip":
                 notebook = self.notebook_of(seq)
                 notebook.skipped.add(seq)
                 notebook.over.setdefault(seq, None)
                 notebook.seen = max(notebook.seen, seq)
-            case core.Closed():
-                pass
-            case core.Over(_, seq, refusal, tells):
-                if tells:
-                    notebook = self.notebook_of(seq)
-                    notebook.over[seq] = refusal
-                    notebook.seen = max(notebook.seen, seq)
+            case "over" if answer.tells:
+                notebook = self.notebook_of(seq)
+                notebook.over[seq] = answer.why
+                notebook.seen = max(notebook.seen, seq)
 
     def go_on(self, rank: SimRank, name: str, lane: Lane) -> None:
         """A thread does its next step."""
@@ -451,6 +447,8 @@ class Schedule:
         if self.is_unmade(rank, number):
             rank.say(name or "main", "unmade", name, lane.count)
             rank.spoiled.add(number)
+            if lane.seq in self.decided:  # a thread outlives its cell: that is only shown
+                self.outlived.add(number)
             self.fail(rank, name, lane, "error")
             return
         rank.made[number] = lane.op
@@ -499,7 +497,7 @@ class Schedule:
                             self.deliver(rank, connection)
                 rank.lanes.clear()
                 rank.inbox.clear()
-                self.hear(self.referee.died(rank.rank))
+                self.hear(self.referee.gone(rank.rank, "base"))
             case "stop" | "cancel":
                 seqs = [lane.seq for _, lane in running if lane.name == core.MAIN]
                 if self.fault == "cancel":
@@ -507,7 +505,7 @@ class Schedule:
                 if not seqs:
                     return
                 seq = rng.choice(seqs)
-                self.hear(getattr(self.referee, self.fault)(seq))
+                self.hear(self.referee.stop(seq))
             case "interrupt all":
                 if not running:
                     return
@@ -532,28 +530,36 @@ class Schedule:
 
     # --------------------------------------------------------------------- checking
 
+    def waits(self) -> list[Waiting]:
+        return self.referee.look(0.0).waits
+
     def check_told(self) -> None:
         """P3: when nothing can move, only who may yet be joined waits."""
-        for wait, missing in self.referee.waits():
+        for wait in self.waits():
             if wait.lane != core.MAIN:
                 continue
             cell = self.referee.cells.running[wait.rank]
             is_open = cell is not None and not cell.spec.is_foreground
-            if self.meets and any(one.key.program.meets_all for one, _ in self.referee.waits()):
+            meetings = {one.name for one in self.programs.values() if one.meets_all}
+            if any(one.name in meetings for one in self.waits()):
                 continue  # another thread may come to it, so it is shown and can be stopped
-            if not (is_open and (self.lacks_cells(cell, missing) or self.waits_openly())):
-                raise Broken(f"P3 rank {wait.rank} waits for {missing}, and is not told")
+            if not (is_open and (self.lacks_cells(cell, wait.missing) or self.waits_openly())):
+                raise Broken(f"P3 rank {wait.rank} waits for {wait.missing}, and is not told")
 
-    def lacks_cells(self, cell: Any, missing: tuple[int, ...]) -> bool:
+    def lacks_cells(self, cell: Any, missing: list[int]) -> bool:
         """Whether one of these ranks runs no cell, and may get one that launches this."""
         running = self.referee.cells.running
         return any(running[rank] is None and rank not in cell.spec.ranks for rank in missing)
 
     def waits_openly(self) -> bool:
         """Whether some rank waits for one that runs no cell, and may get one."""
-        for wait, missing in self.referee.waits():
+        for wait in self.waits():
             cell = self.referee.cells.running[wait.rank]
-            if cell is not None and not cell.spec.is_foreground and self.lacks_cells(cell, missing):
+            if (
+                cell is not None
+                and not cell.spec.is_foreground
+                and self.lacks_cells(cell, wait.missing)
+            ):
                 return True
         return False
 
@@ -606,8 +612,7 @@ class Schedule:
             if (
                 made
                 and refused
-                and len(made) + len(refused) > 1
-                and seq
+                and number not in self.outlived
                 and (self.cell_ended(seq) and self.torn(seq) is False)
             ):
                 raise Broken("P1 a launch was made on some ranks alone, and nobody says so")

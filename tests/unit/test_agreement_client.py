@@ -19,7 +19,7 @@ from refereepeers import Peer, RankPeer, serving
 
 from jaxcluster.agreement import client, frames
 from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
-from jaxcluster.agreement.frames import COUNT
+from jaxcluster.agreement.frames import unpack
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.agreement.server import Server
 from jaxcluster.engine.stacks import frames_of
@@ -43,7 +43,7 @@ class Rank:
         self.base.settimeout(20)
 
     def begin(self, seq: int = 5) -> None:
-        self.agreement.tell("arrive", {"seq": seq, "ranks": [0, 1], "is_skippable": False})
+        self.agreement.tell("arrive", {"seq": seq, "ranks": (0, 1), "is_skippable": False})
         self.other.begin(seq, 0, 1)
         self.other.base.is_told()
         self.base.recv(frames.BUFFER)
@@ -60,7 +60,7 @@ class Rank:
 
     @property
     def is_waiting(self) -> bool:
-        return any(wait.rank == 0 for wait, _ in self.server.referee.waits())
+        return any(wait.rank == 0 for wait in self.server.referee.look(0.0).waits)
 
     def launch(self, program: Program = SUM, call: Callable[[], Any] = lambda: "made") -> Any:
         return self.agreement.launch(program, call)
@@ -103,21 +103,13 @@ def test_where_jax_asks_for_a_layout_the_answer_is_waited_for(rank: Rank) -> Non
 
 
 def test_what_is_refused_is_not_launched_and_says_why(rank: Rank) -> None:
-    rank.other.main.tell("end", "ok", [], "")
+    rank.other.main.tell("end", "ok")
     with pytest.raises(Divergence, match="Rank 1 ended the cell without") as c:
         rank.launch(call=lambda: pytest.fail("it was launched"))
     assert c.value.refusal is not None and c.value.refusal.causes == (1,)
     assert (rank.agreement.begun, rank.agreement.taken()) == ({}, 0)
     with pytest.raises(Divergence):  # nothing more is launched in this cell
         rank.launch()
-
-
-def test_a_long_refusal_comes_in_pieces(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "PIECE", 40)
-    rank.other.main.tell("end", "ok", [], "")
-    with pytest.raises(Divergence, match="ended the cell") as caught:
-        rank.launch()
-    assert caught.value.refusal is not None and len(caught.value.refusal.doing) == 2
 
 
 def test_a_stop_is_raised_before_the_launch(rank: Rank) -> None:
@@ -135,9 +127,8 @@ def test_other_values_of_the_hosts_are_refused(rank: Rank) -> None:
 
 
 def test_where_the_referee_is_gone_nothing_is_launched(rank: Rank) -> None:
-    connection = until(lambda: rank.server._connections.get((0, "")), "it is known")
-    socket = connection._send.__self__._peer  # type: ignore[attr-defined]
-    rank.later(lambda: socket.shutdown(2))
+    peer = until(lambda: rank.server._peers.get((0, "")), "it is known")
+    rank.later(lambda: peer.send.args[0].shutdown(2))  # type: ignore[attr-defined]
     with pytest.raises(ConnectionError, match="The referee is gone"):
         rank.launch()
 
@@ -157,13 +148,13 @@ def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Ran
 def test_their_hash_is_told_at_the_cells_end(rank: Rank) -> None:
     rank.launch(FOLDED)
     rank.agreement.end("ok")
-    rank.other.main.tell("end", "ok", [[[0, 1], 1]], "")
-    kind, (what, seq, refusal, _) = rank.other.base.is_told()
-    assert (kind, what, seq, refusal["kind"]) == (b"J", "over", 5, "uneven")
+    rank.other.main.tell("end", "ok", {(0, 1): 1}, "")
+    what, seq, refusal, _ = rank.other.base.is_told()
+    assert (what, seq, refusal[0]) == ("over", 5, "uneven")
     rank.begin(6)
     rank.agreement.end("ok")  # none of the cell before
-    rank.other.main.tell("end", "ok", [], "")
-    assert rank.other.base.is_told()[1][2] is None
+    rank.other.main.tell("end", "ok")
+    assert rank.other.base.is_told()[2] is None
 
 
 # --------------------------------------------------------------------------- failed launches
@@ -177,8 +168,8 @@ def test_what_xla_refuses_on_one_rank_alone_is_told(rank: Rank) -> None:
     rank.agreement.end("error")
     assert rank.agreement.taken() == 1  # it has its place among the agreed ones
     rank.other.base.is_told()  # closed, since it failed
-    rank.other.main.tell("end", "error", [], "")
-    assert rank.other.base.is_told()[1][2]["kind"] == "torn"
+    rank.other.main.tell("end", "error")
+    assert rank.other.base.is_told()[2][0] == "torn"
 
 
 def test_an_error_while_a_launch_is_announced_shifts_no_later_one(rank: Rank) -> None:
@@ -246,7 +237,7 @@ def test_what_a_handler_raises_in_a_wait_leaves_it(guarded: Rank) -> None:
     with pytest.raises(Late):
         guarded.launch(call=lambda: pytest.fail("it was launched"))
     guarded.other.main.launch(0, 1)
-    assert guarded.other.main.is_told()[1]["kind"] == "left"
+    assert guarded.other.main.is_refused().kind == "left"
     assert not guarded.is_waiting
 
 
@@ -362,17 +353,17 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     thread = threading.Thread(target=load, name="loader")
     thread.start()
     until(lambda: rank.is_waiting, "the thread waits")
-    ((wait, _),) = rank.server.referee.waits()
+    (wait,) = rank.server.referee.look(0.0).waits
     name, seq = rank.server.referee._ranks[0].lanes[wait.lane]
     assert name.startswith("loader test_") and name.endswith("load 1") and seq == 5
     lane = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
-    until(lambda: (1, "its loader") in rank.server._connections, "the thread is known")
+    until(lambda: (1, "its loader") in rank.server._peers, "the thread is known")
     rank.later(lambda: (lane.launch(0, 1, fingerprint=8), rank.other.main.launch(0, 1)))
     rank.launch(call=lambda: order.append("main"))
     thread.join(20)
     agreed = {"loader": lane.hears(), "main": rank.other.main.hears()}
     lane.close()
-    assert order == sorted(agreed, key=lambda name: COUNT.unpack(agreed[name])[1])
+    assert order == sorted(agreed, key=lambda name: unpack(agreed[name]))
     assert rank.agreement.taken() == 2
 
 
