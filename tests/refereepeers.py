@@ -30,10 +30,15 @@ class Peer:
         self.socket.send(pack(word, *arguments))
 
     def launch(
-        self, *processes: int, fingerprint: int = 7, given: int = 0, signature: str = "float32[8]"
+        self,
+        *processes: int,
+        fingerprint: int = 7,
+        given: int = 0,
+        signature: str = "float32[8]",
+        meets_all: bool = False,
     ) -> None:
         number = next(self.numbers)
-        told = number, processes, fingerprint, "jit(sum)", signature, False
+        told = number, processes, fingerprint, "jit(sum)", signature, meets_all
         self.tell("site", *told, 4, 3, "s = jnp.sum(x)", "")
         self.tell("launch", number, given, 0)
 

@@ -31,9 +31,10 @@ from jaxcluster.agreement.words import explain
 FOLDS = 64  # each so many launches without collectives are announced, so that a stop reaches them
 KEPT = 128  # launches, for reports
 ORDER_S = 0.0002  # between looks whether another thread has made its launch
-AGAIN_S = (0.01, 0.2)  # before a signal comes again whose handler could not raise: first, at most
+AGAIN_S = 0.02  # before a signal comes again whose handler could not raise
 SOON_S = 0.001  # ... and one that came in a launch
-TOLD_CHARS = 1 << 12  # of a program's inputs; of other texts an eighth
+SIGNATURE_CHARS = 1 << 12  # of a program's inputs
+TEXT_CHARS = 500  # of other texts
 WITHDRAW = pack("withdraw")
 HASH = (1 << 64) - 1
 
@@ -64,17 +65,15 @@ class Lane:
       folds: by processes, the count and hash of launches without collectives.
       deferred: what a signal handler raised while a launch was on its way, and is still to be.
       signal: whose handler that was.
-      count: of the agreed launch that it was let make, if other threads launch too.
     """
 
     def __init__(self, agreement: Agreement, name: str, task: str, seq: int) -> None:
-        self.name = name
+        self._agreement, self.ident = agreement, get_ident()
         self.socket = agreement.dial([agreement.rank, name, task, seq])
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
         self.deferred: BaseException | None = None
         self.signal = 0
-        self.count = 0
         self._sites: dict[tuple[Program, Place], int] = {}
         sent = map(self.socket.send, iter(self.messages.popleft, None))
         received = map(self.socket.recv, map(BUFFER.__or__, sent))
@@ -82,6 +81,7 @@ class Lane:
 
     def __del__(self) -> None:
         if hasattr(self, "socket"):
+            self._agreement.note_failed(self)  # or other threads would wait for its launch
             self.socket.close()
 
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
@@ -89,14 +89,10 @@ class Lane:
         site = self._sites.get((program, place))
         if site is None:  # an error here only sends it once more
             site = len(self._sites)
-            self.socket.send(
-                pack(
-                    *("site", site, program.processes, program.fingerprint),
-                    *(program.name[: TOLD_CHARS // 8], program.signature[:TOLD_CHARS]),
-                    *(program.meets_all, place.cell, place.line),
-                    *(place.text[: TOLD_CHARS // 8], place.within[: TOLD_CHARS // 8]),
-                )
-            )
+            name, signature = program.name[:TEXT_CHARS], program.signature[:SIGNATURE_CHARS]
+            what = program.processes, program.fingerprint, name, signature, program.meets_all
+            where = place.cell, place.line, place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
+            self.socket.send(pack("site", site, *what, *where))
             self._sites[program, place] = site
         return pack("launch", site, given, folded)
 
@@ -200,7 +196,7 @@ class Agreement:
           outcome, at_work: see ``Referee.end``.
         """
         lane = self._lane()
-        self._note_failed(lane)
+        self.note_failed(lane)
         self.seq = 0
         folded = {processes: value for processes, (_, value) in lane.folds.items()}
         lane.folds.clear()
@@ -283,7 +279,7 @@ class Agreement:
         if ident in self.begun:
             if self._is_begun(program, self.begun[ident], caller):
                 return itertools.repeat(True)
-            self._note_failed(lane)
+            self.note_failed(lane)
         if self._is_child:
             raise RuntimeError(
                 f"This process was forked from rank {self.rank}, so it can't launch {program.name},"
@@ -301,7 +297,6 @@ class Agreement:
         if is_agreed:
             folded = value if lane is self._main else 0
             message = lane.announcement(program, place, self._given(program), folded)
-            lane.count = 0
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.messages.append(message)
         instruction = caller.f_lasti if caller is not None else -1
@@ -325,12 +320,12 @@ class Agreement:
             return False
         raise RuntimeError(f"{program.name} can't be launched while {before[0].name} is launched.")
 
-    def _note_failed(self, lane: Lane) -> None:
+    def note_failed(self, lane: Lane) -> None:
         """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
-        record = self.begun.pop(get_ident(), None)
+        record = self.begun.pop(lane.ident, None)
         if record is not None and record[-1]:
             if not record[0].meets_all:  # a rendezvous is over, however it ended
-                _say(lane.socket, "unmade", lane.count or self.taken() + 1)
+                _say(lane.socket, "unmade")
             self._taken += 1
 
     def _drain(self) -> None:
@@ -348,8 +343,7 @@ class Agreement:
         lane = self._lane()
         told: list[Any] = unpack(frame) if frame else ["gone"]
         if told[0] == "go":
-            lane.count = told[1]
-            while self.taken() < lane.count - 1:  # another thread's launch comes first
+            while self.taken() < told[1] - 1:  # another thread's launch comes first
                 time.sleep(ORDER_S)
             return True
         self.begun.pop(get_ident(), None)
@@ -400,29 +394,26 @@ class Agreement:
 
     def handle(self, handler: Handler, number: int, frame: FrameType | None) -> Any:
         """What a guarded handler does."""
-        lane, main = self._main, threading.main_thread().ident or 0
-        if lane is None or get_ident() != main:
+        lane = self._main
+        if lane is None or get_ident() != lane.ident:
             return handler(number, frame)
-        if not self.is_launching(frame):
-            deferred, lane.deferred = lane.deferred, None
-            if deferred is not None:
-                raise deferred
-            if number in self._coming or not self._has_just_launched(frame):
-                self._coming.discard(number)
-                return handler(number, frame)
-            self._coming.add(number)
-            _start_timer(SOON_S, _signal_main, number)
-            return None
-        if lane.deferred is not None:
+        if self.is_launching(frame):
+            if lane.deferred is None:
+                try:
+                    return handler(number, frame)
+                except BaseException as error:
+                    lane.deferred, lane.signal = error, number
             with contextlib.suppress(OSError):
                 lane.socket.send(WITHDRAW)
-            return None
-        try:
+            return _start_timer(AGAIN_S, _signal_again, number, lane, lane.deferred)
+        if lane.deferred is not None:
+            deferred, lane.deferred = lane.deferred, None
+            raise deferred
+        if number in self._coming or not self._has_just_launched(frame):
+            self._coming.discard(number)
             return handler(number, frame)
-        except BaseException as error:
-            lane.deferred, lane.signal = error, number
-            _start_timer(0, _signal_again, lane, number)
-            return None
+        self._coming.add(number)
+        return _start_timer(SOON_S, _signal_again, number, lane, None)
 
     def is_launching(self, frame: FrameType | None) -> bool:
         """Whether the main thread, which calls it, is between announcement and launch."""
@@ -468,23 +459,14 @@ def _start_timer(seconds: float, function: Callable[..., None], *arguments: Any)
     return timer
 
 
-def _signal_again(lane: Lane, number: int) -> None:
-    """A thread: the handler asks to leave the wait, until that is answered or the launch is made.
+def _signal_again(number: int, lane: Lane, deferred: BaseException | None) -> None:
+    """A thread: unless that was raised meanwhile, or the handler is gone, which saves the process.
 
     To know where the main thread is would take a look at its frames, which may crash the process.
     """
-    wait_s, most_s = AGAIN_S
-    while lane.deferred is not None:
-        _signal_main(number)
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, most_s)
-
-
-def _signal_main(number: int) -> None:
-    """A thread: once more, unless its handler is gone; without one it would end the process."""
     with _signals:
-        if callable(signal.getsignal(number)):
-            signal.pthread_kill(threading.main_thread().ident or 0, number)
+        if lane.deferred is deferred and callable(signal.getsignal(number)):
+            signal.pthread_kill(lane.ident, number)
 
 
 def _say(to: socket.socket, method: str, *arguments: Any) -> None:

@@ -30,8 +30,8 @@ from jaxcluster.agreement.refusals import NOWHERE, Doing, Kind, Place, Program, 
 
 MAIN = ""  # the lane of a rank's main thread; other threads have a name of their own
 ANY = "*"  # the name of a lane in a rendezvous that all may meet in
-REMEMBERED = 4096  # agreed launches of a rank, and closed cells
-SHOWN = 256  # agreed launches of all
+REMEMBERED = 4096  # closed cells
+SHOWN = 256  # agreed launches
 
 
 class Key(NamedTuple):
@@ -65,13 +65,13 @@ class Rank:
     """What is known of one rank.
 
     Attributes:
-      goes: how many agreed launches it has; ``made`` has the last of them, with their numbers.
+      goes: how many agreed launches it has; ``made`` has the last one of each lane.
       lanes: its threads that launch, with their names and the cells that started them.
     """
 
     def __init__(self) -> None:
         self.goes = 0
-        self.made: deque[tuple[int, Program]] = deque(maxlen=REMEMBERED)
+        self.made: dict[str, tuple[int, Program]] = {}
         self.lanes: dict[str, tuple[str, int]] = {}
         self.waits: dict[str, Wait] = {}
 
@@ -165,6 +165,7 @@ class Referee:
             if lane in (wait.lane, BASE):
                 self._forget(wait)
         state.lanes.pop(lane, None)
+        state.made.pop(lane, None)
         if lane != BASE:
             return self._settle()
         state.lanes.clear()
@@ -207,17 +208,14 @@ class Referee:
             return answers + self._go(group, wait)
         return answers + (self._settle() if self._is_doubtful(wait) else [])
 
-    def unmade(self, rank: int, lane: str, count: int) -> list[Answer]:
-        """XLA has refused this rank's ``count``-th agreed launch.
+    def unmade(self, rank: int, lane: str) -> list[Answer]:
+        """XLA has refused the last agreed launch of this thread.
 
         If it has refused a main thread's launch on all ranks, that is an error of the program's.
         Otherwise the other ranks are in a launch that can't end.
         """
-        state = self._ranks[rank]
-        before = state.goes - count
-        if not 0 <= before < len(state.made):
+        if (made := self._ranks[rank].made.get(lane)) is None:
             return []
-        made = state.made[-1 - before]
         self._unmade.setdefault(made, set()).add(rank)
         spoke = [one for one in made[1].processes if lane != MAIN or not self._works(one)]
         return self._tear(*spoke) + self._settle()
@@ -269,7 +267,7 @@ class Referee:
             state = self._ranks[wait.rank]
             del state.waits[wait.lane]
             state.goes += 1
-            state.made.append((self._number, program))
+            state.made[wait.lane] = self._number, program
             is_alone = not state.lanes
             answers.append(Answer("go", wait.rank, wait.lane, state.goes, is_alone=is_alone))
         if last.key.name == MAIN:

@@ -333,6 +333,10 @@ class Schedule:
                 )
             )
         else:
+            if name == "unmade":
+                number = self.referee._ranks[rank.rank].made[args[0]][0]
+                if self.granted[number][1] in self.decided:  # the thread has outlived its cell
+                    self.outlived.add(number)
             self.hear(getattr(self.referee, name)(rank.rank, *args))
 
     def hear(self, answers: list[Answer]) -> None:
@@ -445,10 +449,8 @@ class Schedule:
         rank.taken += 1
         lane.state = "runs"
         if self.is_unmade(rank, number):
-            rank.say(name or "main", "unmade", name, lane.count)
+            rank.say(name or "main", "unmade", name)
             rank.spoiled.add(number)
-            if lane.seq in self.decided:  # a thread outlives its cell: that is only shown
-                self.outlived.add(number)
             self.fail(rank, name, lane, "error")
             return
         rank.made[number] = lane.op

@@ -199,7 +199,8 @@ def test_a_signal_whose_handler_is_gone_does_not_come_again(rank: Rank) -> None:
     """It would end the process."""
     old = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     try:
-        client._signal_main(signal.SIGUSR2)
+        assert rank.agreement._main is not None
+        client._signal_again(signal.SIGUSR2, rank.agreement._main, None)
     finally:
         signal.signal(signal.SIGUSR2, old)
 
@@ -365,6 +366,26 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     lane.close()
     assert order == sorted(agreed, key=lambda name: unpack(agreed[name]))
     assert rank.agreement.taken() == 2
+
+
+def test_a_thread_whose_launch_failed_keeps_no_other_waiting(rank: Rank, tmp_path: Path) -> None:
+    """It has ended, so it can't say that its launch has had its turn."""
+    waits = Program((0, 1), 8, "wait_at_barrier", meets_all=True)
+
+    def meet() -> None:
+        with pytest.raises(ZeroDivisionError):
+            rank.launch(waits, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+
+    rank.other.main.launch(0, 1, fingerprint=8, meets_all=True)
+    thread = threading.Thread(target=meet, name="saver")
+    thread.start()
+    thread.join(20)
+    lane = Peer(tmp_path / "referee.sock", 0, "another", "another", 5)
+    until(lambda: (0, "another") in rank.server._peers, "the thread is known")
+    rank.other.main.launch(0, 1)
+    assert rank.launch() == "made"
+    assert rank.agreement.taken() == 2
+    lane.close()
 
 
 def test_a_process_that_was_forked_launches_nothing(rank: Rank) -> None:

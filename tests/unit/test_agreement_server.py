@@ -226,7 +226,7 @@ def test_one_xla_refusal_of_many_ranks_is_an_error_of_the_programs(made: Made) -
         made.main[rank].launch(0, 1)
     made.step()
     for rank in (0, 1):
-        made.main[rank].tell("unmade", 1)
+        made.main[rank].tell("unmade")
         made.main[rank].tell("end", "error")
     made.step()
     told = [made.base[0].is_told() for _ in range(2)]
