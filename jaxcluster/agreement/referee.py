@@ -65,13 +65,14 @@ class Rank:
     """What is known of one rank.
 
     Attributes:
-      goes: how many agreed launches it has; ``made`` has the last one of each lane.
+      goes: how many agreed launches it has; ``made`` has the last one of each lane, with its
+        number and cell.
       lanes: its threads that launch, with their names and the cells that started them.
     """
 
     def __init__(self) -> None:
         self.goes = 0
-        self.made: dict[str, tuple[int, Program]] = {}
+        self.made: dict[str, tuple[int, int, Program]] = {}
         self.lanes: dict[str, tuple[str, int]] = {}
         self.waits: dict[str, Wait] = {}
 
@@ -95,7 +96,7 @@ class Referee:
         self._closed: dict[int, Refusal] = {}  # by seq; threads may outlive their cell
         self._number = 0
         # Agreed launches, and the ranks that XLA has refused them on.
-        self._unmade: dict[tuple[int, Program], set[int]] = {}
+        self._unmade: dict[tuple[int, int, Program], set[int]] = {}
 
     # ------------------------------------------------------------------ cells
 
@@ -217,7 +218,7 @@ class Referee:
         if (made := self._ranks[rank].made.get(lane)) is None:
             return []
         self._unmade.setdefault(made, set()).add(rank)
-        spoke = [one for one in made[1].processes if lane != MAIN or not self._works(one)]
+        spoke = [one for one in made[-1].processes if lane != MAIN or not self._works(one)]
         return self._tear(*spoke) + self._settle()
 
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
@@ -267,7 +268,7 @@ class Referee:
             state = self._ranks[wait.rank]
             del state.waits[wait.lane]
             state.goes += 1
-            state.made[wait.lane] = self._number, program
+            state.made[wait.lane] = self._number, last.seq, program
             is_alone = not state.lanes
             answers.append(Answer("go", wait.rank, wait.lane, state.goes, is_alone=is_alone))
         if last.key.name == MAIN:
@@ -452,21 +453,24 @@ class Referee:
           spoke: ranks that have made their agreed launches, or have said that XLA refused them.
         """
         answers: list[Answer] = []
-        for (number, program), ranks in [*self._unmade.items()]:
+        for made, ranks in [*self._unmade.items()]:
+            _, seq, program = made
             others = {*program.processes} - ranks - self.cells.dead
             if others and others.isdisjoint(spoke):
                 continue
-            del self._unmade[number, program]
-            for cell in self._cells_of(program.processes) if others else ():
+            del self._unmade[made]
+            for cell in self._cells_of(program.processes, seq) if others else ():
                 cell.is_torn = True
                 answers += self._give_up("torn", ranks, cells=[cell])
         return answers
 
     # -------------------------------------------------------------------- helpers
 
-    def _cells_of(self, ranks: Iterable[int]) -> list[Cell]:
-        """The cells that these ranks are in."""
+    def _cells_of(self, ranks: Iterable[int], seq: int = 0) -> list[Cell]:
+        """The cells that these ranks are in, and that of a number."""
         found = dict.fromkeys(self.cells.running[rank] for rank in ranks)
+        if seq:
+            found[self._find(seq)] = None
         return [cell for cell in found if cell is not None]
 
     def _find(self, seq: int) -> Cell | None:
