@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import selectors
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
-from typing import Any
 
 from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec
 from jaxcluster.agreement.frames import Hub, Send, Stream, pack, unpack
@@ -78,20 +76,21 @@ class Server:
         """Whether a rank is connected."""
         return bool(self._peers)
 
-    def step(self, timeout_s: float | None = None) -> None:
-        """Wait for messages, and answer those that have come."""
+    def step(self, timeout_s: float | None = None) -> bool:
+        """Wait for messages, and answer those that have come; returns whether some have."""
         if not self.referee.wants_tick:
             self._tick_at = None
         else:
             self._tick_at = self._tick_at or self._clock() + TICK_S
             tick_s = max(0.0, self._tick_at - self._clock())
             timeout_s = tick_s if timeout_s is None else min(timeout_s, tick_s)
-        self._hub.step(timeout_s)
+        has_heard = self._hub.step(timeout_s)
         if self._tick_at is not None and self._clock() >= self._tick_at:
             self._tick_at = None
             self._answer(self.referee.tick())
         for stream in self._streams:
             stream.flush()
+        return has_heard
 
     # ------------------------------------------------------------- connections
 
@@ -112,28 +111,26 @@ class Server:
             try:
                 frames = stream.receive()
             except (OSError, EOFError):
-                self._hub.selector.unregister(stream.connection)
                 self._streams.remove(stream)
-                stream.connection.close()
+                self._hub.drop(stream.connection)
                 frames = [(number, b"") for number in threads]
             for number, frame in frames:
                 if number not in threads:
                     threads[number] = self._join(functools.partial(stream.queue, number))
                 (threads[number] if frame else threads.pop(number))(frame)
 
-        self._hub.selector.register(stream.connection, selectors.EVENT_READ, read)
+        self._hub.watch(stream.connection, read)
 
     # ------------------------------------------------------------------ messages
 
     def _hear(self, peer: Peer, frame: bytes) -> None:
         """Give what a rank has said to the referee; without a frame it is gone."""
         rank, lane, referee = peer.rank, peer.lane, self.referee
-        told: list[Any] = unpack(frame) if frame else ["gone"]
-        match told:
+        match unpack(frame) if frame else ("gone",):
             case ["launch", site, given, folded]:
                 program, place = peer.sites[site]
-                more: dict[str, Any] = {"given": given, "folded": folded, "now": self._clock()}
-                self._answer(referee.launch(rank, lane, program, place=place, **more))
+                now = self._clock()
+                self._answer(referee.launch(rank, lane, program, given, folded, place, now))
             case ["site", site, processes, fingerprint, name, signature, meets_all, *where]:
                 key = processes, fingerprint
                 program = Program(*key, name, signature, meets_all=meets_all)

@@ -344,7 +344,7 @@ class Schedule:
         goes = [one for one in answers if one.word == "go"]
         agreed: dict[int, set[int]] = {}
         for go in goes:
-            number = self.referee.agreed[-1].number
+            number = self.referee.agreed[-1][0]
             self.number_of[go.rank, go.number] = number
             lane = self.ranks[go.rank].lanes.get(go.lane)
             if lane is None or lane.state != "waits" or lane.op is None:
@@ -358,7 +358,7 @@ class Schedule:
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
             seq, why = answer.number, answer.why
-            if answer.word == "withdrawn" and answer.lane == core.MAIN:
+            if self.is_left(answer):
                 lane = self.ranks[answer.rank].lanes[core.MAIN]
                 if lane.op is not None and lane.op.kind != "meet":
                     self.left.add(lane.seq)
@@ -382,6 +382,11 @@ class Schedule:
             if ranks != {*self.granted[number][0].processes}:
                 raise Broken(f"P1 go for some ranks of a program: {ranks}")
 
+    def is_left(self, answer: Answer) -> bool:
+        """Whether a main thread has left its wait."""
+        left = answer.word == "refuse" and answer.why.kind == "left"
+        return left and answer.rank in answer.why.causes and answer.lane == core.MAIN
+
     def answer(self, rank: SimRank, answer: Answer) -> None:
         seq = answer.number
         match answer.word:
@@ -390,10 +395,9 @@ class Schedule:
                 lane.state, lane.count = "granted", answer.number
                 if answer.is_alone and rank.taken != answer.number - 1:
                     raise Broken("P1 another thread's launch comes first")
-            case "refuse" | "withdrawn":
+            case "refuse":
                 self.refusals.append((rank.rank, answer.lane, answer.why))
-                lane = rank.lanes[answer.lane]
-                self.raise_in(rank, answer.lane, lane, answer.word == "withdrawn")
+                self.raise_in(rank, answer.lane, rank.lanes[answer.lane], self.is_left(answer))
             case "run":
                 if self.skips.setdefault(seq, {}).setdefault(rank.rank, True) is False:
                     raise Broken("P7 a cell is run that was skipped")
