@@ -47,9 +47,10 @@ class Made:
         while self.server.step(0):
             pass
 
-    def begin(self, seq: int, *ranks: int) -> None:
+    def begin(self, seq: int, *ranks: int, is_foreground: bool = False) -> None:
         for rank in ranks:
-            self.base[rank].tell("arrive", vars(CellSpec(seq, ranks)))
+            spec = CellSpec(seq, ranks, is_foreground=is_foreground)
+            self.base[rank].tell("arrive", vars(spec))
         self.step()
         for rank in ranks:
             assert self.base[rank].is_told() == ["run", seq, None, False]
@@ -101,6 +102,24 @@ def test_cells_of_other_ranks_may_meet_in_a_program_of_all(made: Made) -> None:
         made.main[rank].launch(0, 1, 2)
     made.step()
     assert [made.main[rank].hears() for rank in (0, 1, 2)] == [b"g"] * 3
+
+
+@pytest.mark.parametrize("is_foreground", [True, False])
+def test_who_waits_for_ranks_without_a_cell_is_told_if_none_can_come(
+    made: Made, is_foreground: bool
+) -> None:
+    made.begin(5, 0, 1, is_foreground=is_foreground)
+    made.main[0].launch(0, 2)
+    made.main[1].tell("end", "ok")
+    made.step()
+    if is_foreground:
+        refusal = made.main[0].is_refused()
+        assert (refusal.kind, refusal.causes) == ("idle", (0,))
+    else:  # the notebook may send rank 2 a cell, too
+        made.begin(6, 2)
+        made.main[2].launch(0, 2)
+        made.step()
+        assert made.main[0].hears() == b"g"
 
 
 def test_a_main_thread_may_meet_any_thread_in_a_barrier_but_in_no_launch(made: Made) -> None:
