@@ -167,10 +167,27 @@ class Schedule:
             cell.is_waited_for = rng.random() < 0.6
             self.cells[seq] = cell
             notebook.cells.append(cell)
+        if self.fault == "none" and self.num_ranks > 2 and rng.random() < 0.3:
+            self.cross()
         if self.fault in MISTAKES:
             self.spoil()
         if self.fault == "pool":
             self.shuffle_pools()
+
+    def cross(self) -> None:
+        """Two cells of other ranks meet in a program of all, on purpose."""
+        rng, everyone = self.rng, tuple(range(self.num_ranks))
+        middle = rng.randint(1, self.num_ranks - 1)
+        met = Op("launch", everyone, 77, 0, self.new_truth())
+        for ranks in (everyone[:middle], everyone[middle:]):
+            notebook, seq = rng.choice(self.notebooks), len(self.cells) + 1
+            body = list(self.make_ops(ranks, True, rng.randint(0, 2)))
+            body.insert(rng.randint(0, len(body)), met)
+            steps = {r: [o for o in body if r in o.processes] for r in ranks}
+            cell = SimCell(CellSpec(seq, ranks, notebook.name), steps, {})
+            cell.is_waited_for = rng.random() < 0.3
+            self.cells[seq] = cell
+            notebook.cells.append(cell)
 
     def make_ops(
         self, ranks: tuple[int, ...], few: bool, count: int, base: int = 0
@@ -258,7 +275,7 @@ class Schedule:
                 self.hear(self.referee.tick())
                 continue
             if not moves:
-                if is_freed:
+                if is_freed and not self.waits():
                     return self
                 is_freed = True
                 self.check_told()

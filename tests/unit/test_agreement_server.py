@@ -182,6 +182,27 @@ def test_a_wait_is_left_on_demand(made: Made) -> None:
     assert made.main[1].is_refused().kind == "left"  # nothing more is launched in this cell
 
 
+def test_a_barrier_that_is_left_closes_nothing(made: Made) -> None:
+    made.begin(5, 0, 1)
+    made.main[0].launch(0, 1, fingerprint=8, meets_all=True)
+    made.main[0].tell("withdraw")
+    for rank in (0, 1):
+        made.main[rank].launch(0, 1)
+    made.step()
+    assert made.main[0].is_refused().kind == "left"
+    assert [made.main[rank].hears() for rank in (0, 1)] == [b"g", b"g"]
+
+
+def test_a_rank_that_alone_makes_a_launch_is_the_cause(made: Made) -> None:
+    made.begin(5, 0, 1, 2)
+    made.main[0].launch(0, 1, 2)
+    for rank in (1, 2):
+        made.main[rank].tell("end", "ok")
+    made.step()
+    refusal = made.main[0].is_refused()
+    assert (refusal.kind, refusal.causes) == ("ended", (0,))
+
+
 def test_others_have_a_moment_to_announce_theirs(made: Made) -> None:
     """The minority is known then."""
     made.begin(5, 0, 1, 2)
