@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
+from typing import Any
 
 from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec
 from jaxcluster.agreement.frames import Hub, Send, Stream, pack, unpack
@@ -57,6 +58,7 @@ class Server:
         self._peers: dict[tuple[int, str], Peer] = {}
         self._streams: list[Stream] = []
         self._tick_at: float | None = None
+        self._told: tuple[Any, Any] = None, None  # the last reason, and its plain form
         self.port = 0
 
     def listen(self, address: str) -> None:
@@ -166,5 +168,6 @@ class Server:
                 assert why is not None
                 peer.send(pack(word, number, asdict(why)))
             else:
-                plain = why.plain if isinstance(why, Refusal) else None
-                peer.send(pack(word, number, plain, tells))
+                if why is not self._told[0]:  # it mostly goes to all ranks
+                    self._told = why, why.plain() if isinstance(why, Refusal) else None
+                peer.send(pack(word, number, self._told[1], tells))

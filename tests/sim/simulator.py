@@ -389,6 +389,10 @@ class Schedule:
                         raise Broken("P7 a cell is run after one that failed")
             if answer.word == "closed" and (seq not in self.closed or why.kind == "torn"):
                 self.closed[seq] = why
+            if answer.word == "skip" and why.after:
+                spec, failed = self.cells[seq].spec, self.decided[why.after]
+                if failed is None or not spec.seen < why.after < seq:
+                    raise Broken("P7 a cell is skipped after one that is none of its reasons")
             if answer.word == "skip" and self.skips.setdefault(seq, {}).setdefault(
                 answer.rank, False
             ):

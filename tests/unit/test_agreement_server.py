@@ -151,12 +151,12 @@ def test_a_cell_that_a_rank_ends_is_closed_and_over(made: Made) -> None:
     assert (refusal.kind, refusal.causes) == ("ended", (2,))
     assert refusal.doing[0].place.line == 3
     assert made.main[1].is_refused() == refusal
-    assert made.base[0].is_told() == ["closed", 5, refusal.plain, True]
-    assert made.base[1].is_told() == ["closed", 5, refusal.plain, False]
+    assert made.base[0].is_told() == ["closed", 5, refusal.plain(), True]
+    assert made.base[1].is_told() == ["closed", 5, refusal.plain(), False]
     for rank in (0, 1):
         made.main[rank].tell("end", "error")
     made.step()
-    assert made.base[0].is_told() == ["over", 5, refusal.plain, True]
+    assert made.base[0].is_told() == ["over", 5, refusal.plain(), True]
 
 
 def test_a_cell_that_is_ok_is_over_without_a_refusal(made: Made) -> None:
@@ -251,6 +251,25 @@ def test_a_death_shows_by_the_end_of_the_control_threads_connection(made: Made) 
     made.base[2].socket.close()
     made.step()
     assert made.main[0].is_refused().kind == "died"
+
+
+def test_cells_begin_in_the_order_in_which_they_were_complete(made: Made) -> None:
+    made.begin(5, 1)
+    for seq, owner, ranks in ((6, "one", (0, 1)), (7, "another", (0,))):
+        for rank in ranks:
+            made.base[rank].tell("arrive", {"seq": seq, "ranks": ranks, "owner": owner})
+        made.step()
+    made.main[1].tell("end", "ok")
+    made.step()
+    assert [made.base[0].is_told()[:2]] == [["run", 6]]
+
+
+def test_a_cell_of_a_rank_that_dies_before_it_has_come_is_skipped(made: Made) -> None:
+    made.base[0].tell("arrive", {"seq": 5, "ranks": (0, 1)})
+    made.step()
+    made.base[1].close()
+    made.step()
+    assert made.base[0].is_told() == ["skip", 5, {"after": 0, "dead": 1}]
 
 
 def test_a_rank_that_has_gone_before_its_answer_ends_nobody(made: Made) -> None:
