@@ -46,7 +46,7 @@ class Peer:
         return self.socket.recv(BUFFER)
 
     def is_told(self) -> list[Any]:
-        return unpack(self.hears())
+        return [*unpack(self.hears())]
 
     def is_refused(self) -> Refusal:
         """Why its launch is refused."""
@@ -73,13 +73,6 @@ class RankPeer:
         self.main.close()
 
 
-def close(server: Server) -> None:
-    """Close all sockets of a server that no thread runs."""
-    for key in list(server._hub.selector.get_map().values()):
-        key.fileobj.close()  # type: ignore[union-attr]
-    server._hub.selector.close()
-
-
 @contextmanager
 def serving(server: Server) -> Iterator[None]:
     """Inside it the server runs, on a thread."""
@@ -96,4 +89,4 @@ def serving(server: Server) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join(20)
-        close(server)
+        server._hub.close()

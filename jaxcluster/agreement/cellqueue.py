@@ -61,7 +61,7 @@ class Answer(NamedTuple):
     ========= ===================================================================================
     go        launch: the ``number``-th agreed launch of the rank. ``is_alone``: it has no other
               thread that launches, so these come in order anyway
-    refuse    don't launch; ``withdrawn``: the rank has asked for that
+    refuse    don't launch
     run       begin cell ``number``
     skip      don't begin it
     closed    nothing more is launched in it. One rank ``tells`` the notebook

@@ -341,7 +341,7 @@ class Agreement:
           BaseException: what a signal handler has raised meanwhile.
         """
         lane = self._lane()
-        told: list[Any] = unpack(frame) if frame else ["gone"]
+        told: Any = unpack(frame) if frame else ["gone"]
         if told[0] == "go":
             while self.taken() < told[1] - 1:  # another thread's launch comes first
                 time.sleep(ORDER_S)
@@ -465,7 +465,7 @@ def _signal_again(number: int, lane: Lane, deferred: BaseException | None) -> No
     To know where the main thread is would take a look at its frames, which may crash the process.
     """
     with _signals:
-        if lane.deferred is deferred and callable(signal.getsignal(number)):
+        if deferred in (None, lane.deferred) and callable(signal.getsignal(number)):
             signal.pthread_kill(lane.ident, number)
 
 

@@ -4,7 +4,7 @@ A frame is one message: a word with its arguments, as ``pack`` makes it.
 
     from a rank                                     to a rank: see ``Answer``
     hello     its rank, lane, name, seq             go        is b"g" alone, if ``is_alone``
-    site      the next number, program and place    refuse, withdrawn, run, skip, closed, over
+    site      the next number, program and place    refuse, run, skip, closed, over
     launch    site, given, folded                   answer    what it has looked at
     withdraw, unmade, arrive, end, stop, look
 
@@ -18,7 +18,7 @@ import contextlib
 import functools
 import marshal
 import os
-import selectors
+import select
 import socket
 import threading
 import zlib
@@ -39,9 +39,9 @@ def pack(*words: Any) -> bytes:
     return frame if len(frame) < LONG else b"z" + zlib.compress(frame, 1)
 
 
-def unpack(frame: bytes) -> list[Any]:
-    """What ``pack`` was given."""
-    return [*marshal.loads(zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame)]
+def unpack(frame: bytes) -> Any:
+    """What ``pack`` was given, as a tuple."""
+    return marshal.loads(zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame)
 
 
 def receive(peer: socket.socket) -> bytes:
@@ -76,23 +76,38 @@ class Hub:
     """
 
     def __init__(self, path: str, join: Callable[[Send], Send]) -> None:
-        self.selector = selectors.DefaultSelector()
         self.peers: set[socket.socket] = set()
         self._join = join
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callable[[], None]] = {}
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(path)
         self._listener.listen(512)
-        self.selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self.watch(self._listener, self._accept)
 
-    def step(self, timeout_s: float | None) -> None:
-        """Wait for frames, and hear those that have come."""
-        for key, _ in self.selector.select(timeout_s):
-            key.data()
+    def watch(self, peer: Any, read: Callable[[], None]) -> None:
+        """Call ``read`` when something has come. Any thread."""
+        self._readers[peer.fileno()] = read
+        self._epoll.register(peer.fileno(), select.EPOLLIN)
+
+    def drop(self, peer: Any) -> None:
+        """Close a peer that is gone."""
+        self._epoll.unregister(peer.fileno())
+        del self._readers[peer.fileno()]
+        peer.close()
+
+    def step(self, timeout_s: float | None) -> bool:
+        """Wait for frames, and hear those that have come; returns whether some have."""
+        ready = self._epoll.poll(timeout_s)
+        for number, _ in ready:
+            self._readers[number]()
+        return bool(ready)
 
     def close(self) -> None:
         """Close the socket and all connections."""
+        self._epoll.close()
         for peer in (self._listener, *self.peers):
             peer.close()
 
@@ -103,12 +118,11 @@ class Hub:
 
         def read() -> None:
             if not (frame := receive(peer)):
-                self.selector.unregister(peer)
                 self.peers.remove(peer)
-                peer.close()
+                self.drop(peer)
             hear(frame)
 
-        self.selector.register(peer, selectors.EVENT_READ, read)
+        self.watch(peer, read)
 
 
 class Stream:
@@ -158,7 +172,7 @@ class Relay:
         self._sends: list[Send] = []
         self._is_connected = True
         self._hub = Hub(path, self._join)
-        self._hub.selector.register(self._stream.connection, selectors.EVENT_READ, self._deliver)
+        self._hub.watch(self._stream.connection, self._deliver)
         threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
 
     def serves(self) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxcluster.agreement.cellqueue import (
     BASE,
@@ -82,14 +82,14 @@ class Referee:
 
     Attributes:
       cells: the cells that run and wait.
-      agreed: the last agreed launches.
+      agreed: the last agreed launches; ``AgreedLaunch`` has the names of what is told.
       wants_tick: call ``tick`` in a moment. A refusal is certain, but other ranks may announce
         something until then, and that shows who is alone with what it does.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.cells = CellQueue(num_ranks)
-        self.agreed: deque[AgreedLaunch] = deque(maxlen=SHOWN)
+        self.agreed: deque[tuple[Any, ...]] = deque(maxlen=SHOWN)
         self.wants_tick = False
         self._ranks = [Rank() for _ in range(num_ranks)]
         self._groups: dict[Key, Group] = {}
@@ -178,7 +178,6 @@ class Referee:
         rank: int,
         lane: str,
         program: Program,
-        *,
         given: int = 0,
         folded: int = 0,
         place: Place = NOWHERE,
@@ -191,7 +190,7 @@ class Referee:
           folded: hashes the launches without collectives of these processes in the cell.
           now: the time, in seconds; for status and reports alone.
         """
-        answers = self._tear(rank) if lane == MAIN else []
+        answers = self._tear(rank) if self._unmade and lane == MAIN else []
         state, seq, covered, name = self._ranks[rank], 0, 0, MAIN
         if lane != MAIN:
             name, seq = state.lanes.get(lane, (lane, 0))
@@ -222,7 +221,7 @@ class Referee:
         return self._tear(*spoke) + self._settle()
 
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
-        """Something raised in a wait. Answered with ``withdrawn``, unless ``go`` is on its way.
+        """Something raised in a wait. It is refused, unless ``go`` is on its way.
 
         Leaving closes the cell: the next launch might look like this one, and would not be. A
         rendezvous has its name, so leaving one closes nothing.
@@ -230,11 +229,8 @@ class Referee:
         if (wait := self._ranks[rank].waits.get(lane)) is None:
             return []
         refusal = self._refusal("left", (rank,), [wait])
-        self._forget(wait)
-        answers = [Answer("withdrawn", rank, lane, 0, refusal)]
-        if not wait.key.program.meets_all:
-            answers += self._close(wait.seq, refusal)
-        return answers + self._settle()
+        closed = [] if wait.key.program.meets_all else self._close(wait.seq, refusal)
+        return closed + self._refuse([wait], refusal) + self._settle()
 
     def tick(self) -> list[Answer]:
         """The other ranks have had a moment to announce theirs: see ``wants_tick``."""
@@ -248,7 +244,8 @@ class Referee:
             for one in group.values():
                 told = one.rank, one.lane, one.seq, name, one.place, one.since, missing
                 waits.append(Waiting(*told))
-        agreed = list(self.agreed)[-launches:] if launches else []
+        last = list(self.agreed)[-launches:] if launches else []
+        agreed = [AgreedLaunch(*one) for one in last]
         running = [None if cell is None else cell.spec.seq for cell in self.cells.running]
         return Looked(now, waits, agreed, running)
 
@@ -261,8 +258,7 @@ class Referee:
         self._number += 1
         waits = list(group.values())
         late_s = now - waits[-2].since if len(waits) > 1 else 0.0
-        told = self._number, last.seq, program.name, place, now, last.rank, late_s
-        self.agreed.append(AgreedLaunch(*told))
+        self.agreed.append((self._number, last.seq, program.name, place, now, last.rank, late_s))
         answers: list[Answer] = []
         for wait in waits:
             state = self._ranks[wait.rank]
@@ -282,7 +278,8 @@ class Referee:
             return bool(self.cells.dead)
         cell = self.cells.running[wait.rank]
         is_odd = cell is not None and (bool(cell.ended) or not wait.key.seq)
-        return is_odd or sum(key.name == MAIN for key in self._groups) > 1
+        groups = self._groups
+        return is_odd or (len(groups) > 1 and sum(key.name == MAIN for key in groups) > 1)
 
     def _settle(self, is_patient: bool = True) -> list[Answer]:
         """Refuse what can't be agreed any more, until nothing of that kind is left."""

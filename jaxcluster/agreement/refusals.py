@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Literal
@@ -81,7 +80,6 @@ class Refusal:
     mixed: Place | None = None
     mixed_launches: int = 0
 
-    @functools.cached_property
     def plain(self) -> tuple[Any, ...]:
         """As ``marshal`` can have it: of ranks that did the same, once."""
         groups: dict[Doing, list[int]] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import selectors
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +57,7 @@ class Server:
         self._peers: dict[tuple[int, str], Peer] = {}
         self._streams: list[Stream] = []
         self._tick_at: float | None = None
+        self._told: tuple[Any, Any] = None, None  # the last reason, and its plain form
         self.port = 0
 
     def listen(self, address: str) -> None:
@@ -77,20 +77,21 @@ class Server:
         """Whether a rank is connected."""
         return bool(self._peers)
 
-    def step(self, timeout_s: float | None = None) -> None:
-        """Wait for messages, and answer those that have come."""
+    def step(self, timeout_s: float | None = None) -> bool:
+        """Wait for messages, and answer those that have come; returns whether some have."""
         if not self.referee.wants_tick:
             self._tick_at = None
         else:
             self._tick_at = self._tick_at or self._clock() + TICK_S
             tick_s = max(0.0, self._tick_at - self._clock())
             timeout_s = tick_s if timeout_s is None else min(timeout_s, tick_s)
-        self._hub.step(timeout_s)
+        has_heard = self._hub.step(timeout_s)
         if self._tick_at is not None and self._clock() >= self._tick_at:
             self._tick_at = None
             self._answer(self.referee.tick())
         for stream in self._streams:
             stream.flush()
+        return has_heard
 
     # ------------------------------------------------------------- connections
 
@@ -111,28 +112,26 @@ class Server:
             try:
                 frames = stream.receive()
             except (OSError, EOFError):
-                self._hub.selector.unregister(stream.connection)
                 self._streams.remove(stream)
-                stream.connection.close()
+                self._hub.drop(stream.connection)
                 frames = [(number, b"") for number in threads]
             for number, frame in frames:
                 if number not in threads:
                     threads[number] = self._join(functools.partial(stream.queue, number))
                 (threads[number] if frame else threads.pop(number))(frame)
 
-        self._hub.selector.register(stream.connection, selectors.EVENT_READ, read)
+        self._hub.watch(stream.connection, read)
 
     # ------------------------------------------------------------------ messages
 
     def _hear(self, peer: Peer, frame: bytes) -> None:
         """Give what a rank has said to the referee; without a frame it is gone."""
         rank, lane, referee = peer.rank, peer.lane, self.referee
-        told: list[Any] = unpack(frame) if frame else ["gone"]
-        match told:
+        match unpack(frame) if frame else ("gone",):
             case ["launch", site, given, folded]:
                 program, place = peer.sites[site]
-                more: dict[str, Any] = {"given": given, "folded": folded, "now": self._clock()}
-                self._answer(referee.launch(rank, lane, program, place=place, **more))
+                now = self._clock()
+                self._answer(referee.launch(rank, lane, program, given, folded, place, now))
             case ["site", site, processes, fingerprint, name, signature, meets_all, *where]:
                 key = processes, fingerprint
                 program = Program(*key, name, signature, meets_all=meets_all)
@@ -168,5 +167,6 @@ class Server:
                 assert why is not None
                 peer.send(pack(word, number, asdict(why)))
             else:
-                plain = why.plain if isinstance(why, Refusal) else None
-                peer.send(pack(word, number, plain, tells))
+                if why is not self._told[0]:  # it mostly goes to all ranks
+                    self._told = why, why.plain() if isinstance(why, Refusal) else None
+                peer.send(pack(word, number, self._told[1], tells))

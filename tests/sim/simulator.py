@@ -167,10 +167,27 @@ class Schedule:
             cell.is_waited_for = rng.random() < 0.6
             self.cells[seq] = cell
             notebook.cells.append(cell)
+        if self.fault == "none" and self.num_ranks > 2 and rng.random() < 0.3:
+            self.cross()
         if self.fault in MISTAKES:
             self.spoil()
         if self.fault == "pool":
             self.shuffle_pools()
+
+    def cross(self) -> None:
+        """Two cells of other ranks meet in a program of all, on purpose."""
+        rng, everyone = self.rng, tuple(range(self.num_ranks))
+        middle = rng.randint(1, self.num_ranks - 1)
+        met = Op("launch", everyone, 77, 0, self.new_truth())
+        for ranks in (everyone[:middle], everyone[middle:]):
+            notebook, seq = rng.choice(self.notebooks), len(self.cells) + 1
+            body = list(self.make_ops(ranks, True, rng.randint(0, 2)))
+            body.insert(rng.randint(0, len(body)), met)
+            steps = {r: [o for o in body if r in o.processes] for r in ranks}
+            cell = SimCell(CellSpec(seq, ranks, notebook.name), steps, {})
+            cell.is_waited_for = rng.random() < 0.3
+            self.cells[seq] = cell
+            notebook.cells.append(cell)
 
     def make_ops(
         self, ranks: tuple[int, ...], few: bool, count: int, base: int = 0
@@ -258,7 +275,7 @@ class Schedule:
                 self.hear(self.referee.tick())
                 continue
             if not moves:
-                if is_freed:
+                if is_freed and not self.waits():
                     return self
                 is_freed = True
                 self.check_told()
@@ -344,7 +361,7 @@ class Schedule:
         goes = [one for one in answers if one.word == "go"]
         agreed: dict[int, set[int]] = {}
         for go in goes:
-            number = self.referee.agreed[-1].number
+            number = self.referee.agreed[-1][0]
             self.number_of[go.rank, go.number] = number
             lane = self.ranks[go.rank].lanes.get(go.lane)
             if lane is None or lane.state != "waits" or lane.op is None:
@@ -358,7 +375,7 @@ class Schedule:
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
             seq, why = answer.number, answer.why
-            if answer.word == "withdrawn" and answer.lane == core.MAIN:
+            if self.is_left(answer):
                 lane = self.ranks[answer.rank].lanes[core.MAIN]
                 if lane.op is not None and lane.op.kind != "meet":
                     self.left.add(lane.seq)
@@ -372,6 +389,10 @@ class Schedule:
                         raise Broken("P7 a cell is run after one that failed")
             if answer.word == "closed" and (seq not in self.closed or why.kind == "torn"):
                 self.closed[seq] = why
+            if answer.word == "skip" and why.after:
+                spec, failed = self.cells[seq].spec, self.decided[why.after]
+                if failed is None or not spec.seen < why.after < seq:
+                    raise Broken("P7 a cell is skipped after one that is none of its reasons")
             if answer.word == "skip" and self.skips.setdefault(seq, {}).setdefault(
                 answer.rank, False
             ):
@@ -382,6 +403,11 @@ class Schedule:
             if ranks != {*self.granted[number][0].processes}:
                 raise Broken(f"P1 go for some ranks of a program: {ranks}")
 
+    def is_left(self, answer: Answer) -> bool:
+        """Whether a main thread has left its wait."""
+        left = answer.word == "refuse" and answer.why.kind == "left"
+        return left and answer.rank in answer.why.causes and answer.lane == core.MAIN
+
     def answer(self, rank: SimRank, answer: Answer) -> None:
         seq = answer.number
         match answer.word:
@@ -390,10 +416,9 @@ class Schedule:
                 lane.state, lane.count = "granted", answer.number
                 if answer.is_alone and rank.taken != answer.number - 1:
                     raise Broken("P1 another thread's launch comes first")
-            case "refuse" | "withdrawn":
+            case "refuse":
                 self.refusals.append((rank.rank, answer.lane, answer.why))
-                lane = rank.lanes[answer.lane]
-                self.raise_in(rank, answer.lane, lane, answer.word == "withdrawn")
+                self.raise_in(rank, answer.lane, rank.lanes[answer.lane], self.is_left(answer))
             case "run":
                 if self.skips.setdefault(seq, {}).setdefault(rank.rank, True) is False:
                     raise Broken("P7 a cell is run that was skipped")

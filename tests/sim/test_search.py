@@ -85,7 +85,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
             lambda original: (
                 lambda self, rank, lane: (
                     original(self, rank, lane)
-                    or [Answer("withdrawn", rank, lane, 0, Refusal("left", (rank,)))]
+                    or [Answer("refuse", rank, lane, 0, Refusal("left", (rank,)))]
                 )
             ),
         )
@@ -229,7 +229,7 @@ def _leave(self: Referee, rank: int, lane: str) -> list[Any]:
     if wait is None:
         return []
     self._forget(wait)
-    return [Answer("withdrawn", rank, lane, 0, Refusal("left", (rank,)))]
+    return [Answer("refuse", rank, lane, 0, Refusal("left", (rank,)))]
 
 
 def _close_once(original: Any, self: Referee, seq: int, refusal: Any) -> Any:

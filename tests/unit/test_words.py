@@ -163,6 +163,6 @@ def test_without_a_branch_or_its_source_none_is_named(source: str) -> None:
 def test_a_refusal_comes_back_whole_and_what_ranks_did_alike_travels_once() -> None:
     doing = (*waits(0), Doing(1, "ended"), *waits(*range(2, 300)))
     refusal = Refusal("ended", (1,), doing, Place(4, 3, "x"), 5)
-    assert len(refusal.plain[2]) == 2
-    assert Refusal.parse(refusal.plain) == refusal
-    assert Refusal.parse(Refusal("stopped").plain) == Refusal("stopped")
+    assert len(refusal.plain()[2]) == 2
+    assert Refusal.parse(refusal.plain()) == refusal
+    assert Refusal.parse(Refusal("stopped").plain()) == Refusal("stopped")
