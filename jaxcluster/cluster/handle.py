@@ -17,15 +17,14 @@ from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import checkpoints, events, history, profiling, recovery, stopbutton
-from jaxcluster.cluster.autosave import Autosave
-from jaxcluster.cluster.prompts import Labelled, here
+from jaxcluster.cluster.checkpoints import Autosave
+from jaxcluster.cluster.questions import Labelled, here
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
-from jaxcluster.cluster.turns import who_we_are
-from jaxcluster.cluster.world import World
+from jaxcluster.cluster.world import World, who_we_are
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.model import lateness, rewrite
 from jaxcluster.model.history import History

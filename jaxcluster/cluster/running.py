@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.cluster import events, recovery, stopbutton, unresponsive
-from jaxcluster.cluster.prompts import Labelled
-from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
+from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation, Labelled
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord

@@ -29,7 +29,7 @@ from pydantic import Field
 from jaxcluster import arguments, cluster
 from jaxcluster.cluster import Cluster, RunningCell, array_queries, recovery
 from jaxcluster.cluster import history as cells
-from jaxcluster.cluster.turns import who_we_are
+from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model import deaths
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
