@@ -57,15 +57,7 @@ class Folder:
 
 
 def save(world: World, name: str, folder: str | Path) -> str:
-    """Save every rank's variables; returns in a line what was saved and what can't be.
-
-    An older checkpoint of that name is replaced once the new one is whole. It takes one copy of all
-    that the ranks hold.
-
-    Raises:
-      UsageError: a checkpoint can't be called so.
-      RankError: a rank could not write its files.
-    """
+    """See ``Cluster.checkpoint``. An older one of that name is replaced once this one is whole."""
     registry.check_name(name, NAME, "%jaxcluster checkpoint before-tuning")
     final = Path(folder).resolve() / name
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -95,19 +87,7 @@ def save(world: World, name: str, folder: str | Path) -> str:
 def restore(
     world: World, name: str, folder: str | Path, mesh: Mapping[str, int] | None = None
 ) -> str:
-    """Bind what ``save`` wrote on all ranks, or on none; returns in a line what came back.
-
-    With another number of ranks, arrays that span processes are cut for it.
-
-    Args:
-      mesh: for another number of ranks: the sizes of the meshes' axes, where they must be named.
-
-    Raises:
-      UsageError: there is no checkpoint of that name; those that are there are named. Or ``mesh``
-        must name the axis that takes the change.
-      RecoveryError: a file of it can't be read, or is not this user's alone. Nothing was restored.
-      CellInterrupted: stop was pressed before any rank has bound a name.
-    """
+    """See ``Cluster.restore``."""
     registry.check_name(name, NAME, "%jaxcluster restore before-tuning")
     path = Path(folder).resolve() / name
     if not path.is_dir():

@@ -634,6 +634,8 @@ class Cluster:
     def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
 
+        It takes one copy of all that the ranks hold.
+
         Raises:
           UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
@@ -657,7 +659,9 @@ class Cluster:
         Raises:
           UsageError: there is no checkpoint of that name, or ``mesh`` must say which axis takes the
             change.
-          RecoveryError: it does not fit this cluster, or can't be read. Nothing was restored.
+          RecoveryError: it does not fit this cluster, can't be read, or is not this user's alone.
+            Nothing was restored.
+          CellInterrupted: stop was pressed before any rank has bound a name.
         """
         self.check_not_closed()
         return checkpoints.restore(self.world, name, folder, mesh)

@@ -23,7 +23,6 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.host import kernel_private
-from jaxcluster.model.paused import DEBUGGER
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Link, Sink
 from jaxcluster.wire.ops.cells import Answer
@@ -313,7 +312,7 @@ class Labelled:
 
     def paused(self, rank: int, kind: str) -> None:
         """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""
-        if kind == DEBUGGER:
+        if kind == "debugger":
             self._heard.setdefault(rank, [])
         else:
             self._heard.pop(rank, None)
