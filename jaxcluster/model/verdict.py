@@ -25,20 +25,20 @@ QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of refusals
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ending:
-    """A cell that is over.
+    """A cell, as far as it has come to its end.
 
     Attributes:
       record: what came from its ranks.
-      refusal: why the referee has closed it; None if it has not.
-      why: "stop" or "timeout" if this notebook has stopped it, else "".
+      refusal: why the referee has closed it; None while it has not.
+      why: "stop" or "timeout" once this notebook has stopped it.
       timeout_s: the cell's time limit.
       hosts: of the ranks, where there are several.
       deaths: of its ranks whose processes ended in it, and how.
       dead: of all ranks that are dead by now.
       stuck: its ranks that did not come back from what they do.
-      recovered: what was done about ranks that are lost or stuck; "" if nothing was.
+      recovered: what was done about ranks that are lost or stuck; "" while nothing was.
       numbers: of this notebook's cells, by their seqs.
     """
 
@@ -47,7 +47,7 @@ class Ending:
     why: str = ""
     timeout_s: float | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
-    deaths: Mapping[int, wire.Death] = field(default_factory=dict)
+    deaths: dict[int, wire.Death] = field(default_factory=dict)
     dead: Mapping[int, wire.Death] = field(default_factory=dict)
     stuck: tuple[int, ...] = ()
     recovered: str = ""
