@@ -26,11 +26,11 @@ from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World, who_we_are
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError, UsageError
-from jaxcluster.model import lateness, rewrite
+from jaxcluster.model import rewrite, waiting
 from jaxcluster.model.history import History
-from jaxcluster.model.lateness import Late
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.waiting import Late
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
@@ -171,8 +171,8 @@ class Cluster:
 
     def late(self) -> Late | None:
         """Who comes last into most launches that span processes, and by how much; None: nobody."""
-        looked = self.look(lateness.LAUNCHES)
-        return lateness.find(looked.agreed) if looked is not None else None
+        looked = self.look(waiting.LAUNCHES)
+        return waiting.find_late(looked.agreed) if looked is not None else None
 
     def stacks(self) -> dict[int, wire.RankReport]:
         """Where each rank's threads are, also while it runs or hangs."""

@@ -77,7 +77,7 @@ def ensure_open(cluster: Cluster) -> None:
     cause = ended_by_others(cluster) or cause
     message = f"{cause[0].upper()}{cause[1:]}, so the cell was not run."
     done = recover(cluster, message, when)
-    log_end = cluster.world.say_log_end(dead[0]) if dead else ""
+    log_end = cluster.world.log_excerpt(dead[0]) if dead else ""
     raise RankDied(message, "\n".join(filter(None, [log_end, done])), dead)
 
 

@@ -189,7 +189,7 @@ class World:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
                 told = self._ended_by or crash_log.explain(why, self._log_end(rank))
                 has_crashed = told not in (why, self._ended_by)
-                log = self.say_log_end(rank) if has_crashed else ""
+                log = self.log_excerpt(rank) if has_crashed else ""
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
             case forks.Exit(role="coordinator") if self._ended_by:
                 pass  # with its ranks, whose ends come as well
@@ -213,13 +213,12 @@ class World:
         return bool(self.dead or self.coordinator_died or self.is_torn)
 
     def log_excerpt(self, rank: int) -> str:
-        """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
-        return crash_log.excerpt(self._log_end(rank))
+        """The end of a rank's log, as part of a message; "" if nothing is in it.
 
-    def say_log_end(self, rank: int) -> str:
-        """The end of a rank's log, as part of a message; "" where nothing is in it."""
-        said = self.log_excerpt(rank)
-        return "" if said == crash_log.EMPTY else f"The end of rank {rank}'s log: {said}"
+        The transport's own lines are left out, and a crash's stack is folded.
+        """
+        said = crash_log.excerpt(self._log_end(rank))
+        return f"The end of rank {rank}'s log:\n{said}" if said else ""
 
     def _log_end(self, rank: int) -> str:
         return self.processes.read_log(f"rank-{rank}", LOG_END_NBYTES)

@@ -314,8 +314,7 @@ def now(running: Cluster) -> str:
     lines = deaths.tell({rank: death.why for rank, death in running.dead.items()})
     if recovery.ended_by_others(running):
         return "\n".join([*lines, recovery.advice(running) or ""])
-    rank = min(running.dead)
-    return "\n".join([*lines, f"The end of rank {rank}'s log:", running.world.log_excerpt(rank)])
+    return "\n".join([*lines, running.world.log_excerpt(min(running.dead))])
 
 
 def output_of(record: CellRecord, head: list[str]) -> list[Any]:

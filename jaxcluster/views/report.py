@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Literal
 
 from jaxcluster.cluster import recovery
-from jaxcluster.model import crash_log, deaths
+from jaxcluster.model import deaths
 from jaxcluster.ranks import begin_ranks
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.text import format_table
@@ -110,8 +110,8 @@ def last(current: Cluster | None, now: int) -> Report | None:
         lines = [f"{title}: {current.coordinator_died}."]
     if by_others:
         lines.append(recovery.advice(current) or "")
-    elif dead and (log := current.world.log_excerpt(dead[0])) != crash_log.EMPTY:
-        lines += [f"The end of rank {dead[0]}'s log:", *log.splitlines()]
+    elif dead:
+        lines += current.world.log_excerpt(dead[0]).splitlines()
     culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]
     return Report("dead", current.name, cell_id, cell, now, title, lines, culprits, open=True)
 
