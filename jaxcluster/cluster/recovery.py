@@ -34,7 +34,7 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
-from jaxcluster.model import deaths
+from jaxcluster.model import notices
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.forks import STOPPED
 
@@ -133,7 +133,7 @@ def advice(cluster: Cluster) -> str | None:
 
 def ended_by_others(cluster: Cluster) -> str:
     """Why its ranks have ended, if another process has ended them; else ""."""
-    return deaths.meant(death.why for death in cluster.dead.values())
+    return notices.meant(death.why for death in cluster.dead.values())
 
 
 def without_dead(cluster: Cluster) -> str:

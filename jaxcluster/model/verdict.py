@@ -16,7 +16,7 @@ from jaxcluster.errors import (
     RankDied,
     RankHung,
 )
-from jaxcluster.model import deaths, hints, rewrite
+from jaxcluster.model import hints, notices, rewrite
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.wire.forks import STOPPED
@@ -103,14 +103,14 @@ def _died(ending: Ending) -> RankDied | None:
     lines = [
         f"{begin_ranks([rank], ending.hosts)} died: {death.why}."
         for rank, death in sorted(ending.deaths.items())
-        if not deaths.meant([death.why])
+        if not notices.meant([death.why])
     ]
     whys = [death.why for death in ending.deaths.values()]
     if any(why.startswith("killed by SIGKILL") and "memory" not in why for why in whys):
         lines.append("A common cause of SIGKILL is that the host ran out of memory.")
     lines += [death.log for _, death in sorted(ending.deaths.items()) if death.log][:1]
     hint = _hint(ending)
-    if why := deaths.meant(death.why for death in ending.deaths.values()):
+    if why := notices.meant(death.why for death in ending.deaths.values()):
         lines.append(f"{ending.name} was ended: {why}.")
         hint = hint or ("%jaxcluster start starts another." if why == STOPPED else "")
     return RankDied("\n".join(lines), hint, sorted(ending.deaths))
