@@ -16,12 +16,12 @@ from jaxcluster import wire
 from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
-from jaxcluster.cluster import checkpoints, events, history, profiling, recovery, stopbutton
+from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
 from jaxcluster.cluster.checkpoints import Autosave
 from jaxcluster.cluster.questions import Labelled, here
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
-from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
+from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World, who_we_are
@@ -581,7 +581,7 @@ class Cluster:
             message=options.message,
             post_mortem=options.post_mortem,
             script=options.script,
-            profile=str(profiling.folder_of(options.profile)) if options.profile else "",
+            profile=str(profile_folder(options.profile)) if options.profile else "",
             sent_ns=time.time_ns(),
             who=who_we_are(),
         )

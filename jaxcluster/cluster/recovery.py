@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from jaxcluster import wire
 from jaxcluster.allocation.states import Kept
-from jaxcluster.cluster import events, saving, stopbutton, unresponsive
+from jaxcluster.cluster import events, saving, stopbutton
 from jaxcluster.cluster.starting import Starting
+from jaxcluster.cluster.world import end_hung
 from jaxcluster.errors import (
     CellInterrupted,
     JaxClusterError,
@@ -269,7 +270,7 @@ class Renewal:
                 cluster.check_returns()
             if not self._clean:
                 say("saving the ranks' variables ...")
-                unresponsive.end_hung(cluster.world, self._check)
+                end_hung(cluster.world, self._check)
                 wanted = self._spec.num_processes if self._spec is not None else None
                 kept = saving.save(cluster.world, self._check, wanted, self._mesh)
         with self._deciding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import itertools
 import math
 import queue
 import threading
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
-from jaxcluster.cluster import events, recovery, stopbutton, unresponsive
+from jaxcluster.cluster import events, recovery, stopbutton
 from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation, Labelled
+from jaxcluster.cluster.world import Silences, tell_silences
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
@@ -115,7 +117,7 @@ class RunningCell(verdict.Ending):
         self._is_script = options.script is not None
         why_nobody = NO_TERMINAL if self._is_script else IN_BACKGROUND
         self.talk = Conversation(self._world.link, options.prompt, why_nobody)
-        self._silences = unresponsive.Silences(self._world)
+        self._silences = Silences(self._world)
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
         self._looked: Looked | None = None  # at the referee, before new processes
@@ -328,7 +330,7 @@ class RunningCell(verdict.Ending):
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         looked = self._world.look(0, ANSWER_S)
         silent = [rank for rank in ranks if rank not in states]
-        whys = unresponsive.tell(self._silences.why(silent))
+        whys = tell_silences(self._silences.why(silent))
         have_ended = len(ranks) < len(self.record.ranks)
         hosts = self._world.hosts
         self._say_status(
@@ -387,3 +389,22 @@ class RunningCell(verdict.Ending):
         made = lastreport.made_of(self.record, error, time.time_ns(), looked)
         if made is not None:
             self.cluster.past_reports.add(made)
+
+
+# --------------------------------------------------------------------------- profiles
+
+
+def profile_folder(name: str | Path | None) -> Path:
+    """The folder of a profile, as an absolute path; without a name, a new one in the current."""
+    if name:
+        return Path(name).expanduser().absolute()
+    names = (Path(f"profile-{number}").absolute() for number in itertools.count(1))
+    return next(one for one in names if not one.exists())
+
+
+def tell_profile(folder: Path) -> str:
+    """Where the files are, and what opens them."""
+    return (
+        f"Each rank's profile: {folder}/rank-N. To open them: xprof {folder}, or a "
+        "perfetto_trace.json.gz at ui.perfetto.dev."
+    )

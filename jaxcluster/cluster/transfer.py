@@ -52,23 +52,7 @@ from jaxcluster.model.layout import joined
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Sink, replies
-from jaxcluster.wire.ops.values import (
-    FILES,
-    Assign,
-    AssignBind,
-    Describe,
-    Fetch,
-    Fetched,
-    Fill,
-    Filled,
-    Forget,
-    OfJax,
-    Pack,
-    Packed,
-    Part,
-    Sample,
-    of_jax,
-)
+from jaxcluster.wire.ops import values as ops
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 SHARED_MEMORY = shared_memory.FOLDER
@@ -128,7 +112,7 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
         return load(value.pickled, *_collect(world, value))
     finally:
         if (value is None or value.sizes) and not world.is_over:
-            each = dict.fromkeys(range(world.num_processes), Forget(token))
+            each = dict.fromkeys(range(world.num_processes), ops.Forget(token))
             world.link.request_each(each, sink=Sink())
 
 
@@ -177,7 +161,7 @@ class _Value:
         return [view[offset : offset + size] for offset, size in places]
 
     def place(
-        self, memory: Memory, parts: Sequence[Part], frames: Sequence[bytes | memoryview]
+        self, memory: Memory, parts: Sequence[ops.Part], frames: Sequence[bytes | memoryview]
     ) -> None:
         """Put what a rank has given where it belongs: shards, and then the buffers of rank 0."""
         arrays = self.arrays(memory)
@@ -193,8 +177,8 @@ class _Value:
 def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
     ranks = range(world.num_processes)
 
-    def describe(rank: int) -> Callable[[CellSpec], Describe]:
-        return lambda turn: Describe(turn, name, rank == 0, plain, token)
+    def describe(rank: int) -> Callable[[CellSpec], ops.Describe]:
+        return lambda turn: ops.Describe(turn, name, rank == 0, plain, token)
 
     answers = world.ask_in_turn({r: describe(r) for r in ranks}, timeout_s=VALUE_TIMEOUT_S)
     told = replies(answers)
@@ -334,13 +318,13 @@ def _fill_shared(world: World, value: _Value) -> Memory:
         for rank in value.ranks:
             arrays = [[number, value.offsets[number]] for number in value.arrays_of(rank)]
             buffers = value.offsets[len(value.views) :] if rank == 0 else []
-            each[rank] = Fill(value.token, path, arrays, buffers)
+            each[rank] = ops.Fill(value.token, path, arrays, buffers)
         filled = replies(world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S))
     _check_copies(value.name, filled)
     return memory
 
 
-def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -> None:
+def _check_copies(name: str, answers: Mapping[int, ops.Filled | ops.Fetched | ops.Packed]) -> None:
     """Refuse what ranks have different copies of: it is no one value.
 
     Raises:
@@ -357,7 +341,7 @@ def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -
 
 def _fetch(world: World, value: _Value) -> Memory:
     memory = bytearray(value.total)
-    each = {r: Fetch(value.token, value.arrays_of(r)) for r in value.ranks}
+    each = {r: ops.Fetch(value.token, value.arrays_of(r)) for r in value.ranks}
     answers = world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S)
     fetched = replies(answers)
     _check_copies(value.name, fetched)
@@ -374,7 +358,7 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
     """
     ranks = value.ranks
     with world.processes.memory(ranks) as there:
-        each = {r: Pack(value.token, there.path(r, str(r)), value.arrays_of(r)) for r in ranks}
+        each = {r: ops.Pack(value.token, there.path(r, str(r)), value.arrays_of(r)) for r in ranks}
         packed = replies(world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S))
         if not all(one.has_room for one in packed.values()):
             raise NoRoom
@@ -425,7 +409,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if _is_jaxs(module) and "jax" not in sys.modules:
-            self.of_jax.append(found := OfJax(module, name))
+            self.of_jax.append(found := ops.OfJax(module, name))
             return found
         if name == "of_jax":
             return self._of_jax
@@ -437,7 +421,7 @@ class _Unpickler(pickle.Unpickler):
         return self._of_jax(name, "") if _is_jaxs(name) else importlib.import_module(name)
 
     def _of_jax(self, module: str, name: str) -> Any:
-        self.of_jax.append(found := of_jax(module, name))
+        self.of_jax.append(found := ops.of_jax(module, name))
         return found
 
 
@@ -454,7 +438,7 @@ def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
     unpickler = _Unpickler(data, arrays, buffers)
     try:
         value = unpickler.load()
-        if isinstance(value, OfJax):
+        if isinstance(value, ops.OfJax):
             raise NeedsJax(str(value))
         return value
     except NeedsJax:
@@ -532,7 +516,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap(ops.FILES, cloudpickle.Pickler.dispatch_table)
 
 
 def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
@@ -555,8 +539,8 @@ def _assign(
     """
 
     @functools.cache  # one body for all ranks is encoded once
-    def assign(path: str, turn: CellSpec) -> Assign:
-        return Assign(turn, token, path, places if path else [])
+    def assign(path: str, turn: CellSpec) -> ops.Assign:
+        return ops.Assign(turn, token, path, places if path else [])
 
     each = {rank: functools.partial(assign, path) for rank, path in paths.items()}
     with stopbutton.held() as presses:  # else some might be told to bind it, and others not
@@ -569,9 +553,9 @@ def _assign(
             world.ask_in_turn(each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S, check=check)
             check()
         except BaseException:
-            world.link.request_each(dict.fromkeys(each, Forget(token)), sink=Sink())
+            world.link.request_each(dict.fromkeys(each, ops.Forget(token)), sink=Sink())
             raise
-        bind = functools.partial(AssignBind, token=token)
+        bind = functools.partial(ops.AssignBind, token=token)
         try:
             world.ask_in_turn(
                 dict.fromkeys(each, bind), timeout_s=VALUE_TIMEOUT_S, check=check, is_final=True
@@ -637,7 +621,7 @@ def sample(
       NotAddressable: ``ranks`` do not hold all of them.
       TransferError: they have different arrays.
     """
-    answers = world.ask(ranks, Sample(name, edge), timeout_s=10.0)
+    answers = world.ask(ranks, ops.Sample(name, edge), timeout_s=10.0)
     told = replies(answers)
     first = told[min(told)]
     shape, same = first.shape, (first.shape, first.dtype, first.on)
