@@ -536,46 +536,44 @@ class Cluster:
         Args:
           **options: see ``CellOptions``.
         """
-        chosen = CellOptions(**options)
-        with contextlib.ExitStack() as on_its_way:
-            with self.changing:
-                cell, pressed = self._send(source, chosen, on_its_way)
-            events.tell(cell)
+        wanted = CellOptions(**options)
+        with self.changing:
+            recovery.ensure_open(self)
+            record, request = self._request(source, wanted)
+            with stopbutton.held() as pressed:
+                sink, each = Sink(), dict.fromkeys(record.ranks, request)
+                ids = self.link.request_each(each, buffers=wanted.buffers, sink=sink)
+                cell = RunningCell(self, record, sink, ids, wanted)
+                self.sent = [one for one in self.sent if not one.done] + [cell]
+                if cell.has_code:
+                    self._failed, self.last = self.last_failed, record
+                events.tell(cell)
         if pressed:
             cell.stop()
         return cell
 
-    def _send(
-        self, source: str, options: CellOptions, on_its_way: contextlib.ExitStack
-    ) -> tuple[RunningCell, list[None]]:
-        """A cell on its way to its ranks.
-
-        Args:
-          on_its_way: while it is open, no stop button is raised; what is returned beside the cell
-            is not empty once it was pressed.
+    def _request(self, source: str, options: CellOptions) -> tuple[CellRecord, wire.CellRequest]:
+        """A cell, as it is kept here and as it is sent.
 
         Raises:
-          JaxClusterError: no cell may run now; why is said.
+          UsageError: it can't be run so.
         """
-        recovery.ensure_open(self)
-        world = self.world
-        if options.timeout_s is not None:
-            check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
+        world, limit_s = self.world, options.timeout_s
+        if limit_s is not None:
+            check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
         if options.script is None:
             rewrite.check_depth(source)
             source = rewrite.with_all_lines(source)
-        chosen = world.check_ranks(options.ranks)
-        shown = chosen[:1]
-        if options.shown_ranks is not None:
-            shown = world.check_ranks(options.shown_ranks)
+        ranks = world.check_ranks(options.ranks)
+        shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)
         is_cell = options.message is None and not options.post_mortem
-        turn = world.turns.make(chosen, is_waited_for=options.is_waited_for, is_skippable=is_cell)
+        turn = world.turns.make(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
         self._count += is_cell
-        count = options.execution_count
+        count = self._count if options.execution_count is None else options.execution_count
         request = wire.CellRequest(
             turn=turn,
             source=source,
-            execution_count=self._count if count is None else count,
+            execution_count=count,
             shown_ranks=shown,
             cell_id=options.cell_id,
             message=options.message,
@@ -587,22 +585,14 @@ class Cluster:
         )
         record = CellRecord(
             turn.seq,
-            request.execution_count,
+            count,
             source,
-            chosen,
+            ranks,
             cell_id=options.cell_id,
             sent_ns=request.sent_ns,
             shown=options.shown_ranks or (),
         )
-        sink = Sink()
-        pressed = on_its_way.enter_context(stopbutton.held())
-        each = dict.fromkeys(chosen, request)
-        ids = world.link.request_each(each, buffers=options.buffers, sink=sink)
-        if is_cell:
-            self._failed, self.last = self.last_failed, record
-        cell = RunningCell(self, record, sink, ids, options)
-        self.sent = [one for one in self.sent if not one.done] + [cell]
-        return cell, pressed
+        return record, request
 
     @property
     def last_failed(self) -> CellRecord | None:

@@ -94,6 +94,7 @@ class RunningCell(verdict.Ending):
         and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
       talk: puts its ranks' questions to the user.
       terminates: a stop is SIGTERM's, and goes to what handles that on the ranks.
+      has_code: it runs what a user has typed, as no message and no debugger does.
       done: nothing is to be done for it any more, but to tell how it has ended.
     """
 
@@ -128,7 +129,7 @@ class RunningCell(verdict.Ending):
         self._listener_error: Exception | None = None
         self._stepped_at = self.started
         self._deadline = self.started + (math.inf if self.timeout_s is None else self.timeout_s)
-        self._has_code = options.message is None and not options.post_mortem
+        self.has_code = options.message is None and not options.post_mortem
 
     # ------------------------------------------------------------------ waiting
 
@@ -210,7 +211,7 @@ class RunningCell(verdict.Ending):
             finally:
                 self.done = True
                 self._world.turns.ended(self.record.seq)
-                if self._has_code and self.record.ok and self.refusal is None:
+                if self.has_code and self.record.ok and self.refusal is None:
                     names = rewrite.assigned_names(self.record.source)
                     made = dict.fromkeys(names, self.record.execution_count)
                     self.cluster.made_by.update(made)
