@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from jaxcluster import arguments, cluster, wire
-from jaxcluster.cluster.prompts import Labelled, here
+from jaxcluster.cluster.questions import Labelled, here
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,

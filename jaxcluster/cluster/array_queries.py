@@ -62,14 +62,7 @@ def split_name(text: str) -> tuple[str, Path]:
 
 
 def look(world: World, text: str) -> ArrayLayout | TreeLayout:
-    """Where the array or the arrays in ``text`` (``x``, ``params['w']``) lie, on all ranks.
-
-    Args:
-      text: ``""`` is what the last cell ended in.
-
-    Raises:
-      UsageError: no rank has it, or it holds no array.
-    """
+    """See ``Cluster.layout``; ``""`` is what the last cell ended in."""
     name, path = split_name(text) if text else ("", ())
     reports, reasons = _reports(world, name, path)
     devices = cluster_devices(world)

@@ -1,4 +1,9 @@
-"""The ranks' variables on disk: saved under a name, restored into this cluster or a later one."""
+"""The ranks' variables on disk under a name, and those of the end of each cell, if wanted.
+
+A cell's end is saved among the cells, so that all ranks save the same moment, while nobody waits
+for it. A rank that dies later has its values from there, and ``restore --last`` brings all of it
+back.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +21,7 @@ from jaxcluster import wire
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import CellInterrupted, RecoveryError, UsageError
+from jaxcluster.errors import CellInterrupted, JaxClusterError, RecoveryError, UsageError
 from jaxcluster.records import registry
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire.link import replies
@@ -22,6 +29,9 @@ from jaxcluster.wire.ops.saving import Checkpoint, Saved, SavePlace
 
 NAME = "a checkpoint's name"
 INDEX = "checkpoint.json"  # what each rank says of its files
+MOST_NBYTES = 4 << 30  # that the ranks may take together, two copies of what they have
+SHARE = 10  # the next save begins after so many times what the last one took, where that was long
+LONG_S = 1.0
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 
 
@@ -47,15 +57,7 @@ class Folder:
 
 
 def save(world: World, name: str, folder: str | Path) -> str:
-    """Save every rank's variables; returns in a line what was saved and what can't be.
-
-    An older checkpoint of that name is replaced once the new one is whole. It takes one copy of all
-    that the ranks hold.
-
-    Raises:
-      UsageError: a checkpoint can't be called so.
-      RankError: a rank could not write its files.
-    """
+    """See ``Cluster.checkpoint``. An older one of that name is replaced once this one is whole."""
     registry.check_name(name, NAME, "%jaxcluster checkpoint before-tuning")
     final = Path(folder).resolve() / name
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -85,19 +87,7 @@ def save(world: World, name: str, folder: str | Path) -> str:
 def restore(
     world: World, name: str, folder: str | Path, mesh: Mapping[str, int] | None = None
 ) -> str:
-    """Bind what ``save`` wrote on all ranks, or on none; returns in a line what came back.
-
-    With another number of ranks, arrays that span processes are cut for it.
-
-    Args:
-      mesh: for another number of ranks: the sizes of the meshes' axes, where they must be named.
-
-    Raises:
-      UsageError: there is no checkpoint of that name; those that are there are named. Or ``mesh``
-        must name the axis that takes the change.
-      RecoveryError: a file of it can't be read, or is not this user's alone. Nothing was restored.
-      CellInterrupted: stop was pressed before any rank has bound a name.
-    """
+    """See ``Cluster.restore``."""
     registry.check_name(name, NAME, "%jaxcluster restore before-tuning")
     path = Path(folder).resolve() / name
     if not path.is_dir():
@@ -152,3 +142,96 @@ def _read_index(path: Path) -> dict[int, Saved]:
         return {int(rank): wire.read(Saved, one, INDEX) for rank, one in index.items()}
     except (OSError, ValueError, TypeError) as error:
         raise RecoveryError(f"{path} can't be read ({error}). {UNTOUCHED}") from None
+
+
+# --------------------------------------------------------------------------- after each cell
+
+
+class Autosave:
+    """The saves of one cluster.
+
+    Attributes:
+      is_on: whether there are any.
+      kept: the last one that is whole.
+      cell: the number of the cell at whose end it was.
+      why_not: why the last cell's end was not saved; "" where it was.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.kept: Kept | None = None
+        self.cell = 0
+        self.why_not = ""
+        self._lock = threading.Lock()  # one save at a time
+        self._thread: threading.Thread | None = None
+        self._not_before = 0.0
+        self._is_cancelled = False
+
+    def after(self, world: World, cell: int) -> None:
+        """Save the end of a cell, on a thread; returns when its place among the cells is taken."""
+        if not self.is_on or world.is_broken:
+            return
+        if time.monotonic() < self._not_before:
+            self.why_not = "the last save took so long that the next one comes later"
+            return
+        sent = threading.Event()
+        save = partial(self._save, world, cell, sent.set)
+        self._thread = threading.Thread(target=save, name="jaxcluster-autosave", daemon=True)
+        self._thread.start()
+        sent.wait(saving.TIMEOUT_S)
+
+    def cancel(self) -> None:
+        """Give up what is being saved: the ranks are about to end."""
+        self._is_cancelled = True
+        self.wait()
+        self._is_cancelled = False
+
+    def wait(self) -> None:
+        """Return when what is being saved is saved."""
+        if (thread := self._thread) is not None:
+            thread.join()
+
+    def forget(self) -> None:
+        """Remove what was saved: it is not what the next ranks have had."""
+        with self._lock:
+            kept, self.kept = self.kept, None
+        if kept is not None:
+            kept.folder.remove()
+
+    def _save(self, world: World, cell: int, sent: Callable[[], None]) -> None:
+        began = time.monotonic()
+        try:
+            with self._lock:
+                before, self.kept = self.kept, self._saved(world, sent)
+            self.cell, self.why_not = cell, ""
+            if before is not None:
+                before.folder.remove()
+        except JaxClusterError as error:  # a rank has died, or there is no room
+            self.why_not = error.message
+        finally:
+            sent()
+            took = time.monotonic() - began
+            self._not_before = time.monotonic() + SHARE * took if took > LONG_S else 0.0
+
+    def _saved(self, world: World, sent: Callable[[], None]) -> Kept:
+        """A new copy; the one before stays until this one is whole."""
+        folder, each = world.processes.state_folder(), {}
+        most = MOST_NBYTES // 2 // world.num_processes
+        for rank in range(world.num_processes):
+            rooms = [
+                SavePlace(path, most if room is None else min(most, room // 2))
+                for path, room in folder.places_for(rank)
+            ]
+            each[rank] = partial(Checkpoint, places=rooms)
+
+        def check() -> None:
+            sent()
+            if world.is_broken or self._is_cancelled:
+                raise RecoveryError("it was given up for new processes")
+
+        try:
+            answers = world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S, check=check)
+        except BaseException:
+            folder.remove()
+            raise
+        return Kept(folder, replies(answers), world.num_processes)

@@ -16,22 +16,21 @@ from jaxcluster import wire
 from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
-from jaxcluster.cluster import checkpoints, events, history, profiling, recovery, stopbutton
-from jaxcluster.cluster.autosave import Autosave
-from jaxcluster.cluster.prompts import Labelled, here
+from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
+from jaxcluster.cluster.checkpoints import Autosave
+from jaxcluster.cluster.questions import Labelled, here
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
-from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
+from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
-from jaxcluster.cluster.turns import who_we_are
-from jaxcluster.cluster.world import World
+from jaxcluster.cluster.world import World, who_we_are
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError, UsageError
-from jaxcluster.model import lateness, rewrite
+from jaxcluster.model import rewrite, waiting
 from jaxcluster.model.history import History
-from jaxcluster.model.lateness import Late
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.waiting import Late
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
@@ -172,8 +171,8 @@ class Cluster:
 
     def late(self) -> Late | None:
         """Who comes last into most launches that span processes, and by how much; None: nobody."""
-        looked = self.look(lateness.LAUNCHES)
-        return lateness.find(looked.agreed) if looked is not None else None
+        looked = self.look(waiting.LAUNCHES)
+        return waiting.find_late(looked.agreed) if looked is not None else None
 
     def stacks(self) -> dict[int, wire.RankReport]:
         """Where each rank's threads are, also while it runs or hangs."""
@@ -537,73 +536,63 @@ class Cluster:
         Args:
           **options: see ``CellOptions``.
         """
-        chosen = CellOptions(**options)
-        with contextlib.ExitStack() as on_its_way:
-            with self.changing:
-                cell, pressed = self._send(source, chosen, on_its_way)
-            events.tell(cell)
+        wanted = CellOptions(**options)
+        with self.changing:
+            recovery.ensure_open(self)
+            record, request = self._request(source, wanted)
+            with stopbutton.held() as pressed:
+                sink, each = Sink(), dict.fromkeys(record.ranks, request)
+                ids = self.link.request_each(each, buffers=wanted.buffers, sink=sink)
+                cell = RunningCell(self, record, sink, ids, wanted)
+                self.sent = [one for one in self.sent if not one.done] + [cell]
+                if cell.has_code:
+                    self._failed, self.last = self.last_failed, record
+                events.tell(cell)
         if pressed:
             cell.stop()
         return cell
 
-    def _send(
-        self, source: str, options: CellOptions, on_its_way: contextlib.ExitStack
-    ) -> tuple[RunningCell, list[None]]:
-        """A cell on its way to its ranks.
-
-        Args:
-          on_its_way: while it is open, no stop button is raised; what is returned beside the cell
-            is not empty once it was pressed.
+    def _request(self, source: str, options: CellOptions) -> tuple[CellRecord, wire.CellRequest]:
+        """A cell, as it is kept here and as it is sent.
 
         Raises:
-          JaxClusterError: no cell may run now; why is said.
+          UsageError: it can't be run so.
         """
-        recovery.ensure_open(self)
-        world = self.world
-        if options.timeout_s is not None:
-            check_seconds("A cell's time limit", options.timeout_s, "%%spmd --timeout 60")
+        world, limit_s = self.world, options.timeout_s
+        if limit_s is not None:
+            check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
         if options.script is None:
             rewrite.check_depth(source)
             source = rewrite.with_all_lines(source)
-        chosen = world.check_ranks(options.ranks)
-        shown = chosen[:1]
-        if options.shown_ranks is not None:
-            shown = world.check_ranks(options.shown_ranks)
+        ranks = world.check_ranks(options.ranks)
+        shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)
         is_cell = options.message is None and not options.post_mortem
-        turn = world.turns.make(chosen, is_waited_for=options.is_waited_for, is_skippable=is_cell)
+        turn = world.turns.make(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
         self._count += is_cell
-        count = options.execution_count
+        count = self._count if options.execution_count is None else options.execution_count
         request = wire.CellRequest(
             turn=turn,
             source=source,
-            execution_count=self._count if count is None else count,
+            execution_count=count,
             shown_ranks=shown,
             cell_id=options.cell_id,
             message=options.message,
             post_mortem=options.post_mortem,
             script=options.script,
-            profile=str(profiling.folder_of(options.profile)) if options.profile else "",
+            profile=str(profile_folder(options.profile)) if options.profile else "",
             sent_ns=time.time_ns(),
             who=who_we_are(),
         )
         record = CellRecord(
             turn.seq,
-            request.execution_count,
+            count,
             source,
-            chosen,
+            ranks,
             cell_id=options.cell_id,
             sent_ns=request.sent_ns,
             shown=options.shown_ranks or (),
         )
-        sink = Sink()
-        pressed = on_its_way.enter_context(stopbutton.held())
-        each = dict.fromkeys(chosen, request)
-        ids = world.link.request_each(each, buffers=options.buffers, sink=sink)
-        if is_cell:
-            self._failed, self.last = self.last_failed, record
-        cell = RunningCell(self, record, sink, ids, options)
-        self.sent = [one for one in self.sent if not one.done] + [cell]
-        return cell, pressed
+        return record, request
 
     @property
     def last_failed(self) -> CellRecord | None:
@@ -635,6 +624,8 @@ class Cluster:
     def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
 
+        It takes one copy of all that the ranks hold.
+
         Raises:
           UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
@@ -658,7 +649,9 @@ class Cluster:
         Raises:
           UsageError: there is no checkpoint of that name, or ``mesh`` must say which axis takes the
             change.
-          RecoveryError: it does not fit this cluster, or can't be read. Nothing was restored.
+          RecoveryError: it does not fit this cluster, can't be read, or is not this user's alone.
+            Nothing was restored.
+          CellInterrupted: stop was pressed before any rank has bound a name.
         """
         self.check_not_closed()
         return checkpoints.restore(self.world, name, folder, mesh)

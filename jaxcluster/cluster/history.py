@@ -42,11 +42,7 @@ class Reader:
 
 
 def find(world: World, number: int | None = None) -> PastCell:
-    """The cell of that number in the history; the last one without.
-
-    Raises:
-      UsageError: there is no such cell, or it is no longer kept.
-    """
+    """See ``Cluster.outputs``."""
     found = Reader(world).look()
     if not found.cells:
         raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from jaxcluster import wire
 from jaxcluster.allocation.states import Kept
-from jaxcluster.cluster import events, saving, stopbutton, unresponsive
+from jaxcluster.cluster import events, saving, stopbutton
 from jaxcluster.cluster.starting import Starting
+from jaxcluster.cluster.world import end_hung
 from jaxcluster.errors import (
     CellInterrupted,
     JaxClusterError,
@@ -34,7 +35,7 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
-from jaxcluster.model import deaths
+from jaxcluster.model import notices
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.forks import STOPPED
 
@@ -77,7 +78,7 @@ def ensure_open(cluster: Cluster) -> None:
     cause = ended_by_others(cluster) or cause
     message = f"{cause[0].upper()}{cause[1:]}, so the cell was not run."
     done = recover(cluster, message, when)
-    log_end = cluster.world.say_log_end(dead[0]) if dead else ""
+    log_end = cluster.world.log_excerpt(dead[0]) if dead else ""
     raise RankDied(message, "\n".join(filter(None, [log_end, done])), dead)
 
 
@@ -133,7 +134,7 @@ def advice(cluster: Cluster) -> str | None:
 
 def ended_by_others(cluster: Cluster) -> str:
     """Why its ranks have ended, if another process has ended them; else ""."""
-    return deaths.meant(death.why for death in cluster.dead.values())
+    return notices.meant(death.why for death in cluster.dead.values())
 
 
 def without_dead(cluster: Cluster) -> str:
@@ -269,7 +270,7 @@ class Renewal:
                 cluster.check_returns()
             if not self._clean:
                 say("saving the ranks' variables ...")
-                unresponsive.end_hung(cluster.world, self._check)
+                end_hung(cluster.world, self._check)
                 wanted = self._spec.num_processes if self._spec is not None else None
                 kept = saving.save(cluster.world, self._check, wanted, self._mesh)
         with self._deciding:

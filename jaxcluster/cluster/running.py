@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import itertools
 import math
 import queue
 import threading
@@ -14,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.cluster import events, recovery, stopbutton, unresponsive
-from jaxcluster.cluster.prompts import Labelled
-from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation
+from jaxcluster.cluster import events, recovery, stopbutton
+from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation, Labelled
+from jaxcluster.cluster.world import Silences, tell_silences
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
@@ -82,22 +82,19 @@ class CellOptions:
     is_waited_for: bool = False
 
 
-class RunningCell:
+class RunningCell(verdict.Ending):
     """A cell on its way. ``wait`` returns its record or raises, as ``Cluster.run`` does.
 
     Attributes:
       cluster: whose it is.
-      record: what has come so far.
       started: when it was sent, by ``time.monotonic``.
-      refusal: why the referee has closed it; None while it has not.
-      why: "stop" or "timeout" once this notebook has stopped it.
       paused: the ranks that a person holds, in a debugger or by a question.
-      recovered: what was done about ranks that are lost; "" while nothing was.
       on_notice: told what is said under the cell; None where nobody listens.
       on_status: told the one line that says what the cell waits for, each time it is another one,
         and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
       talk: puts its ranks' questions to the user.
       terminates: a stop is SIGTERM's, and goes to what handles that on the ranks.
+      has_code: it runs what a user has typed, as no message and no debugger does.
       done: nothing is to be done for it any more, but to tell how it has ended.
     """
 
@@ -109,26 +106,21 @@ class RunningCell:
         ids: Sequence[str],
         options: CellOptions,
     ) -> None:
-        self.cluster, self.record = cluster, record
-        self.started = time.monotonic()
-        self.refusal: Refusal | None = None
-        self.why = ""
+        super().__init__(record, timeout_s=options.timeout_s, hosts=cluster.world.hosts)
+        self.cluster, self.started = cluster, time.monotonic()
         self.paused: set[int] = set()
-        self.recovered = ""
         self.on_notice = options.on_notice
         self.on_status: Callable[[str], None] | None = None
         self.terminates = False
         self.done = False
         self._world, self._sink, self._ids = cluster.world, sink, ids
-        self._on_output, self._timeout_s = options.on_output, options.timeout_s
+        self._on_output = options.on_output
         self._is_script = options.script is not None
         why_nobody = NO_TERMINAL if self._is_script else IN_BACKGROUND
         self.talk = Conversation(self._world.link, options.prompt, why_nobody)
-        self._silences = unresponsive.Silences(self._world)
-        self._deaths: dict[int, wire.Death] = {}
+        self._silences = Silences(self._world)
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
-        self._stuck: tuple[int, ...] = ()
         self._looked: Looked | None = None  # at the referee, before new processes
         self._look_at = self.started + LOOK_S
         self._progress = Progress(self.started)
@@ -136,8 +128,8 @@ class RunningCell:
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
         self._stepped_at = self.started
-        self._deadline = self.started + (math.inf if self._timeout_s is None else self._timeout_s)
-        self._has_code = options.message is None and not options.post_mortem
+        self._deadline = self.started + (math.inf if self.timeout_s is None else self.timeout_s)
+        self.has_code = options.message is None and not options.post_mortem
 
     # ------------------------------------------------------------------ waiting
 
@@ -219,7 +211,7 @@ class RunningCell:
             finally:
                 self.done = True
                 self._world.turns.ended(self.record.seq)
-                if self._has_code and self.record.ok and self.refusal is None:
+                if self.has_code and self.record.ok and self.refusal is None:
                     names = rewrite.assigned_names(self.record.source)
                     made = dict.fromkeys(names, self.record.execution_count)
                     self.cluster.made_by.update(made)
@@ -229,7 +221,7 @@ class RunningCell:
 
     def _open_ranks(self) -> list[int]:
         """The ranks that have not ended it, as far as is known."""
-        ended = self.record.replies.keys() | self._deaths.keys()
+        ended = self.record.replies.keys() | self.deaths.keys()
         return [rank for rank in self.record.ranks if rank not in ended]
 
     def _is_finished(self) -> bool:
@@ -238,15 +230,15 @@ class RunningCell:
             self._replied_at = self._replied_at or now
             is_skipped = any(reply.skipped for reply in self.record.replies.values())
             is_late = now > self._replied_at + OVER_S
-            return bool(self._is_over or self._deaths or is_skipped or is_late)
+            return bool(self._is_over or self.deaths or is_skipped or is_late)
         if self._closed_at and not self.paused.intersection(open_ranks):
             kind = self.refusal.kind if self.refusal is not None else "died"
             limit_s = INTERRUPT_S.get(kind, OTHERS_S)
-            limit_s += DEATH_S if self._deaths else STUCK_S
+            limit_s += DEATH_S if self.deaths else STUCK_S
             if now > max(self._closed_at + limit_s, self._stuck_look_at):
-                self._stuck = tuple(self._deaf(open_ranks))
+                self.stuck = tuple(self._deaf(open_ranks))
                 self._stuck_look_at = time.monotonic() + LOOK_S
-        return bool(self._stuck)
+        return bool(self.stuck)
 
     def _deaf(self, ranks: Sequence[int]) -> Sequence[int]:
         """Those whose code has not heard that the cell is closed; all, after a death.
@@ -254,7 +246,7 @@ class RunningCell:
         So too if a script has failed elsewhere, since nobody is there to stop it a second time.
         """
         was_stopped = self.refusal is not None and self.refusal.kind == "stopped"
-        if self._deaths or (self._is_script and not was_stopped):
+        if self.deaths or (self._is_script and not was_stopped):
             return ranks
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         return [rank for rank in ranks if rank not in states or not states[rank].heard]
@@ -313,7 +305,7 @@ class RunningCell:
                     self.talk.prompt.paused(rank, kind)
             case "died" if not self._is_over or rank in self._open_ranks():
                 death = self._world.dead.get(rank) or wire.Death(event.why)
-                self._deaths[rank] = death
+                self.deaths[rank] = death
                 record.records[rank].died = death.why
                 self.talk.withdraw(rank)
                 self._closed_at = self._closed_at or now
@@ -339,7 +331,7 @@ class RunningCell:
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         looked = self._world.look(0, ANSWER_S)
         silent = [rank for rank in ranks if rank not in states]
-        whys = unresponsive.tell(self._silences.why(silent))
+        whys = tell_silences(self._silences.why(silent))
         have_ended = len(ranks) < len(self.record.ranks)
         hosts = self._world.hosts
         self._say_status(
@@ -367,12 +359,12 @@ class RunningCell:
         is_torn = self.refusal is not None and self.refusal.kind == "torn"
         if self._is_script or self.cluster.closed or self.cluster.world is not self._world:
             return
-        if not (self._deaths or self._stuck or is_torn):
+        if not (self.deaths or self.stuck or is_torn):
             return
-        if self.cluster.is_restarting and {d.why for d in self._deaths.values()} == {RESTARTED}:
+        if self.cluster.is_restarting and {d.why for d in self.deaths.values()} == {RESTARTED}:
             return  # which has ended it
         when = f"in cell [{self.record.execution_count}]"
-        self._world.is_torn = self._world.is_torn or is_torn or bool(self._stuck)
+        self._world.is_torn = self._world.is_torn or is_torn or bool(self.stuck)
         self._looked = self._world.look(LAUNCHES, ANSWER_S)  # the next referee knows none of it
         message = f"Cell {when[3:]} has lost ranks."
         self.recovered = recovery.recover(self.cluster, message, when)
@@ -383,19 +375,9 @@ class RunningCell:
             self.say(line)
         if self._stopped is not None:
             raise self._stopped
-        ending = verdict.Ending(
-            self.record,
-            self.refusal,
-            self.why,
-            self._timeout_s,
-            self._world.hosts,
-            self._deaths,
-            dict(self._world.dead),
-            self._stuck,
-            self.recovered,
-            {cell.record.seq: cell.record.execution_count for cell in self.cluster.sent},
-        )
-        if (error := verdict.verdict(ending)) is not None:
+        self.dead = dict(self._world.dead)
+        self.numbers = {one.record.seq: one.record.execution_count for one in self.cluster.sent}
+        if (error := verdict.verdict(self)) is not None:
             with contextlib.suppress(OSError, JaxClusterError):  # that must not take its place
                 self._keep_report(error)
             raise error
@@ -408,3 +390,22 @@ class RunningCell:
         made = lastreport.made_of(self.record, error, time.time_ns(), looked)
         if made is not None:
             self.cluster.past_reports.add(made)
+
+
+# --------------------------------------------------------------------------- profiles
+
+
+def profile_folder(name: str | Path | None) -> Path:
+    """The folder of a profile, as an absolute path; without a name, a new one in the current."""
+    if name:
+        return Path(name).expanduser().absolute()
+    names = (Path(f"profile-{number}").absolute() for number in itertools.count(1))
+    return next(one for one in names if not one.exists())
+
+
+def tell_profile(folder: Path) -> str:
+    """Where the files are, and what opens them."""
+    return (
+        f"Each rank's profile: {folder}/rank-N. To open them: xprof {folder}, or a "
+        "perfetto_trace.json.gz at ui.perfetto.dev."
+    )

@@ -20,7 +20,7 @@ from jaxcluster.errors import RankDied, RankError, RecoveryError
 from jaxcluster.model.fitted_meshes import fit_mesh
 from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.text import plural
-from jaxcluster.wire.link import Event, Sink, replies
+from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.saving import (
     Bind,
     Bound,
@@ -152,38 +152,33 @@ def save(
         raise
 
 
-class _Reading:
-    """What all ranks read first, and then bind, or none does."""
+def _read(
+    world: World, each: Mapping[int, Mapping[str, Any]], check: Check
+) -> tuple[str, dict[int, Loaded]]:
+    """Have each rank read its part; returns by which token, and what each can bind.
 
-    def __init__(self, world: World, check: Check) -> None:
-        self._world, self._check = world, check
-        self._token = uuid.uuid4().hex
+    Raises:
+      JaxClusterError: a rank could not; all drop what they have read.
+    """
+    token = uuid.uuid4().hex
+    requests = {rank: partial(Load, token=token, **part) for rank, part in each.items()}
+    try:
+        answers = world.ask_in_turn(requests, timeout_s=TIMEOUT_S, check=check)
+    except BaseException:
+        world.link.request_each(dict.fromkeys(each, Drop(token)), sink=Sink())
+        raise
+    return token, replies(answers)
 
-    def read(self, each: Mapping[int, Mapping[str, Any]]) -> dict[int, Loaded]:
-        """Have each rank read its part.
 
-        Raises:
-          JaxClusterError: a rank could not; all drop what they have read.
-        """
-        requests = {rank: partial(Load, token=self._token, **part) for rank, part in each.items()}
-        try:
-            return replies(self._ask(requests))
-        except BaseException:
-            drop = dict.fromkeys(requests, Drop(self._token))
-            self._world.link.request_each(drop, sink=Sink())
-            raise
-
-    def bind(self, lost: Mapping[int, dict[str, str]]) -> dict[int, Bound]:
-        """Have all bind it, but for the names that each has lost, and why."""
-        each = {rank: partial(Bind, token=self._token, lost=lost[rank]) for rank in lost}
-        bound = replies(self._ask(each))
-        for rank, one in bound.items():
-            names = self._world.names.get(rank, set()) | {*one.names}
-            self._world.names[rank] = names - lost[rank].keys()
-        return bound
-
-    def _ask(self, each: Mapping[int, Callable[..., Any]]) -> dict[int, Event[Any]]:
-        return self._world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=self._check)
+def _bind(
+    world: World, token: str, lost: Mapping[int, dict[str, str]], check: Check
+) -> dict[int, Bound]:
+    """Have all bind what they have read, but for the names that each has lost, and why."""
+    each = {rank: partial(Bind, token=token, lost=lost[rank]) for rank in lost}
+    bound = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
+    for rank, one in bound.items():
+        world.names[rank] = (world.names.get(rank, set()) | {*one.names}) - lost[rank].keys()
+    return bound
 
 
 def load(
@@ -205,10 +200,10 @@ def load(
     for rank in ranks:
         own = rank if rank in reports else None
         files = kept.folder.bring(rank, reports if is_resized or own is None else [rank], reports)
-        part = {"files": files, "own": own, "num_processes": kept.num_processes, "meshes": meshes}
-        each[rank] = part
-    reading = _Reading(world, check)
-    lost = lost_on(reports, reading.read(each), kept.had)
+        before = kept.num_processes
+        each[rank] = {"files": files, "own": own, "num_processes": before, "meshes": meshes}
+    token, loaded = _read(world, each, check)
+    lost = lost_on(reports, loaded, kept.had)
     again = {name: f"; run cell [{number}] again" for name, number in (made_by or {}).items()}
     earlier = {name: why for saved in reports.values() for name, why in saved.unbound.items()}
     reasons = {
@@ -216,7 +211,7 @@ def load(
         | {name: f"was lost {when} ({why}){again.get(name, '')}" for name, why in by_name.items()}
         for rank, by_name in lost.items()
     }
-    bound = reading.bind(reasons)
+    bound = _bind(world, token, reasons, check)
     back = {name for one in bound.values() for name in one.names}
     gone = {name: why for by_name in lost.values() for name, why in by_name.items()}
     left = {name: why for saved in reports.values() for name, why in saved.left.items()}
@@ -241,7 +236,7 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
     Args:
       restored: what ``load`` has said; it stays if what autosave has saved can't be read.
     """
-    reports, reading = saved.reports, _Reading(world, check)
+    reports = saved.reports
     spanning = {name for report in reports.values() for name in report.spanning}
     each = {
         rank: {
@@ -253,14 +248,14 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
         for rank in range(world.num_processes)
     }
     try:
-        loaded = reading.read(each)
+        token, loaded = _read(world, each, check)
     except RankDied:
         raise
     except RankError:
         return restored
     lost = {name: why for one in loaded.values() for name, why in one.lost.items()}
     torn = {name: f"was lost ({why})" for name, why in lost.items() if name in spanning}
-    bound = reading.bind(dict.fromkeys(each, torn))
+    bound = _bind(world, token, dict.fromkeys(each, torn), check)
     back = {name for rank in restored.replaced for name in bound[rank].names}
     return replace(
         restored,

@@ -341,8 +341,8 @@ class Starting:
             )
 
     def _log_excerpt(self, rank: int) -> str:
-        log = self._log(rank)
-        return f"The end of its log:\n{crash_log.excerpt(log)}" if log else "Its log is empty."
+        said = crash_log.excerpt(self._log(rank))
+        return f"The end of its log:\n{said}" if said else "Its log is empty."
 
     def _log(self, rank: int) -> str:
         return self.processes.read_log(f"rank-{rank}")

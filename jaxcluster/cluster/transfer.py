@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import importlib.abc
 import io
 import itertools
 import keyword
@@ -18,6 +20,7 @@ import mmap
 import os
 import pickle
 import secrets
+import sys
 import uuid
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +35,6 @@ from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.bulk import NoRoom
 from jaxcluster.cluster import stopbutton
-from jaxcluster.cluster.unpickling import NeedsJax, load
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
@@ -49,21 +51,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Sink, replies
-from jaxcluster.wire.ops.values import (
-    FILES,
-    Assign,
-    AssignBind,
-    Describe,
-    Fetch,
-    Fetched,
-    Fill,
-    Filled,
-    Forget,
-    Pack,
-    Packed,
-    Part,
-    Sample,
-)
+from jaxcluster.wire.ops import values as ops
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 SPARE_NBYTES = 16 << 20  # of memory that a value leaves to others
@@ -123,7 +111,7 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
         return load(value.pickled, *_collect(world, value))
     finally:
         if (value is None or value.sizes) and not world.is_over:
-            each = dict.fromkeys(range(world.num_processes), Forget(token))
+            each = dict.fromkeys(range(world.num_processes), ops.Forget(token))
             world.link.request_each(each, sink=Sink())
 
 
@@ -172,7 +160,7 @@ class _Value:
         return [view[offset : offset + size] for offset, size in places]
 
     def place(
-        self, memory: Memory, parts: Sequence[Part], frames: Sequence[bytes | memoryview]
+        self, memory: Memory, parts: Sequence[ops.Part], frames: Sequence[bytes | memoryview]
     ) -> None:
         """Put what a rank has given where it belongs: shards, and then the buffers of rank 0."""
         arrays = self.arrays(memory)
@@ -188,8 +176,8 @@ class _Value:
 def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
     ranks = range(world.num_processes)
 
-    def describe(rank: int) -> Callable[[CellSpec], Describe]:
-        return lambda turn: Describe(turn, name, rank == 0, plain, token)
+    def describe(rank: int) -> Callable[[CellSpec], ops.Describe]:
+        return lambda turn: ops.Describe(turn, name, rank == 0, plain, token)
 
     answers = world.ask_in_turn({r: describe(r) for r in ranks}, timeout_s=VALUE_TIMEOUT_S)
     told = replies(answers)
@@ -323,13 +311,13 @@ def _fill_shared(world: World, value: _Value) -> Memory:
         for rank in value.ranks:
             arrays = [[number, value.offsets[number]] for number in value.arrays_of(rank)]
             buffers = value.offsets[len(value.views) :] if rank == 0 else []
-            each[rank] = Fill(value.token, path, arrays, buffers)
+            each[rank] = ops.Fill(value.token, path, arrays, buffers)
         filled = replies(world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S))
     _check_copies(value.name, filled)
     return memory
 
 
-def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -> None:
+def _check_copies(name: str, answers: Mapping[int, ops.Filled | ops.Fetched | ops.Packed]) -> None:
     """Refuse what ranks have different copies of: it is no one value.
 
     Raises:
@@ -346,7 +334,7 @@ def _check_copies(name: str, answers: Mapping[int, Filled | Fetched | Packed]) -
 
 def _fetch(world: World, value: _Value) -> Memory:
     memory = bytearray(value.total)
-    each = {r: Fetch(value.token, value.arrays_of(r)) for r in value.ranks}
+    each = {r: ops.Fetch(value.token, value.arrays_of(r)) for r in value.ranks}
     answers = world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S)
     fetched = replies(answers)
     _check_copies(value.name, fetched)
@@ -363,7 +351,7 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
     """
     ranks = value.ranks
     with world.processes.memory(ranks) as there:
-        each = {r: Pack(value.token, there.path(r, str(r)), value.arrays_of(r)) for r in ranks}
+        each = {r: ops.Pack(value.token, there.path(r, str(r)), value.arrays_of(r)) for r in ranks}
         packed = replies(world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S))
         if not all(one.has_room for one in packed.values()):
             raise NoRoom
@@ -382,6 +370,98 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
 
 def _take(file: bytearray, at: int, data: memoryview) -> None:
     file[at : at + len(data)] = data
+
+
+# --------------------------------------------------------------------------- unpickling
+
+
+class NeedsJax(Exception):
+    """Unpickling wanted to import a module of jax (its name), which the notebook must not."""
+
+
+class _NoJax(importlib.abc.MetaPathFinder):
+    """Refuses jax while a value is unpickled (law 1)."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+        if _is_jaxs(fullname):
+            raise NeedsJax(fullname)
+
+
+def _is_jaxs(module: str) -> bool:
+    return module.partition(".")[0] in ("jax", "jaxlib")
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(data), buffers=buffers)
+        self._arrays = arrays
+        self.of_jax: list[Any] = []
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._arrays[pid]
+
+    def find_class(self, module: str, name: str) -> Any:
+        if _is_jaxs(module) and "jax" not in sys.modules:
+            self.of_jax.append(found := ops.OfJax(module, name))
+            return found
+        if name == "of_jax":
+            return self._of_jax
+        if name == "subimport" and module.startswith("cloudpickle"):
+            return self._module
+        return super().find_class(module, name)
+
+    def _module(self, name: str) -> Any:
+        return self._of_jax(name, "") if _is_jaxs(name) else importlib.import_module(name)
+
+    def _of_jax(self, module: str, name: str) -> Any:
+        self.of_jax.append(found := ops.of_jax(module, name))
+        return found
+
+
+def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    """The value that a rank has pickled; its arrays are given already joined.
+
+    Raises:
+      NeedsJax: it has something of jax's own.
+      NotSerialisable: a module or an attribute that it needs is not here.
+    """
+    guard = None if "jax" in sys.modules else _NoJax()
+    if guard is not None:
+        sys.meta_path.insert(0, guard)
+    unpickler = _Unpickler(data, arrays, buffers)
+    try:
+        value = unpickler.load()
+        if isinstance(value, ops.OfJax):
+            raise NeedsJax(str(value))
+        return value
+    except NeedsJax:
+        raise
+    except Exception as error:
+        if unpickler.of_jax:  # it was called, or is the class of an object
+            raise NeedsJax(str(unpickler.of_jax[0])) from None
+        _explain(error)
+        raise
+    finally:
+        if guard is not None:
+            sys.meta_path.remove(guard)
+
+
+def _explain(error: Exception) -> None:
+    """Say what is not here.
+
+    Raises:
+      NotSerialisable: a module or an attribute.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        raise NotSerialisable(
+            f"The value needs a module that this notebook does not have: {error.name}.",
+            "Install it here too, or pull a plain dict, list or array instead.",
+        ) from None
+    if isinstance(error, AttributeError | ImportError):
+        raise NotSerialisable(
+            f"The value can't be rebuilt in this notebook: {error}.",
+            "Pull a plain dict, list or array instead.",
+        ) from None
 
 
 # --------------------------------------------------------------------------- push
@@ -429,7 +509,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap(ops.FILES, cloudpickle.Pickler.dispatch_table)
 
 
 def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
@@ -452,8 +532,8 @@ def _assign(
     """
 
     @functools.cache  # one body for all ranks is encoded once
-    def assign(path: str, turn: CellSpec) -> Assign:
-        return Assign(turn, token, path, places if path else [])
+    def assign(path: str, turn: CellSpec) -> ops.Assign:
+        return ops.Assign(turn, token, path, places if path else [])
 
     each = {rank: functools.partial(assign, path) for rank, path in paths.items()}
     with stopbutton.held() as presses:  # else some might be told to bind it, and others not
@@ -466,9 +546,9 @@ def _assign(
             world.ask_in_turn(each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S, check=check)
             check()
         except BaseException:
-            world.link.request_each(dict.fromkeys(each, Forget(token)), sink=Sink())
+            world.link.request_each(dict.fromkeys(each, ops.Forget(token)), sink=Sink())
             raise
-        bind = functools.partial(AssignBind, token=token)
+        bind = functools.partial(ops.AssignBind, token=token)
         try:
             world.ask_in_turn(
                 dict.fromkeys(each, bind), timeout_s=VALUE_TIMEOUT_S, check=check, is_final=True
@@ -534,7 +614,7 @@ def sample(
       NotAddressable: ``ranks`` do not hold all of them.
       TransferError: they have different arrays.
     """
-    answers = world.ask(ranks, Sample(name, edge), timeout_s=10.0)
+    answers = world.ask(ranks, ops.Sample(name, edge), timeout_s=10.0)
     told = replies(answers)
     first = told[min(told)]
     shape, same = first.shape, (first.shape, first.dtype, first.on)

@@ -7,8 +7,15 @@ world, and knows nothing of the cluster that has it.
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import signal
+import socket
+import threading
+import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxcluster import wire
@@ -16,11 +23,12 @@ from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.fleet import HostLost
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
-from jaxcluster.cluster.turns import TurnMaker
-from jaxcluster.errors import LaunchError, NoCluster, RankHung, UsageError
+from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
+from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
+from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.model import crash_log
-from jaxcluster.ranks import name_ranks, several_hosts
+from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import registry
 from jaxcluster.wire import forks
 from jaxcluster.wire.forks import STOPPED
@@ -34,6 +42,8 @@ from jaxcluster.wire.ops.values import Spanning
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
+PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
+ANSWER_S = 0.3  # that a control channel gets to answer what takes it microseconds
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -183,7 +193,7 @@ class World:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
                 told = self._ended_by or crash_log.explain(why, self._log_end(rank))
                 has_crashed = told not in (why, self._ended_by)
-                log = self.say_log_end(rank) if has_crashed else ""
+                log = self.log_excerpt(rank) if has_crashed else ""
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
             case forks.Exit(role="coordinator") if self._ended_by:
                 pass  # with its ranks, whose ends come as well
@@ -207,13 +217,12 @@ class World:
         return bool(self.dead or self.coordinator_died or self.is_torn)
 
     def log_excerpt(self, rank: int) -> str:
-        """The end of a rank's log, without the transport's own lines; a crash's stack is folded."""
-        return crash_log.excerpt(self._log_end(rank))
+        """The end of a rank's log, as part of a message; "" if nothing is in it.
 
-    def say_log_end(self, rank: int) -> str:
-        """The end of a rank's log, as part of a message; "" where nothing is in it."""
-        said = self.log_excerpt(rank)
-        return "" if said == crash_log.EMPTY else f"The end of rank {rank}'s log: {said}"
+        The transport's own lines are left out, and a crash's stack is folded.
+        """
+        said = crash_log.excerpt(self._log_end(rank))
+        return f"The end of rank {rank}'s log:\n{said}" if said else ""
 
     def _log_end(self, rank: int) -> str:
         return self.processes.read_log(f"rank-{rank}", LOG_END_NBYTES)
@@ -398,3 +407,135 @@ class World:
             with contextlib.suppress(Exception):  # its sockets may be closed by now
                 self._client.close()
             self._client = None
+
+
+# --------------------------------------------------------------------------- silent ranks
+
+
+class Silences:
+    """Says of silent ranks what the kernels of their hosts say of their processes."""
+
+    def __init__(self, world: World) -> None:
+        self._processes = world.processes
+        self._first: dict[int, ProcessLook | None] = {}
+
+    def why(self, ranks: Iterable[int]) -> dict[int, Silence]:
+        """Why these ranks are silent, from the first look since they are so until now.
+
+        What was seen of others is forgotten, since they have answered.
+        """
+        ranks = list(ranks)
+        now = self._processes.look_at(ranks) if ranks else {}
+        self._first = {rank: self._first.get(rank, look) for rank, look in now.items()}
+        return {
+            rank: procfs.explain(self._first[rank], now[rank])
+            if rank in now
+            else self._processes.why_unseen(rank)
+            for rank in ranks
+        }
+
+
+def hung_ranks(world: World, check: Callable[[], None]) -> dict[int, Silence]:
+    """Which ranks will never answer, and why: it is waited for ``PATIENCE_S`` for them.
+
+    Args:
+      check: called now and then; it may raise.
+    """
+    silences, deadline = Silences(world), time.monotonic() + PATIENCE_S
+    silent = {rank for rank in range(world.num_processes) if rank not in world.dead}
+    while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
+        check()
+        whys = silences.why(sorted(silent))
+        unsure = any(why.may_pass for why in whys.values())
+        if time.monotonic() > deadline and not unsure:
+            return {rank: why for rank, why in whys.items() if why.is_hung}
+    return {}
+
+
+def end_hung(world: World, check: Callable[[], None]) -> None:
+    """Kill the ranks that can't even be asked to save their variables.
+
+    Takes 5 s where there is one that may still answer.
+
+    Args:
+      check: called now and then; it may raise to end this before any is killed.
+
+    Raises:
+      RecoveryError: one is stopped, or held by a debugger. None is killed.
+    """
+    hung = hung_ranks(world, check)
+    if held := {rank: why.message for rank, why in hung.items() if why.may_go_on}:
+        told = " ".join(say_each(held, "do not answer either"))
+        raise RecoveryError(
+            f"{told} So the variables of {name_ranks(held)} can't be saved, and nothing was "
+            "ended or lost.",
+            "Let it go on, and then try again.\n"
+            "%jaxcluster restart --clean ends it, and gives you empty ranks.",
+        )
+    for rank, why in hung.items():
+        world.mark_dead(rank, wire.Death(f"ended by jaxcluster: it {why.message}"))
+        with contextlib.suppress(LaunchError):
+            world.processes.kill(rank)
+
+
+def tell_silences(whys: Mapping[int, Silence]) -> list[str]:
+    """Why ranks are silent, a sentence for each reason that is known, and what to type."""
+    messages = {}
+    for rank, why in whys.items():
+        if why.kind in ("starved", "cut") or why.may_pass or why.may_go_on:
+            messages[rank] = why.message
+        elif why.kind != "unknown":
+            messages[rank] = f"{why.message}; %jaxcluster restart replaces it"
+    return say_each(messages, "do not answer either")
+
+
+# --------------------------------------------------------------------------- turns
+
+
+class TurnMaker:
+    """Numbers the cells of one notebook on one generation of ranks.
+
+    Numbers are microseconds of the clock, so that those of other notebooks are others, and later
+    cells have larger ones.
+    """
+
+    def __init__(self) -> None:
+        self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._lock = threading.Lock()
+        self._last = 0
+        self._open: set[int] = set()
+        self._seen = 0
+
+    def make(
+        self, ranks: Sequence[int], *, is_waited_for: bool = False, is_skippable: bool = True
+    ) -> CellSpec:
+        """The turn of something that is about to be sent.
+
+        Args:
+          is_waited_for: nothing else is sent before it has ended.
+          is_skippable: it is not run if a cell that was queued before it has failed.
+        """
+        with self._lock:
+            seq = self._last = max(self._last + 1, time.time_ns() // 1000)
+            is_foreground = is_waited_for and not self._open
+            self._open.add(seq)
+            ranks = tuple(sorted(ranks))
+            return CellSpec(seq, ranks, self._owner, self._seen, is_foreground, is_skippable)
+
+    def ended(self, seq: int) -> None:
+        """It is known how it has ended."""
+        with self._lock:
+            self._open.discard(seq)
+            self._seen = max(self._seen, seq)
+
+
+def who_we_are() -> str:
+    """This process, for those who wait for it."""
+    return _named(os.environ.get("JPY_SESSION_NAME", ""), os.getpid())
+
+
+@functools.lru_cache(1)  # each cell says it
+def _named(session: str, pid: int) -> str:
+    notebook = Path(session).name
+    process = f"process {pid} on {socket.gethostname()}"
+    return f"{notebook} ({process})" if notebook else process

@@ -29,9 +29,9 @@ from pydantic import Field
 from jaxcluster import arguments, cluster
 from jaxcluster.cluster import Cluster, RunningCell, array_queries, recovery
 from jaxcluster.cluster import history as cells
-from jaxcluster.cluster.turns import who_we_are
+from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
-from jaxcluster.model import deaths
+from jaxcluster.model import notices
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
 from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.text import format_nbytes, format_seconds, format_table
@@ -311,11 +311,10 @@ def now(running: Cluster) -> str:
     """Where all ranks are, or why some have died."""
     if not running.dead:
         return f"{waits(running)}\n{text.stacks(running.stacks())}"
-    lines = deaths.tell({rank: death.why for rank, death in running.dead.items()})
+    lines = notices.tell_deaths({rank: death.why for rank, death in running.dead.items()})
     if recovery.ended_by_others(running):
         return "\n".join([*lines, recovery.advice(running) or ""])
-    rank = min(running.dead)
-    return "\n".join([*lines, f"The end of rank {rank}'s log:", running.world.log_excerpt(rank)])
+    return "\n".join([*lines, running.world.log_excerpt(min(running.dead))])
 
 
 def output_of(record: CellRecord, head: list[str]) -> list[Any]:

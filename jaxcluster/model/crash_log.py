@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-EMPTY = "(empty)"  # the excerpt of a log in which nothing stands
 KEPT_LINES = 6  # of what else the log ends in
 TOP_FRAMES = 4  # where none is a cell's
 
@@ -127,4 +126,4 @@ def excerpt(log: str) -> str:
     kept = [line for line in lines if "[Gloo]" not in line][-KEPT_LINES:]
     while kept and not kept[-1].strip():
         kept.pop()
-    return "\n".join([*kept, *(crash.lines() if crash is not None else [])]) or EMPTY
+    return "\n".join([*kept, *(crash.lines() if crash is not None else [])])

@@ -6,6 +6,7 @@ their lines go in, cells and outputs come out. A line that makes no sense is pas
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,32 +116,40 @@ class Cells:
     def add(self, rank: int, log: bytes | memoryview) -> None:
         """More lines of a rank."""
         for line in lines_of(log):
-            if "source" in line:
-                self._begin(rank, line)
-            elif "process" in line:
-                _close(self._last.get(rank), None)
-            elif isinstance(sent_ns := line.get("ended"), int):
-                self._end(rank, sent_ns, line)
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                if "source" in line:
+                    self._begin(rank, line)
+                elif "process" in line:
+                    _close(self._last.get(rank), None)
+                elif "ended" in line:
+                    self._end(rank, line)
 
     def _begin(self, rank: int, line: Mapping[str, Any]) -> None:
-        if (cell := _cell_of(line)) is None:
-            return
-        count = line.get("count")
-        if isinstance(count, int):
-            self._counts[cell.seq] = max(count, self._counts.get(cell.seq, 1))
-        run = Run(int(line.get("at", 0)))
+        cell = PastCell(
+            int(line["seq"]),
+            int(line["sent"]),
+            int(line["cell"]),
+            str(line["who"]),
+            str(line["source"]),
+            [int(rank) for rank in line["ranks"]],
+            [int(rank) for rank in line["shown"]],
+        )
+        run, count = Run(int(line["at"])), int(line["count"])
+        self._counts[cell.seq] = max(count, self._counts.get(cell.seq, 1))
         _close(self._last.get(rank), run.start, UNKNOWN)
         self._seqs[rank] = cell.seq
         known = self._found.setdefault(cell.sent_ns, cell)
         known.source = max(known.source, cell.source, key=len)  # one rank has more of it
         self._last[rank] = known.runs[rank] = run
 
-    def _end(self, rank: int, sent_ns: int, line: Mapping[str, Any]) -> None:
-        ended = self._found.get(sent_ns)
+    def _end(self, rank: int, line: Mapping[str, Any]) -> None:
+        ended = self._found.get(line["ended"])
         if ended is not None and rank in ended.runs:
-            _end(ended.runs[rank], line)
-        if isinstance(seq := line.get("seq"), int):  # it may not have begun it
-            self._seqs[rank] = max(seq, self._seqs.get(rank, 0))
+            run, error = ended.runs[rank], line.get("error")
+            run.error = wire.parse(wire.ErrorInfo, error) if error else None
+            run.seconds, run.status = float(line["seconds"]), str(line["status"])
+        # It may not have begun it.
+        self._seqs[rank] = max(int(line["seq"]), self._seqs.get(rank, 0))
 
     def history(self, dead: Iterable[int] = ()) -> History:
         """All cells so far.
@@ -162,21 +171,6 @@ class Cells:
         return History(cells, dropped)
 
 
-def _cell_of(line: Mapping[str, Any]) -> PastCell | None:
-    try:
-        return PastCell(
-            int(line["seq"]),
-            int(line["sent"]),
-            int(line["cell"]),
-            str(line["who"]),
-            str(line["source"]),
-            [int(rank) for rank in line["ranks"]],
-            [int(rank) for rank in line["shown"]],
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
 def _close(run: Run | None, end: int | None, status: str = DIED) -> None:
     """Nothing more comes of it."""
     if run is None:
@@ -184,16 +178,6 @@ def _close(run: Run | None, end: int | None, status: str = DIED) -> None:
     run.end = end if run.end is None else run.end
     if run.status == RUNNING:
         run.status = status
-
-
-def _end(run: Run, line: Mapping[str, Any]) -> None:
-    error = line.get("error")
-    try:
-        run.error = wire.parse(wire.ErrorInfo, error) if error else None
-        run.seconds = float(line["seconds"])
-        run.status = str(line["status"])
-    except (KeyError, TypeError, ValueError):
-        pass
 
 
 def lines_of(log: bytes | memoryview) -> Iterator[dict[str, Any]]:

@@ -40,6 +40,10 @@ class Shard:
     nbytes: int
     replica_id: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(stop - start for start, stop in self.index)
+
 
 @dataclass(frozen=True)
 class Part:

@@ -1,4 +1,4 @@
-"""What is said under a cell besides the output of its ranks. Pure.
+"""What is said under a cell besides the output of its ranks, and of ranks that have ended. Pure.
 
 A notice is no error, and is not shown as one, unless it is an ``Alarm``.
 """
@@ -6,9 +6,11 @@ A notice is no error, and is not shown as one, unless it is an ``Alarm``.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Mapping
 
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import by_value, name_ranks
+from jaxcluster.wire.forks import RESTARTED, STOPPED
 
 FAULT = (
     "jaxcluster itself failed on {ranks} after the cell's own code, which is not affected: "
@@ -48,3 +50,24 @@ def faults(record: CellRecord) -> list[Warned]:
         Warned(FAULT.format(ranks=name_ranks(ranks), fault=fault, rank=ranks[0]))
         for fault, ranks in by_value(told).items()
     ]
+
+
+def meant(whys: Iterable[str]) -> str:
+    """Why processes have ended that a person has ended; "" where none has."""
+    found = {*whys}
+    return next((why for why in (STOPPED, RESTARTED) if why in found), "")
+
+
+def tell_deaths(died: Mapping[int, str], cell: int | None = None) -> list[str]:
+    """A line for each rank that has died; and that a person has ended the others.
+
+    Args:
+      died: how each has ended.
+      cell: the one that they were in.
+    """
+    where = f" in cell [{cell}]" if cell is not None else ""
+    lines = [f"Rank {r} died{where}: {why}." for r, why in sorted(died.items()) if not meant([why])]
+    if why := meant(died.values()):
+        told = f"Cell [{cell}] was ended: {why}." if cell is not None else f"{why.capitalize()}."
+        lines.append(told)
+    return lines

@@ -16,7 +16,7 @@ from jaxcluster.errors import (
     RankDied,
     RankHung,
 )
-from jaxcluster.model import deaths, hints, rewrite
+from jaxcluster.model import hints, notices, rewrite
 from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.wire.forks import STOPPED
@@ -25,20 +25,20 @@ QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of refusals
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Ending:
-    """A cell that is over.
+    """A cell, as far as it has come to its end.
 
     Attributes:
       record: what came from its ranks.
-      refusal: why the referee has closed it; None if it has not.
-      why: "stop" or "timeout" if this notebook has stopped it, else "".
+      refusal: why the referee has closed it; None while it has not.
+      why: "stop" or "timeout" once this notebook has stopped it.
       timeout_s: the cell's time limit.
       hosts: of the ranks, where there are several.
       deaths: of its ranks whose processes ended in it, and how.
       dead: of all ranks that are dead by now.
       stuck: its ranks that did not come back from what they do.
-      recovered: what was done about ranks that are lost or stuck; "" if nothing was.
+      recovered: what was done about ranks that are lost or stuck; "" while nothing was.
       numbers: of this notebook's cells, by their seqs.
     """
 
@@ -47,7 +47,7 @@ class Ending:
     why: str = ""
     timeout_s: float | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
-    deaths: Mapping[int, wire.Death] = field(default_factory=dict)
+    deaths: dict[int, wire.Death] = field(default_factory=dict)
     dead: Mapping[int, wire.Death] = field(default_factory=dict)
     stuck: tuple[int, ...] = ()
     recovered: str = ""
@@ -103,14 +103,14 @@ def _died(ending: Ending) -> RankDied | None:
     lines = [
         f"{begin_ranks([rank], ending.hosts)} died: {death.why}."
         for rank, death in sorted(ending.deaths.items())
-        if not deaths.meant([death.why])
+        if not notices.meant([death.why])
     ]
     whys = [death.why for death in ending.deaths.values()]
     if any(why.startswith("killed by SIGKILL") and "memory" not in why for why in whys):
         lines.append("A common cause of SIGKILL is that the host ran out of memory.")
     lines += [death.log for _, death in sorted(ending.deaths.items()) if death.log][:1]
     hint = _hint(ending)
-    if why := deaths.meant(death.why for death in ending.deaths.values()):
+    if why := notices.meant(death.why for death in ending.deaths.values()):
         lines.append(f"{ending.name} was ended: {why}.")
         hint = hint or ("%jaxcluster start starts another." if why == STOPPED else "")
     return RankDied("\n".join(lines), hint, sorted(ending.deaths))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jaxcluster import arguments, cluster
-from jaxcluster.cluster import profiling, transfer
+from jaxcluster.cluster import transfer
+from jaxcluster.cluster.running import profile_folder, tell_profile
 from jaxcluster.errors import CellFailed, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
@@ -86,8 +87,8 @@ class Cells:
     ) -> None:
         profile = None
         if options.profile is not None:
-            profile = profiling.folder_of(options.profile)
-            print(profiling.tell(profile))
+            profile = profile_folder(options.profile)
+            print(tell_profile(profile))
         relay = relay_of(running, self.page.shell)
         if relay is not None:
             relay.expect()

@@ -14,7 +14,7 @@ from jaxcluster import arguments, cluster, doctor
 from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import events
 from jaxcluster.cluster import history as cells
-from jaxcluster.cluster.turns import who_we_are
+from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell, events
 from jaxcluster.cluster.resources import Meter, Sample
-from jaxcluster.model import paused
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.model.waiting import where
@@ -208,7 +207,9 @@ class Model:
             since = poller.since(rank, now)
             shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
             if state.paused:
-                return replace(shown, status="paused", note=paused.note(state))
+                debugs = state.paused == "debugger"
+                note = "In the debugger." if debugs else "Waits for an answer to input()."
+                return replace(shown, status="paused", note=note)
             if own is None or own.record.seq != state.seq:  # another notebook's
                 return self._waiting(shown, state.seq)
         if own is not None:

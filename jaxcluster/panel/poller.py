@@ -6,8 +6,8 @@ import queue
 import time
 
 from jaxcluster import wire
-from jaxcluster.model import lateness
-from jaxcluster.model.lateness import Late
+from jaxcluster.model import waiting
+from jaxcluster.model.waiting import Late
 from jaxcluster.wire.link import Link, Sink
 from jaxcluster.wire.ops.agreement import Look, Looked, Waiting
 from jaxcluster.wire.ops.status import State
@@ -54,7 +54,7 @@ class RankPoller:
         self._asked = link.request_each(each, sink=self._sink)
         heard = [rank for rank in self.states if self._owing.get(rank) == now]
         if heard:  # by way of one that answers
-            look = {heard[0]: Look(lateness.LAUNCHES)}
+            look = {heard[0]: Look(waiting.LAUNCHES)}
             self._asked += link.request_each(look, sink=self._looks)
         self._take(timeout_s)
         late = time.monotonic() - SILENT_S
@@ -74,7 +74,7 @@ class RankPoller:
             looked = self._looks.get().body
             if isinstance(looked, Looked):
                 self.waits = {wait.rank: wait for wait in looked.waits if not wait.lane}
-                self.late = lateness.find(looked.agreed) if looked.agreed else None
+                self.late = waiting.find_late(looked.agreed) if looked.agreed else None
 
     def since(self, rank: int, now: int) -> int:
         """When a rank has entered the cell that it runs: the same answer as long as it runs it."""

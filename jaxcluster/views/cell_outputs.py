@@ -10,7 +10,7 @@ from html import escape
 from typing import Annotated, Any, Literal, TypedDict
 
 from jaxcluster import wire
-from jaxcluster.model import deaths
+from jaxcluster.model import notices
 from jaxcluster.model.outputs import ANSI, CellRecord, Group, RankRecord, as_seen, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.displays import Bundle
@@ -95,7 +95,7 @@ def notebook_outputs(
     pieces = record.outputs() if shown is None else shown
     found: list[NotebookOutput] = [*_pieces(pieces, execution_count, MOST_CHARS)]
     if record.died:
-        is_meant = deaths.meant([record.died])
+        is_meant = notices.meant([record.died])
         told = record.died if is_meant else f"rank {record.rank} died: {record.died}"
         found.append(_error("RankDied", told, []))
     elif record.reply is not None and (error := record.reply.error) is not None:

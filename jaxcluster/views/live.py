@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from jaxcluster import doctor, wire
 from jaxcluster.cluster import array_queries
-from jaxcluster.cluster.prompts import Labelled, here, is_console
+from jaxcluster.cluster.questions import Labelled, here, is_console
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import replicas
 from jaxcluster.model.layout import TreeLayout

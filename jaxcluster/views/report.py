@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Literal
 
 from jaxcluster.cluster import recovery
-from jaxcluster.model import crash_log, deaths
+from jaxcluster.model import notices
 from jaxcluster.ranks import begin_ranks
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.text import format_table
@@ -104,15 +104,15 @@ def last(current: Cluster | None, now: int) -> Report | None:
     by_others = recovery.ended_by_others(current)
     if dead:
         title = by_others.capitalize() or f"{begin_ranks(dead)} died"
-        lines = deaths.tell({rank: current.dead[rank].why for rank in dead}, cell or None)
+        lines = notices.tell_deaths({rank: current.dead[rank].why for rank in dead}, cell or None)
     else:
         title = "JAX's coordinator died"
         lines = [f"{title}: {current.coordinator_died}."]
     if by_others:
         lines.append(recovery.advice(current) or "")
-    elif dead and (log := current.world.log_excerpt(dead[0])) != crash_log.EMPTY:
-        lines += [f"The end of rank {dead[0]}'s log:", *log.splitlines()]
-    culprits = [rank for rank in dead if not deaths.meant([current.dead[rank].why])]
+    elif dead:
+        lines += current.world.log_excerpt(dead[0]).splitlines()
+    culprits = [rank for rank in dead if not notices.meant([current.dead[rank].why])]
     return Report("dead", current.name, cell_id, cell, now, title, lines, culprits, open=True)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from jaxcluster.cluster.prompts import is_console
+from jaxcluster.cluster.questions import is_console
 from jaxcluster.model.lines import fit
 from jaxcluster.views.displays import Display
 from jaxcluster.views.message import bundle

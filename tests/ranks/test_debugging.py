@@ -15,7 +15,7 @@ from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import wire
-from jaxcluster.cluster.prompts import Labelled
+from jaxcluster.cluster.questions import Labelled
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 

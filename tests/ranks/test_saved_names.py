@@ -17,7 +17,7 @@ from overhosts import saved_folders, send_signal
 
 import jaxcluster
 from jaxcluster.allocation.states import HostStates
-from jaxcluster.cluster import autosave
+from jaxcluster.cluster import checkpoints
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
@@ -457,7 +457,7 @@ def test_the_last_cells_end_comes_back_on_all_ranks(pair: jaxcluster.Cluster) ->
 def test_what_finds_no_room_is_not_saved_and_says_so(
     pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autosave, "MOST_NBYTES", 4000)
+    monkeypatch.setattr(checkpoints, "MOST_NBYTES", 4000)
     pair.set_autosave(is_on=True)
     run(pair, "lr = 0.25")
     pair.autosave.wait()

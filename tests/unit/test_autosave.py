@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.cluster import autosave
-from jaxcluster.cluster.autosave import Autosave
+from jaxcluster.cluster import checkpoints
+from jaxcluster.cluster.checkpoints import Autosave
 from jaxcluster.errors import RecoveryError
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.saving import Checkpoint, Saved
@@ -98,7 +98,7 @@ def test_what_fails_leaves_the_last_one(saves: Autosave, world: World) -> None:
 def test_ranks_may_take_half_of_the_memory_and_so_much_of_a_disk(
     saves: Autosave, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autosave, "MOST_NBYTES", 8000)
+    monkeypatch.setattr(checkpoints, "MOST_NBYTES", 8000)
     after(saves, world, 1)
     assert [place.room for place in world.asked[0][0].places] == [500, 2000]
 
@@ -106,8 +106,8 @@ def test_ranks_may_take_half_of_the_memory_and_so_much_of_a_disk(
 def test_a_long_save_is_followed_by_a_pause(
     saves: Autosave, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(autosave, "LONG_S", -1.0)
-    monkeypatch.setattr(autosave, "SHARE", 1e9)
+    monkeypatch.setattr(checkpoints, "LONG_S", -1.0)
+    monkeypatch.setattr(checkpoints, "SHARE", 1e9)
     after(saves, world, 1)
     after(saves, world, 2)
     assert saves.cell == 1 and "comes later" in saves.why_not

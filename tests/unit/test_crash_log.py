@@ -69,7 +69,7 @@ def test_a_thread_without_python_is_told_with_the_cell_that_ran() -> None:
 @pytest.mark.parametrize("log", ["", "Fatal Python error: ", "Fatal Python error: x\n\n  File "])
 def test_half_a_log_is_no_error(log: str) -> None:
     crash_log.explain("killed by SIGSEGV", log)
-    assert crash_log.excerpt(log)
+    crash_log.excerpt(log)
 
 
 def test_a_log_without_a_crash_ends_as_it_ends() -> None:

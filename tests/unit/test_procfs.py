@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from helpers import until
 
-from jaxcluster.cluster import unresponsive
-from jaxcluster.cluster.unresponsive import tell
+from jaxcluster.cluster import world as worlds
+from jaxcluster.cluster.world import tell_silences as tell
 from jaxcluster.errors import RecoveryError
 from jaxcluster.host.procfs import CONTROL_COMM, ProcessLook, Silence, ThreadLook, explain, look_at
 
@@ -67,16 +67,16 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
     held = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
     traced = explain(None, seen(100.0, main=("t", 5.0, 1.0)))
     for found in (held, traced):
-        monkeypatch.setattr(unresponsive, "hung_ranks", lambda *_, one=found: {1: one, 2: keeps})
+        monkeypatch.setattr(worlds, "hung_ranks", lambda *_, one=found: {1: one, 2: keeps})
         with pytest.raises(
             RecoveryError, match=r"^Rank 1 (was stopped by a signal|is held by)"
         ) as e:
-            unresponsive.end_hung(world, lambda: None)
+            worlds.end_hung(world, lambda: None)
         assert "So the variables of rank 1 can't be saved, and nothing was ended" in str(e.value)
         assert "%jaxcluster restart --clean" in e.value.hint
     assert not ended
-    monkeypatch.setattr(unresponsive, "hung_ranks", lambda *_: {2: keeps})
-    unresponsive.end_hung(world, lambda: None)
+    monkeypatch.setattr(worlds, "hung_ranks", lambda *_: {2: keeps})
+    worlds.end_hung(world, lambda: None)
     assert ended == [2]
 
 

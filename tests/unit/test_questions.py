@@ -9,8 +9,16 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster.prompts import NOBODY, CannotAsk, KernelPrompt, Labelled, text_of
-from jaxcluster.cluster.questions import AGAIN_S, GATHER_S, Conversation
+from jaxcluster.cluster.questions import (
+    AGAIN_S,
+    GATHER_S,
+    NOBODY,
+    CannotAsk,
+    Conversation,
+    KernelPrompt,
+    Labelled,
+    text_of,
+)
 from jaxcluster.wire.ops.cells import Answer
 
 T0 = 100.0

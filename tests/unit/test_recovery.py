@@ -22,7 +22,7 @@ def cluster(dead: Any = DEAD, unreachable: Any = {}, is_ours: bool = True, **has
         unreachable=unreachable,
         is_ours=is_ours,
         coordinator_died="",
-        say_log_end=lambda rank: "",
+        log_excerpt=lambda rank: "",
     )
     stands = {
         "name": "c",

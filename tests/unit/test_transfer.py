@@ -20,7 +20,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.cluster import transfer, unpickling
+from jaxcluster.cluster import transfer
 from jaxcluster.engine.values import HELD_S, CannotPickle, Values
 from jaxcluster.errors import (
     NotAddressable,
@@ -185,7 +185,7 @@ def foreign_module() -> Iterator[types.ModuleType]:
 
 def test_arrays_are_put_back_where_they_were_left_out() -> None:
     array = np.arange(6.0)
-    value = unpickling.load(pickled({"a": np.zeros(1), "b": [1, "two"]}), [array], [])
+    value = transfer.load(pickled({"a": np.zeros(1), "b": [1, "two"]}), [array], [])
     assert value["a"] is array
     assert value["b"] == [1, "two"]
 
@@ -194,7 +194,7 @@ def test_a_module_that_is_not_here_says_what_to_do(foreign_module: types.ModuleT
     data = pickle.dumps(foreign_module.Thing())
     sys.modules.pop(foreign_module.__name__)
     with pytest.raises(NotSerialisable) as caught:
-        unpickling.load(data, [], [])
+        transfer.load(data, [], [])
     assert str(caught.value) == (
         "The value needs a module that this notebook does not have: only_on_the_ranks.\n"
         "Install it here too, or pull a plain dict, list or array instead."
@@ -205,7 +205,7 @@ def test_a_class_that_is_not_here_says_what_to_do(foreign_module: types.ModuleTy
     data = pickle.dumps(foreign_module.Thing())
     del foreign_module.Thing
     with pytest.raises(NotSerialisable) as caught:
-        unpickling.load(data, [], [])
+        transfer.load(data, [], [])
     assert "The value can't be rebuilt in this notebook" in str(caught.value)
     assert "Thing" in str(caught.value)
 
@@ -214,8 +214,8 @@ def test_a_class_that_is_not_here_says_what_to_do(foreign_module: types.ModuleTy
 def test_unpickling_never_imports_jax(no_jax: None, module: str) -> None:
     data = b"c" + f"{module}\nPartitionSpec\n.".encode()
     before = list(sys.meta_path)
-    with pytest.raises(unpickling.NeedsJax):
-        unpickling.load(data, [], [])
+    with pytest.raises(transfer.NeedsJax):
+        transfer.load(data, [], [])
     assert not any(name.split(".")[0] in ("jax", "jaxlib") for name in sys.modules)
     assert sys.meta_path == before
 

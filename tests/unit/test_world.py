@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from jaxcluster.cluster.world import World
-from jaxcluster.model import deaths
+from jaxcluster.model import notices
 from jaxcluster.wire import forks
 
 
@@ -41,4 +41,4 @@ def test_a_coordinator_that_is_ended_with_its_ranks_has_not_died() -> None:
     assert not world.coordinator_died
     for rank in range(2):
         world.fleet.on_event(forks.Exit("rank", rank, -9))
-    assert deaths.meant(death.why for death in world.dead.values()) == forks.RESTARTED
+    assert notices.meant(death.why for death in world.dead.values()) == forks.RESTARTED
