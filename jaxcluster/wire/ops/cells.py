@@ -28,7 +28,7 @@ class CommMessage(Message):
     rank: int
     comm_id: str
     twin: str  # the same comm, as the other ranks know it
-    data: dict[str, Any]
+    data: Any
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
