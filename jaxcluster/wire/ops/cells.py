@@ -218,9 +218,3 @@ class Inspect(Operation[Inspection], op="inspect"):
     code: str
     cursor: int
     detail: int
-
-
-class Reveal(Operation[list[str]], op="reveal"):
-    """Open these comms with the notebook, and all that they name; replies which are open."""
-
-    ids: list[str]
