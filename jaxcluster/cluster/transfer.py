@@ -397,7 +397,7 @@ def _fetch_through_hosts(world: World, described: _Described, whole: _Whole) -> 
 class _Target:
     """Where one shard's bytes belong in the whole."""
 
-    def __init__(self, whole: np.ndarray[Any, Any], index: Sequence[Sequence[int | None]]) -> None:
+    def __init__(self, whole: np.ndarray[Any, Any], index: Sequence[Sequence[int]]) -> None:
         # With the dots it is a view, also of an array without dimensions.
         where: tuple[Any, ...] = (*(slice(start, stop) for start, stop in index), ...)
         self._part = whole[where]
