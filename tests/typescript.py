@@ -47,7 +47,6 @@ SOURCES = (
     array_queries,
     events,
     cell_outputs,
-    document,
     report,
 )  # of names
 ASKED = (protocol.Greetings, Operations)

@@ -131,7 +131,6 @@ class Rank:
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
         )
         handle(cells.Inspect, "side", lambda request: inspection.inspect(self.runner, request.body))
-        handle(cells.Reveal, "side", self._reveal)
         handle(values.Describe, "now", in_turn(self.values.describe_value))
         handle(values.Fill, "side", self.values.fill)
         handle(values.Fetch, "side", self.values.fetch)
@@ -173,9 +172,6 @@ class Rank:
         if runner.turns.stop(seq) or request.body.terminate:
             runner.interrupts.interrupt(seq, request.body.terminate)
         return is_running
-
-    def _reveal(self, request: Request[cells.Reveal]) -> list[str]:
-        return self.comms.reveal(request) if self.comms is not None else []
 
     def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
         if self.reservation is not None:

@@ -1,8 +1,7 @@
 """Comms that a rank opens: their messages go by the control channel, both ways.
 
 A comm belongs to the cell that opened it. The notebook opens a comm of the same id with its page
-for each rank whose output is shown. The other ranks send theirs when somebody looks at their
-output (``reveal``).
+for each rank whose output is shown.
 
 What a user does to a widget comes back as a cell (``CellRequest.message``). So it has its turn
 among the cells, can be interrupted, and its launches are agreed on. It goes to all ranks that ran
@@ -16,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import comm
@@ -27,7 +26,6 @@ from jaxcluster.engine import interrupts
 from jaxcluster.engine.cells import CellRunner, Home
 from jaxcluster.engine.control import Request
 from jaxcluster.host import kernel_private
-from jaxcluster.wire.ops.cells import Reveal
 
 OUTPUT = "OutputModel"
 CLOSED = {"state": {"msg_id": ""}}
@@ -112,15 +110,12 @@ class _Opened:
     Attributes:
       comm: this rank's end of it.
       twin: what it and the same comm on the other ranks are called.
-      keys: what the message that opened it has besides its data.
       captured: what an ``ipywidgets.Output`` takes in.
     """
 
     comm: Any
     home: Home
     twin: str
-    is_shown: bool
-    keys: dict[str, Any] = field(default_factory=dict)
     captured: Captured | None = None
 
 
@@ -192,7 +187,7 @@ class Comms:
                 opened = self._open(this, home, data, keys)
             elif kind == "comm_close":
                 self._forget(this.comm_id)
-            if opened.is_shown and not _is_for_output(data, opened):
+            if opened.home.shown and not _is_for_output(data, opened):
                 self._push(opened, kind, data, keys, frames)
             return opened
 
@@ -203,7 +198,7 @@ class Comms:
         what = f"{keys.get('target_name')} {model} {self._runner.agreement.place()}"
         chain = f"{self._chains.get(home.seq, '')} {what}".encode()
         self._chains[home.seq] = digest = hashlib.blake2b(chain, digest_size=8).hexdigest()
-        made = _Opened(this, home, f"{home.seq}-{digest}", home.shown, keys)
+        made = _Opened(this, home, f"{home.seq}-{digest}")
         if model == OUTPUT:
             made.captured = Captured(this)
         self._opened[this.comm_id] = made
@@ -222,31 +217,6 @@ class Comms:
         id, twin = opened.comm.comm_id, opened.twin
         push = wire.CommPush(self._runner.rank, seq, under, kind, id, twin, data or {}, **keys)
         self._runner.control.post(opened.home.ident, wire.encode("push", "", push), frames)
-
-    def reveal(self, request: Request[Reveal]) -> list[str]:
-        """``reveal``: open these widgets with the notebook, and all that they name. Any thread.
-
-        Returns:
-          which of them are open now.
-        """
-        return [id for id in request.body.ids if self._reveal(id, request.ident)]
-
-    def _reveal(self, id: str, ident: bytes) -> bool:
-        """A page opens a model after those that it names."""
-        opened = self._opened.get(id)
-        if opened is None or opened.is_shown:
-            return opened is not None
-        if not hasattr(widget := widget_of(opened.comm), "get_state"):
-            return False
-        with self._lock:
-            opened.is_shown = True  # before the others, of which one may name it
-            opened.home = Home(ident, opened.home.seq, opened.home.number, True)
-            state, paths, frames = wire.without_buffers(widget.get_state())
-            for other in wire.references(state):
-                self._reveal(other, ident)
-            data = {"state": state, "buffer_paths": paths}
-            self._push(opened, "comm_open", data, opened.keys, frames)
-        return True
 
     # ------------------------------------------------------------------ from the notebook
 

@@ -22,7 +22,7 @@ from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import comms, document, shards, text
-from jaxcluster.views.cell_outputs import MOST_CHARS, NotebookOutput, in_notebook, notebook_outputs
+from jaxcluster.views.cell_outputs import MOST_CHARS, Output, in_notebook, notebook_outputs
 
 
 class Operations:
@@ -140,7 +140,7 @@ class Operations:
         """Where all ranks are."""
         return text.stacks(cluster.current().stacks())
 
-    def outputs(self, cell_id: str, rank: int) -> list[NotebookOutput]:
+    def outputs(self, cell_id: str, rank: int) -> list[Output]:
         """The output of one rank in a cell."""
         record = self._record(cell_id)
         if rank not in record.records:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 import msgspec
 
 from jaxcluster.cluster.events import StartStep
-from jaxcluster.views.cell_outputs import NotebookOutput
+from jaxcluster.views.cell_outputs import Output
 from jaxcluster.views.report import Report
 
 PROTOCOL = 4
@@ -190,7 +190,7 @@ class Shown:
     number: int
     is_over: bool
     mark: str
-    outputs: list[NotebookOutput] | None
+    outputs: list[Output] | None
 
 
 # --------------------------------------------------------------------------- requests and answers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
 from jaxcluster.model.layout import (
@@ -21,8 +21,7 @@ from jaxcluster.views import blocks, formatting
 from jaxcluster.views.blocks import Block, Rank, Row, Table
 from jaxcluster.wire import MeshInfo
 
-MAX_PANELS = 3
-MAX_ROWS = 12  # of a panel
+MAX_ROWS = 12  # of a picture
 MAX_COLUMNS = 8
 MAX_TABLE = 32
 MAX_LEAVES = 60
@@ -35,7 +34,7 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:
     out: list[Block] = [f"{layout.name}: {kind}, {formatting.headline(layout)}"]
     out += formatting.facts(layout)
     if layout.parts:
-        out += [*_panels(layout), "", _holders(layout)]
+        out += [*_picture(layout), "", _holders(layout)]
     return out + (formatting.check(check) if check is not None else [])
 
 
@@ -44,28 +43,18 @@ def choose_axes(cut: Sequence[Sequence[object]]) -> list[int]:
     return sorted(sorted(range(len(cut)), key=lambda axis: (-len(cut[axis]), -axis))[:2])
 
 
-def _panels(layout: ArrayLayout) -> Iterator[Block]:
-    """Tables of the parts: one for each place along the axes that are neither rows nor columns."""
+def _picture(layout: ArrayLayout) -> list[Block]:
+    """The parts as a table; nothing if they form no grid, or are cut on more than two axes."""
     parts, ndim = [*layout.parts], len(layout.shape)
     if layout.missing:
         held = [part.index for part in parts]
         parts += [Part(gap, ()) for gap in find_gaps(layout.shape, held)]
     cut = [sorted({part.index[axis] for part in parts}) for axis in range(ndim)]
     shown = choose_axes(cut)
-    others = [axis for axis in range(ndim) if axis not in shown]
-    panels: dict[Bounds, dict[Bounds, Part]] = {}
-    for part in parts:
-        place = tuple(part.index[axis] for axis in others)
-        panels.setdefault(place, {})[tuple(part.index[axis] for axis in shown)] = part
-    for place, panel in list(panels.items())[:MAX_PANELS]:
-        if place:
-            where = dict(zip(others, place, strict=True))
-            spans = (where.get(axis) for axis in range(ndim))
-            yield "[" + ", ".join(":" if span is None else _span(span) for span in spans) + "]"
-        if (grid := _grid(layout, panel)) is not None:
-            yield grid
-    if (folded := len(panels) - MAX_PANELS) > 0:
-        yield f"... and {plural(folded, 'such panel')} more"
+    if not shown or any(len(cut[axis]) > 1 for axis in range(ndim) if axis not in shown):
+        return []
+    grid = _grid(layout, {tuple(part.index[axis] for axis in shown): part for part in parts})
+    return [grid] if grid is not None else []
 
 
 def _span(span: tuple[int, int]) -> str:
@@ -74,8 +63,6 @@ def _span(span: tuple[int, int]) -> str:
 
 def _grid(layout: ArrayLayout, panel: Mapping[Bounds, Part]) -> Table | None:
     """The parts as a table; None if they form no grid."""
-    if not layout.shape:
-        return None
     row_spans = sorted({bounds[:-1] for bounds in panel})
     column_spans = sorted({bounds[-1] for bounds in panel})
     for spans in ([row[0] for row in row_spans if row], column_spans):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any
 
 from jaxcluster import wire
 from jaxcluster.model import notices
@@ -22,43 +22,7 @@ MOST_SHOWN = 200_000  # of a group's, in a notebook that shows several ranks
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 
 
-class StreamOutput(TypedDict):
-    """What was printed."""
-
-    output_type: Literal["stream"]
-    name: str
-    text: str
-
-
-class DisplayOutput(TypedDict):
-    """What was displayed; a page may show any of ``data``, by MIME type."""
-
-    output_type: Literal["display_data"]
-    data: dict[str, Any]
-    metadata: dict[str, Any]
-
-
-class ResultOutput(TypedDict):
-    """The value of a cell's last line."""
-
-    output_type: Literal["execute_result"]
-    data: dict[str, Any]
-    metadata: dict[str, Any]
-    execution_count: int
-
-
-class ErrorOutput(TypedDict):
-    """How a cell failed."""
-
-    output_type: Literal["error"]
-    ename: str
-    evalue: str
-    traceback: list[str]
-
-
-ShownOutput = StreamOutput | DisplayOutput | ResultOutput
-NotebookOutput = StreamOutput | DisplayOutput | ResultOutput | ErrorOutput
-"""An output of a notebook (nbformat 4), as this package makes it."""
+Output = dict[str, Any]  # of a notebook: nbformat 4
 
 
 @dataclass(frozen=True)
@@ -66,7 +30,7 @@ class OutputGroup:
     """Ranks with the same output."""
 
     ranks: list[int]
-    outputs: list[ShownOutput]
+    outputs: list[Output]
 
 
 @dataclass(frozen=True)
@@ -86,14 +50,14 @@ class RanksOutputs:
 
 def notebook_outputs(
     record: RankRecord, execution_count: int, shown: Sequence[wire.RankOutput] | None = None
-) -> list[NotebookOutput]:
+) -> list[Output]:
     """The output of one rank in a cell, and how it failed, in the form of nbformat 4.
 
     Args:
       shown: its outputs as the page can show them, where they are others.
     """
     pieces = record.outputs() if shown is None else shown
-    found: list[NotebookOutput] = [*_pieces(pieces, execution_count, MOST_CHARS)]
+    found: list[Output] = [*_pieces(pieces, execution_count, MOST_CHARS)]
     if record.died:
         is_meant = notices.meant([record.died])
         told = record.died if is_meant else f"rank {record.rank} died: {record.died}"
@@ -106,13 +70,13 @@ def notebook_outputs(
 def in_notebook(
     record: CellRecord,
     as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
-) -> list[NotebookOutput]:
+) -> list[Output]:
     """The outputs below a cell that the notebook has followed from its beginning.
 
     Args:
       as_shown: outputs as the page can show them.
     """
-    found: list[NotebookOutput] = []
+    found: list[Output] = []
     if not record.shown:
         pieces = as_shown(record.records[record.ranks[0]].outputs())
         found += _pieces(pieces, record.execution_count, MOST_CHARS)
@@ -123,10 +87,8 @@ def in_notebook(
     return found
 
 
-def _pieces(
-    pieces: Sequence[wire.RankOutput], execution_count: int, most: int
-) -> list[ShownOutput]:
-    found: list[ShownOutput] = []
+def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) -> list[Output]:
+    found: list[Output] = []
     left = most
     for piece in pieces:
         content = piece.content
@@ -134,18 +96,10 @@ def _pieces(
             shown, left = _cut(as_seen(content["text"]), left)
             found.append({"output_type": "stream", "name": content["name"], "text": shown})
         elif piece.kind in ("display_data", "update_display_data", "execute_result"):
-            data, metadata = content["data"], content.get("metadata") or {}
-            if piece.kind == "execute_result":
-                found.append(
-                    {
-                        "output_type": "execute_result",
-                        "data": data,
-                        "metadata": metadata,
-                        "execution_count": execution_count,
-                    }
-                )
-            else:
-                found.append({"output_type": "display_data", "data": data, "metadata": metadata})
+            is_result = piece.kind == "execute_result"
+            made: Output = {"output_type": "execute_result" if is_result else "display_data"}
+            made |= {"data": content["data"], "metadata": content.get("metadata") or {}}
+            found.append(made | ({"execution_count": execution_count} if is_result else {}))
     return found
 
 
@@ -157,7 +111,7 @@ def _cut(text: str, most: int) -> tuple[str, int]:
     return f"{head}\n[{len(text) - most} more characters]\n{tail}", 0
 
 
-def _error(ename: str, evalue: str, traceback: list[str]) -> ErrorOutput:
+def _error(ename: str, evalue: str, traceback: list[str]) -> Output:
     lines = traceback or [f"{ename}: {evalue}"]
     return {"output_type": "error", "ename": ename, "evalue": evalue, "traceback": lines}
 
@@ -219,7 +173,7 @@ def text(shown: RanksOutputs) -> str:
     return "\n".join(parts)
 
 
-def _plain(output: ShownOutput) -> str:
+def _plain(output: Output) -> str:
     if output["output_type"] == "stream":
         return ANSI.sub("", output["text"])
     return _line(output["data"].get("text/plain", ""))
@@ -239,7 +193,7 @@ def html(shown: RanksOutputs) -> str:
     return "\n".join(parts)
 
 
-def _html(output: ShownOutput) -> str:
+def _html(output: Output) -> str:
     if output["output_type"] == "stream":
         return f"<pre>{escape(ANSI.sub('', output['text']))}</pre>"
     data = output["data"]

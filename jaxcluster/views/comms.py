@@ -24,11 +24,9 @@ from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire import VIEW_MIME
-from jaxcluster.wire.link import Event, replies
-from jaxcluster.wire.ops.cells import Reveal
+from jaxcluster.wire.link import Event
 
 HEARD_S = 2.0  # that a page which was loaded again hears what its message puts out
-REVEAL_S = 5.0  # for the comms of a rank that was not shown
 CONTROL = "jupyter.widget.control"
 UPDATES = ("update", "echo_update")
 
@@ -215,14 +213,10 @@ class CommRelay:
     # ------------------------------------------------------------------ ranks that were not shown
 
     def as_shown(self, output: wire.RankOutput) -> Message:
-        """An output's content; without the widget in it, if that can't be opened with the page."""
+        """An output's content; without the widget in it, if its rank was not shown in the cell."""
         content, id = output.content, model_of(output.content)
         if id is None or id in self._comms:
             return content
-        if not self.cluster.closed:
-            asked = self.cluster.link.gather([output.rank], Reveal([id]), timeout_s=REVEAL_S)
-            if id in replies(asked).get(output.rank, ()):  # what it opens came before its answer
-                return content
         data = {mime: value for mime, value in content["data"].items() if mime != VIEW_MIME}
         return {**content, "data": data}
 

@@ -1,13 +1,12 @@
 """The layouts as JSON: what ``static/shardview`` draws in widgets, panels and saved notebooks.
 
-A document has ``v``, ``kind`` and what that kind has. The page's types are made of these: see
-``panel.protocol``.
+A document has ``v``, its ``kind``, and what the function of that kind below puts into it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, TypedDict
+from typing import Any
 
 from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
 from jaxcluster.views import arrays, formatting
@@ -17,122 +16,17 @@ VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
 MAX_SHARDS = 50_000  # of all layouts of a tree together; past it leaves open on demand only
 
-DeviceRow = tuple[int, int, str, str, str, list[int] | None]
-"""Id, rank, label, kind, host, coordinates."""
-Index = list[list[int]]
-"""Of a part on each axis: [start, stop]."""
-Part = tuple[Index, list[list[int]]]
-"""A part of an array, and who holds it: [device, replica_id, nbytes]."""
+Document = dict[str, Any]
+Index = list[list[int]]  # of a part on each axis: [start, stop]
 
 
-class CheckDocument(TypedDict):
-    """What a check has found.
-
-    Attributes:
-      lines: the same in words.
-      odd: shards that differ from most copies: leaf, index, [rank, device] of each.
-      bad: shards with NaN or infinite values: leaf, index, rank, device, how many of each.
-    """
-
-    ok: bool
-    lines: list[str]
-    odd: list[tuple[str, Index, list[list[int]]]]
-    bad: list[tuple[str, Index, int, int, int, int]]
-
-
-class Layout(TypedDict):
-    """Which device holds what of an array.
-
-    Attributes:
-      spec: the PartitionSpec in short.
-      mesh: name and size of each axis of its mesh.
-      split: for each axis of the array, the mesh axes that cut it.
-      gaps: what no device holds.
-      parts: None where there are too many: they are asked for.
-      per_device: the most bytes that one device holds.
-    """
-
-    name: str
-    shape: list[int]
-    dtype: str
-    type: str
-    nbytes: int
-    sharding: str
-    spec: str
-    mesh: list[tuple[str, int]]
-    split: list[list[str]]
-    headline: str
-    facts: list[str]
-    gaps: list[Index]
-    parts: list[Part] | None
-    per_device: int
-
-
-class ArrayDocument(Layout):
-    """An array with its devices.
-
-    Attributes:
-      values: how the ranks print it, in the output of a cell; else "".
-    """
-
-    v: int
-    kind: Literal["array"]
-    devices: list[DeviceRow]
-    check: CheckDocument | None
-    values: Annotated[str, "Missing in older notebooks."]
-
-
-class TreeDocument(TypedDict):
-    """A pytree.
-
-    Attributes:
-      rows: path, which of ``layouts``, and how many leaves are alike.
-    """
-
-    v: int
-    kind: Literal["tree"]
-    name: str
-    type: str
-    leaves: int
-    nbytes: int
-    per_device: int
-    notes: list[str]
-    rows: list[tuple[list[str], int, int]]
-    layouts: list[Layout]
-    devices: list[DeviceRow]
-    check: CheckDocument | None
-
-
-class TableDocument(TypedDict):
-    """A table. A cell that is a pair says of which rank it is.
-
-    Attributes:
-      more: what is left out.
-    """
-
-    head: list[str]
-    rows: list[list[str | tuple[int, str]]]
-    more: str
-
-
-class TablesDocument(TypedDict):
-    """Meshes, or what each device holds: lines and tables."""
-
-    v: int
-    kind: Literal["tables"]
-    blocks: list[str | TableDocument]
-
-
-Document = ArrayDocument | TreeDocument | TablesDocument
-"""What static/shardview draws."""
-
-
-def tables(shown: Iterable[Block]) -> TablesDocument:
+def tables(shown: Iterable[Block]) -> Document:
     """The same lines and tables of which text and HTML are made."""
     return {"v": VERSION, "kind": "tables", "blocks": [_block(block) for block in shown]}
 
 
-def _block(block: Block) -> str | TableDocument:
+def _block(block: Block) -> str | dict[str, Any]:
+    """A cell of a table that is a pair says of which rank it is."""
     if isinstance(block, str):
         return block
     rows = [
@@ -142,7 +36,7 @@ def _block(block: Block) -> str | TableDocument:
     return {"head": list(block.head), "rows": rows, "more": block.more}
 
 
-def array(layout: ArrayLayout, check: CheckResult | None = None) -> ArrayDocument:
+def array(layout: ArrayLayout, check: CheckResult | None = None) -> Document:
     """An array's document, with its devices."""
     used = {shard.device for shard in layout.shards}
     return {
@@ -151,11 +45,12 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> ArrayDocumen
         **_array(layout),
         "devices": _devices({id: d for id, d in layout.devices.items() if id in used}),
         "check": checked(check) if check is not None else None,
-        "values": "",
+        "values": "",  # how the ranks print it, in the output of a cell
     }
 
 
-def _array(layout: ArrayLayout, parts: bool = True) -> Layout:
+def _array(layout: ArrayLayout, parts: bool = True) -> dict[str, Any]:
+    """Which device holds what of it. Without the ``parts`` these are asked for."""
     return {
         "name": layout.name,
         "shape": list(layout.shape),
@@ -164,12 +59,12 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Layout:
         "nbytes": layout.nbytes,
         "sharding": layout.sharding,
         "spec": arrays.leaf_spec(layout),
-        "mesh": list(layout.mesh),
-        "split": [list(names) for names in layout.split],
+        "mesh": list(layout.mesh),  # name and size of each of its axes
+        "split": [list(names) for names in layout.split],  # the mesh axes that cut each axis
         "headline": formatting.headline(layout),
         "facts": formatting.facts(layout),
-        "gaps": [_index(gap) for gap in layout.gaps],
-        "parts": [
+        "gaps": [_index(gap) for gap in layout.gaps],  # what no device holds
+        "parts": [  # each with who holds it
             (_index(part.index), [[s.device, s.replica_id, s.nbytes] for s in part.shards])
             for part in layout.parts
         ]
@@ -183,7 +78,7 @@ def _index(bounds: Bounds) -> Index:
     return [list(span) for span in bounds]
 
 
-def _devices(devices: Mapping[int, Device]) -> list[DeviceRow]:
+def _devices(devices: Mapping[int, Device]) -> list[tuple[Any, ...]]:
     return [
         (
             d.id,
@@ -197,7 +92,7 @@ def _devices(devices: Mapping[int, Device]) -> list[DeviceRow]:
     ]
 
 
-def tree(layout: TreeLayout, check: CheckResult | None = None) -> TreeDocument:
+def tree(layout: TreeLayout, check: CheckResult | None = None) -> Document:
     """A pytree's document."""
     small = sum(len(found.shards) for found in layout.layouts) <= MAX_SHARDS
     return {
@@ -209,6 +104,7 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> TreeDocument:
         "nbytes": layout.nbytes,
         "per_device": max(layout.bytes_per_device.values(), default=0),
         "notes": formatting.notes(layout),
+        # The path, which of the layouts, and how many leaves are alike.
         "rows": [(list(row.path), row.use, row.count) for row in layout.rows],
         "layouts": [_array(found, parts=small) for found in layout.layouts],
         "devices": _devices(layout.devices),
@@ -216,16 +112,16 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> TreeDocument:
     }
 
 
-def checked(result: CheckResult) -> CheckDocument:
+def checked(result: CheckResult) -> dict[str, Any]:
     """What a check has found: in words, and which shards to mark."""
     return {
         "ok": result.ok,
         "lines": formatting.check(result),
-        "odd": [
+        "odd": [  # shards that differ from most copies: leaf, index, [rank, device] of each
             ("".join(d.leaf), _index(d.index), [list(c) for group in d.groups[1:] for c in group])
             for d in result.differences
         ],
-        "bad": [
+        "bad": [  # leaf, index, rank, device, and how many values are NaN or infinite
             ("".join(b.leaf), _index(b.index), b.rank, b.device, b.nan, b.inf) for b in result.bad
         ],
     }

@@ -19,7 +19,7 @@ from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import relay_of
-from jaxcluster.views.displays import Bundle, Display
+from jaxcluster.views.displays import Bundle
 from jaxcluster.views.message import show_message
 from jaxcluster.views.ranks_output import InTerminal, Together
 from jaxcluster.views.statusline import status_line
@@ -209,13 +209,13 @@ class StartDisplay:
     """One line that says how far a start has come, and in the end what it made."""
 
     def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
-        self._failed = failed
-        self._display: Display | None = None
-        if rich and not is_console():
+        shell = None
+        if rich:
             from IPython import get_ipython  # the command needs none
 
-            self._display = Display(get_ipython())
-        self._line = status_line(None)
+            shell = get_ipython()
+        self._line = status_line(shell, lambda told: {"text/plain": told})
+        self._failed = failed
 
     def __enter__(self) -> Self:
         return self
@@ -226,23 +226,17 @@ class StartDisplay:
             self.clear()
 
     def progress(self, line: str) -> None:
-        if self._display is not None:
-            self._display.show({"text/plain": line})
-        else:
-            self._line.show(line)
+        self._line.show(line)
 
     def done(self, line: str) -> None:
-        if self._display is not None:
-            self._display.show({"text/plain": line})
+        if self._line.is_kept:
+            self._line.show(line)
         else:
             self.clear()
             print(line)
 
     def clear(self) -> None:
-        if self._display is None:
-            self._line.show("")
-        elif self._display.is_shown:
-            self._display.show({"text/plain": self._failed})
+        self._line.show(self._failed if self._line.is_kept else "")
 
 
 def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from jaxcluster.cluster.questions import is_console
 from jaxcluster.model.lines import fit
-from jaxcluster.views.displays import Display
+from jaxcluster.views.displays import Bundle, Display
 from jaxcluster.views.message import bundle
 
 
@@ -27,12 +27,10 @@ class StatusLine:
 
     Attributes:
       is_written_over: whether the next one takes its place.
+      is_kept: what it shows last stays, as in a notebook that is saved.
     """
 
-    is_written_over = False
-
-    def __init__(self, shell: Any = None) -> None:
-        self._shell = shell
+    is_written_over = is_kept = False
 
     def show(self, told: str) -> None:
         """Show this now; "" for nothing."""
@@ -45,11 +43,11 @@ class StatusLine:
         """What is written there ends so. Within ``room``, in a page before it is written."""
 
 
-def status_line(shell: Any) -> StatusLine:
-    """The one below the cell that runs in this IPython."""
-    if hasattr(shell, "kernel"):
-        return StatusLine(shell) if is_console() else InPage(shell)
-    return OnTerminal() if can_write_over() else StatusLine(shell)
+def status_line(shell: Any, form: Callable[[str], Bundle] = bundle) -> StatusLine:
+    """The one below the cell that runs in this IPython; ``form``: how a page shows it."""
+    if hasattr(shell, "kernel") and not is_console():
+        return InPage(shell, form)
+    return OnTerminal() if can_write_over() else StatusLine()
 
 
 def can_write_over() -> bool:
@@ -63,12 +61,13 @@ class InPage(StatusLine):
 
     Args:
       shell: IPython's.
+      form: how it is shown.
     """
 
-    is_written_over = True
+    is_written_over = is_kept = True
 
-    def __init__(self, shell: Any) -> None:
-        self._display = Display(shell)
+    def __init__(self, shell: Any, form: Callable[[str], Bundle] = bundle) -> None:
+        self._display, self._form = Display(shell), form
         self._shown = ""
 
     def show(self, told: str) -> None:
@@ -86,7 +85,7 @@ class InPage(StatusLine):
     def _publish(self, told: str) -> None:
         self._shown = told
         # An empty text takes no room in JupyterLab.
-        self._display.show(bundle(told) if told else {"text/plain": ""})
+        self._display.show(self._form(told) if told else {"text/plain": ""})
 
 
 class OnTerminal(StatusLine):

@@ -7,13 +7,11 @@ at any time.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 WIDGET = "jupyter.widget"  # ipywidgets' target
 VIEW_MIME = "application/vnd.jupyter.widget-view+json"
-REFERENCE = re.compile(r"IPY_MODEL_(.+)\Z", re.DOTALL)
 
 Path = list[str | int]
 
@@ -48,13 +46,3 @@ def without_buffers(state: Any) -> tuple[Any, list[Path], list[bytes]]:
         return value
 
     return copy(state, []), paths, buffers
-
-
-def references(value: Any) -> Iterator[str]:
-    """The ids of the models that a state names: children, layout, style."""
-    if isinstance(value, str):
-        if (found := REFERENCE.match(value)) is not None:
-            yield found[1]
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from references(item)

@@ -198,34 +198,10 @@ export interface IHeard {
   id: string;
 }
 
-/** What was printed. */
-export interface IStreamOutput {
-  output_type: 'stream';
-  name: string;
-  text: string;
-}
-
-/** What was displayed; a page may show any of `data`, by MIME type. */
-export interface IDisplayOutput {
-  output_type: 'display_data';
-  data: { [key: string]: unknown };
-  metadata: { [key: string]: unknown };
-}
-
-/** The value of a cell's last line. */
-export interface IResultOutput {
-  output_type: 'execute_result';
-  data: { [key: string]: unknown };
-  metadata: { [key: string]: unknown };
-  execution_count: number;
-}
-
-export type ShownOutput = IStreamOutput | IDisplayOutput | IResultOutput;
-
 /** Ranks with the same output. */
 export interface IOutputGroup {
   ranks: number[];
-  outputs: ShownOutput[];
+  outputs: { [key: string]: unknown }[];
 }
 
 /** The output of several ranks in a cell, as the notebook keeps it. */
@@ -259,17 +235,6 @@ export interface IForm {
   fields: IFormField[];
 }
 
-/** How a cell failed. */
-export interface IErrorOutput {
-  output_type: 'error';
-  ename: string;
-  evalue: string;
-  traceback: string[];
-}
-
-/** An output of a notebook (nbformat 4), as this package makes it. */
-export type NotebookOutput = IStreamOutput | IDisplayOutput | IResultOutput | IErrorOutput;
-
 /** The output below a cell. */
 export interface IShown {
   /** The cell's, as in [7]. */
@@ -278,7 +243,7 @@ export interface IShown {
   is_over: boolean;
   mark: string;
   /** Null if they have not changed since `mark`. */
-  outputs: NotebookOutput[] | null;
+  outputs: { [key: string]: unknown }[] | null;
 }
 
 /** A variable that is an array or a pytree of arrays, as a list of variables shows it. */
@@ -294,106 +259,6 @@ export interface IVariable {
   /** The most that one device holds of it. */
   nbytes_per_device: number;
 }
-
-/** A part of an array, and who holds it: [device, replica_id, nbytes]. */
-export type Part = [number[][], number[][]];
-
-/** Id, rank, label, kind, host, coordinates. */
-export type DeviceRow = [number, number, string, string, string, number[] | null];
-
-/** What a check has found. */
-export interface ICheckDocument {
-  ok: boolean;
-  /** The same in words. */
-  lines: string[];
-  /** Shards that differ from most copies: leaf, index, [rank, device] of each. */
-  odd: [string, number[][], number[][]][];
-  /** Shards with NaN or infinite values: leaf, index, rank, device, how many of each. */
-  bad: [string, number[][], number, number, number, number][];
-}
-
-/** An array with its devices. */
-export interface IArrayDocument {
-  name: string;
-  shape: number[];
-  dtype: string;
-  type: string;
-  nbytes: number;
-  sharding: string;
-  spec: string;
-  mesh: [string, number][];
-  split: string[][];
-  headline: string;
-  facts: string[];
-  gaps: number[][][];
-  parts: Part[] | null;
-  per_device: number;
-  v: number;
-  kind: 'array';
-  devices: DeviceRow[];
-  check: ICheckDocument | null;
-  /** How the ranks print it, in the output of a cell; else ''. Missing in older notebooks. */
-  values?: string;
-}
-
-/** Which device holds what of an array. */
-export interface ILayout {
-  name: string;
-  shape: number[];
-  dtype: string;
-  type: string;
-  nbytes: number;
-  sharding: string;
-  /** The PartitionSpec in short. */
-  spec: string;
-  /** Name and size of each axis of its mesh. */
-  mesh: [string, number][];
-  /** For each axis of the array, the mesh axes that cut it. */
-  split: string[][];
-  headline: string;
-  facts: string[];
-  /** What no device holds. */
-  gaps: number[][][];
-  /** Null where there are too many: they are asked for. */
-  parts: Part[] | null;
-  /** The most bytes that one device holds. */
-  per_device: number;
-}
-
-/** A pytree. */
-export interface ITreeDocument {
-  v: number;
-  kind: 'tree';
-  name: string;
-  type: string;
-  leaves: number;
-  nbytes: number;
-  per_device: number;
-  notes: string[];
-  /** Path, which of `layouts`, and how many leaves are alike. */
-  rows: [string[], number, number][];
-  layouts: ILayout[];
-  devices: DeviceRow[];
-  check: ICheckDocument | null;
-}
-
-/** A table. A cell that is a pair says of which rank it is. */
-export interface ITableDocument {
-  head: string[];
-  rows: ((string | [number, string])[])[];
-  /** What is left out. */
-  more: string;
-}
-
-/** Meshes, or what each device holds: lines and tables. */
-export interface ITablesDocument {
-  v: number;
-  kind: 'tables';
-  blocks: (string | ITableDocument)[];
-}
-
-/** What static/shardview draws. */
-export type Document = IArrayDocument | ITreeDocument | ITablesDocument;
 
 /** What a view of an array asks for. */
 export interface IQuestion {
@@ -437,7 +302,7 @@ export interface IOperations {
   /** Where all ranks are. */
   stacks: { args: Record<string, never>; result: string };
   /** The output of one rank in a cell. */
-  outputs: { args: { cell_id: string; rank: number }; result: NotebookOutput[] };
+  outputs: { args: { cell_id: string; rank: number }; result: { [key: string]: unknown }[] };
   /**
    * The output below a cell, for a page that has not seen it run.
    *
@@ -447,13 +312,13 @@ export interface IOperations {
   /** The arrays of the ranks, and what has arrays in it. */
   variables: { args: Record<string, never>; result: IVariable[] };
   /** The document that static/shardview draws. `name` may be a part: params['w']. */
-  look: { args: { name: string }; result: Document };
+  look: { args: { name: string }; result: { [key: string]: unknown } };
   /** What static/shardview asks of a document; its `ask`. */
   ask: { args: { name: string; question: IQuestion }; result: unknown };
   /** The document of all meshes. */
-  mesh: { args: Record<string, never>; result: Document };
+  mesh: { args: Record<string, never>; result: { [key: string]: unknown } };
   /** The document of what is held on each device. */
-  memory: { args: Record<string, never>; result: Document };
+  memory: { args: Record<string, never>; result: { [key: string]: unknown } };
 }
 
 export type Operation = keyof IOperations;

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from jaxcluster.engine.comms import LATEST_S, Captured, merge
-from jaxcluster.wire import references, with_buffers, without_buffers
+from jaxcluster.wire import with_buffers, without_buffers
 
 
 def test_a_state_is_the_same_after_its_way_in_a_message() -> None:
@@ -22,11 +22,6 @@ def test_a_state_is_the_same_after_its_way_in_a_message() -> None:
     again = with_buffers({"state": sent, "buffer_paths": paths}, buffers)
     assert again == {"value": 7, "image": {"format": "png", "data": b"one"}, "many": [b"2", 2]}
     assert with_buffers({"hello": 1}, []) == {}, "of another library's comm nothing is known"
-
-
-def test_a_state_names_the_models_that_it_needs() -> None:
-    state = {"children": ["IPY_MODEL_a", "b"], "style": {"of": "IPY_MODEL_s"}, "text": "IPY_MODEL_"}
-    assert list(references(state)) == ["a", "s"]
 
 
 def outputs_of(*said: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:

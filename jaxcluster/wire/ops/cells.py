@@ -28,7 +28,7 @@ class CommMessage(Message):
     rank: int
     comm_id: str
     twin: str  # the same comm, as the other ranks know it
-    data: dict[str, Any]
+    data: Any
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -218,9 +218,3 @@ class Inspect(Operation[Inspection], op="inspect"):
     code: str
     cursor: int
     detail: int
-
-
-class Reveal(Operation[list[str]], op="reveal"):
-    """Open these comms with the notebook, and all that they name; replies which are open."""
-
-    ids: list[str]

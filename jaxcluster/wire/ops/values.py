@@ -123,10 +123,10 @@ class Fill(Operation[Filled], op="fill"):
 
 
 class Part(Message):
-    """A shard: of which array, and where in it ([start, stop] for each axis; None: its end)."""
+    """A shard: of which array, and where in it."""
 
     array: int
-    index: list[list[int | None]]
+    index: list[list[Any]]  # [start, stop] for each axis; None: its end
 
 
 class Fetched(Message):

@@ -1,6 +1,9 @@
 /** jaxcluster/static/shardview, which the build copies next to this: the same for every place. */
 
-import type { Document, IQuestion } from '../protocol';
+import type { IQuestion } from '../protocol';
+
+/** What is drawn: as jaxcluster/views/document.py makes it. */
+export type Document = { [key: string]: unknown; name?: string };
 
 /** The answers come from the ranks. */
 export type Ask = (question: IQuestion) => Promise<unknown>;

@@ -4,8 +4,8 @@ import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
-import { draw, type Ask } from '../draw/shardview';
-import { SHARDS_MIME, type Document } from '../protocol';
+import { draw, type Ask, type Document } from '../draw/shardview';
+import { SHARDS_MIME } from '../protocol';
 import type { Store } from '../store';
 import { IClusters } from '../tokens';
 
@@ -62,7 +62,7 @@ class ShardsOutput extends Widget implements IRenderMime.IRenderer {
     if (!document) {
       return;
     }
-    const name = 'name' in document ? document.name : '';
+    const { name } = document;
     const ask: Ask | null =
       this.live && store && name ? question => store.call('ask', { name, question }) : null;
     draw(this.node, document, { ask, signal: this.life.signal });

@@ -1,8 +1,8 @@
 /** The cluster's variables as a table, and the interactive view of the selected one beside it. */
 
 import * as React from 'react';
-import { bytes, draw, type Ask } from '../draw/shardview';
-import type { Document, IVariable } from '../protocol';
+import { bytes, draw, type Ask, type Document } from '../draw/shardview';
+import type { IVariable } from '../protocol';
 import type { Store } from '../store';
 import type { Trans } from './labels';
 import { Busy, Button, Failure, Middle, Roving, useKnown, useVisible } from './parts';
