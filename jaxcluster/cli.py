@@ -33,7 +33,7 @@ In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a 
 
 
 def start(words: list[str]) -> None:
-    parsed = arguments.start_parser("jaxcluster start").read(words)
+    parsed = arguments.Parser("jaxcluster start").read(words)
     spec = cluster.make_spec(**arguments.start_options(parsed))
     if parsed.dry_run:
         print(cluster.dry_run(spec))

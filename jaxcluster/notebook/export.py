@@ -236,7 +236,7 @@ def describe(name: str, value: object) -> str:
 
 def _python(cell: Cell, world: World, comments: list[str]) -> str:
     """A cell as Python; what becomes a comment is added to ``comments``."""
-    ranks = arguments.spmd_parser().read(cell.options).ranks
+    ranks = arguments.Parser("%%spmd").read(cell.options).ranks
     body, above = cell.body.lstrip("\n"), ""
     while body.startswith("%%"):
         line, _, rest = body.partition("\n")

@@ -121,7 +121,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def push(self, line: str) -> None:
         """%push NAME...: bind notebook variables on every rank."""
-        names = arguments.Parser("%push", "%push a b").read(line.replace(",", " ")).names
+        names = arguments.Parser("%push").read(line.replace(",", " ")).names
         if not names:
             raise UsageError("%push needs the name of a variable.", "For example: %push a b")
         transfer.check_names(names)
@@ -141,7 +141,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def pull(self, line: str) -> None:
         """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
-        parsed = arguments.Parser("%pull", "%pull x --as y").read(line.replace(",", " "))
+        parsed = arguments.Parser("%pull").read(line.replace(",", " "))
         if not parsed.names:
             raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
         if parsed.new_name is not None and len(parsed.names) > 1:
@@ -156,7 +156,7 @@ class JaxClusterMagics(Magics):
 
 # What %%spmd? shows, and Shift-Tab.
 JaxClusterMagics.jaxcluster.__doc__ = list_commands()
-JaxClusterMagics.spmd.__doc__ = arguments.spmd_parser().format_help()
+JaxClusterMagics.spmd.__doc__ = arguments.Parser("%%spmd").format_help()
 JaxClusterMagics.push.__doc__ = arguments.Parser("%push").format_help()
 JaxClusterMagics.pull.__doc__ = arguments.Parser("%pull").format_help()
 JaxClusterMagics.shards.__doc__ = arguments.Parser("%shards").format_help()
