@@ -115,6 +115,9 @@ class Parser:
                 unknown.append(word)
         if unknown:
             self._refuse(unknown[0], found.get("launcher"))
+        for one in self.words:
+            if one.is_needed and not found[one.name]:
+                self.error(f"{one.metavar} is missing: {one.help}")
         return SimpleNamespace(**found)
 
     def next_option(self, words: Sequence[str], at: int) -> tuple[Option | None, str | None, int]:
@@ -273,12 +276,10 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     Raises:
       Help, UsageError: as ``Parser.read``; there is no name.
     """
-    parser = Parser("%shards")
     words = without_comment(line).split(" ")
     options = {word for word in words if word.startswith("--") or word == "-h"}
-    parser.read(sorted(options))
-    if not (name := " ".join(word for word in words if word not in options).strip()):
-        parser.error("it needs the name of a variable of the ranks")
+    name = " ".join(word for word in words if word not in options).strip()
+    Parser("%shards").read([*sorted(options), *([name] if name else [])])
     return name, options
 
 

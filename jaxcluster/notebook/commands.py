@@ -318,8 +318,6 @@ class Commands:
         ).wait()
 
     def _checkpoint(self, parsed: Namespace) -> None:
-        if parsed.name is None:
-            raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
         print(cluster.current().checkpoint(parsed.name))
 
     def _restore(self, parsed: Namespace) -> None:

@@ -131,14 +131,12 @@ class Logs:
         self.last = Log()
 
 
-def write(name: str | None, log: Log, *, force: bool = False) -> list[str]:
+def write(name: str, log: Log, *, force: bool = False) -> list[str]:
     """Write the script, and return what is to be said of it, a line each.
 
     Raises:
       UsageError: there is nothing to write, or a file already is where it would be.
     """
-    if name is None:
-        raise UsageError("An export needs the name of a script.", EXAMPLE)
     path = Path(name).expanduser()
     if path.suffix != ".py":
         raise UsageError(f"{name} is not the name of a script, which ends in .py.", EXAMPLE)

@@ -122,8 +122,6 @@ class JaxClusterMagics(Magics):
     def push(self, line: str) -> None:
         """%push NAME...: bind notebook variables on every rank."""
         names = arguments.Parser("%push").read(line.replace(",", " ")).names
-        if not names:
-            raise UsageError("%push needs the name of a variable.", "For example: %push a b")
         transfer.check_names(names)
         missing = [n for n in names if n not in self.page.shell.user_ns]
         if missing:
@@ -142,8 +140,6 @@ class JaxClusterMagics(Magics):
     def pull(self, line: str) -> None:
         """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
         parsed = arguments.Parser("%pull").read(line.replace(",", " "))
-        if not parsed.names:
-            raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
         if parsed.new_name is not None and len(parsed.names) > 1:
             raise UsageError("--as takes one variable, and you named several.", "%pull x --as y")
         transfer.check_names([*parsed.names, *filter(None, [parsed.new_name])])
