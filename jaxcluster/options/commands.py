@@ -5,6 +5,7 @@ The parser, ``--help`` and the list of commands are made from this table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxcluster.options.table import Option
@@ -182,13 +183,11 @@ def command_of(prog: str) -> Command:
     return {**COMMANDS, **OTHERS}[prog.rpartition(" ")[2]]
 
 
-def list_commands() -> str:
-    """Every command of ``%jaxcluster``, with a line."""
-    lines = [
-        f"  {name:<12}{one.about.partition('. ')[0].rstrip('.')}" for name, one in COMMANDS.items()
-    ]
-    end = "%jaxcluster COMMAND --help says what it takes."
-    return "\n".join(["%jaxcluster COMMAND", *lines, "", end])
+def list_commands(prog: str = "%jaxcluster", names: Iterable[str] = COMMANDS) -> str:
+    """Every command, with a line."""
+    abouts = [(name, command_of(name).about.partition(". ")[0].rstrip(".")) for name in names]
+    lines = [f"  {name:<12}{about}" for name, about in abouts]
+    return "\n".join([f"{prog} COMMAND", *lines, "", f"{prog} COMMAND --help says what it takes."])
 
 
 # What takes the place of commands and options that early users may know. It goes after 0.1.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import itertools
 import re
 import shlex
 import types
@@ -186,13 +185,6 @@ def test_each_example_of_help_is_taken(command: str, typed: Callable[[str], None
 def test_each_launchers_own_example_is_taken(typed: Callable[[str], None]) -> None:
     for example in known().examples.values():
         typed(example)
-
-
-def test_each_line_of_the_shells_own_help_is_taken(typed: Callable[[str], None]) -> None:
-    found = re.findall(r"^(jaxcluster .*?)(?:  .*)?$", cli.HELP, re.M)
-    assert len(found) >= len(cli.COMMANDS)
-    for line in itertools.chain.from_iterable(map(spelled_out, found)):
-        typed(line)
 
 
 # --------------------------------------------------------------------------- pages
