@@ -90,7 +90,6 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(doctor, "look_before", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", list)
     monkeypatch.setattr(export, "write", reached)
-    monkeypatch.setattr(mcp, "check_sdk", lambda: None)
     monkeypatch.setattr(
         mcp, "server", types.SimpleNamespace(serve=lambda allow_run: None), raising=False
     )
