@@ -70,7 +70,8 @@ def check(hosts: Rig, compiled: Path) -> Iterator[Callable[..., None]]:
         assert made is not None, told
         named = re.findall(rf"^(\S+) \[(\d)\] .*{re.escape(SAYS[fault])}", told, re.M)
         assert {rank for _, rank in named} == {"0", "2", "3", *("1" * (fault != "dies"))}, told
-        assert max(float(when) for when, _ in named) - float(made[1]) < SOON_S, told
+        soon_s = 30.0 if fault == "shape" else SOON_S  # on CPU it is compiled first
+        assert max(float(when) for when, _ in named) - float(made[1]) < soon_s, told
 
     yield check
     shutil.rmtree(folder, ignore_errors=True)
