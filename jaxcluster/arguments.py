@@ -20,7 +20,6 @@ from jaxcluster.options.value_types import SWITCH
 from jaxcluster.ranks import parse_ranks
 
 WIDTH = 26  # of the column of options in --help
-STARTS = ("start", "run", "doctor")  # they take the options of a start
 MOST_LISTED = 10  # options that a message lists; of more --help does
 _FLAG = re.compile(r"-(?!\d+(\.\d*)?$)\S+")  # other words may be values
 
@@ -34,18 +33,16 @@ class Parser:
 
     Args:
       prog: a command as it is typed, ``%jaxcluster status``; the table has what it takes.
-      example: what a message shows; the command alone by default.
-      refused: a start's options that this command doesn't take.
     """
 
-    def __init__(self, prog: str, example: str = "", *refused: str) -> None:
-        self.prog, self.refused = prog, refused
-        self.command = command_of(prog)
-        self.takes_start = prog.rpartition(" ")[2] in STARTS
-        self.options = (*(known().options if self.takes_start else ()), *self.command.takes)
+    def __init__(self, prog: str) -> None:
+        self.prog, self.command = prog, command_of(prog)
+        takes_start = known().options if self.command.takes_start else ()
+        self.options = (*takes_start, *self.command.takes)
         self.flags = {f: one for one in self.options for f in (one.flag, one.short) if f[:1] == "-"}
         self.words = [one for one in self.options if one.flag[0] != "-"]
-        self.example = example or " ".join([prog, *(one.metavar for one in self.words)])
+        example = self.command.example or " ".join(one.metavar for one in self.words)
+        self.example = f"{prog} {example}".strip()
 
     def format_help(self, topic: str = "") -> str:
         """What can be typed, what it does, and each option with an example.
@@ -56,9 +53,9 @@ class Parser:
         Raises:
           UsageError: there is no such launcher.
         """
-        if self.takes_start and topic[:1].isalpha() and topic != "all":
+        if self.command.takes_start and topic[:1].isalpha() and topic != "all":
             known().check(topic)
-        shown = [one for one in self.options if one.name not in self.refused]
+        shown = [one for one in self.options if one.name not in self.command.refuses]
         if topic in known().launchers:
             shown = [one for one in shown if topic in one.launchers]
         elif topic != "all":
@@ -105,24 +102,22 @@ class Parser:
         for at, word in enumerate(words):
             if word in ("-h", "--help"):
                 raise Help(self.format_help("".join(words[at + 1 : at + 2])))
-        places = [one.name for one in self.words]
-        many = [one.name for one in self.words if one.metavar.endswith("...")]
         found: dict[str, Any] = dict.fromkeys(one.name for one in self.options)
-        found |= {name: [] for name in many}
         unknown, at = [], 0
         while at < len(words):
             word, (option, value, at) = words[at], self.next_option(words, at)
+            if option is None and not _FLAG.fullmatch(word):
+                free = (one for one in self.words if found[one.name] is None or one.is_repeated)
+                option, value = next(free, None), word
             if option is not None:
                 self._add(found, option, value)
-                continue
-            free = (name for name in places if found[name] is None or name in many)
-            name = "" if _FLAG.fullmatch(word) else next(free, "")
-            if name:
-                found[name] = [*found[name], word] if name in many else word
             else:
                 unknown.append(word)
         if unknown:
             self._refuse(unknown[0], found.get("launcher"))
+        for one in self.words:
+            if one.is_needed and not found[one.name]:
+                self.error(f"{one.metavar} is missing: {one.help}")
         return SimpleNamespace(**found)
 
     def next_option(self, words: Sequence[str], at: int) -> tuple[Option | None, str | None, int]:
@@ -136,7 +131,8 @@ class Parser:
         return option, None, at + 1
 
     def _add(self, found: dict[str, Any], option: Option, word: str | None) -> None:
-        flag, kind, name = option.shown, option.kind, option.name
+        kind, name = option.kind, option.name
+        flag = option.shown if option.flag[0] == "-" else option.metavar.strip("[]")
         if kind is SWITCH:
             if word is not None:
                 self.error(f"{flag} takes no value")
@@ -145,7 +141,7 @@ class Parser:
             self.error(f"{flag} needs a value")
         else:
             try:  # a launcher's stay text until it is known which launcher that is
-                value = word or "" if option.launchers else kind.read(word or "")
+                value = word or "" if option.launchers or word is None else kind.read(word)
             except ValueError:
                 self.error(f"{flag} must be {kind.typed or kind.wanted}, not {word!r}")
             found[name] = [*(found[name] or ()), value] if option.is_repeated else value
@@ -185,30 +181,18 @@ def without_comment(line: str) -> str:
     return line
 
 
-def start_parser(prog: str) -> Parser:
-    """What a start takes; what was not typed is None."""
-    return Parser(prog, f"{prog} -n 4 --devices-per-process 2")
-
-
 def read_doctor(prog: str, line: str | Sequence[str]) -> SimpleNamespace | None:
     """What a start on other hosts would be given; None where this machine is asked for.
 
     Raises:
       UsageError: the words are not those of a start on other hosts.
     """
-    example = f"{prog}   or   {prog} --launcher ssh --hosts h1,h2"
-    parser = Parser(prog, example, "detach", "dry_run")  # nothing is started
     if not (line.split() if isinstance(line, str) else line):
         return None
-    parsed = parser.read(line)
-    if parsed.launcher in (None, "local") or parsed.detach or parsed.dry_run:
+    parsed = (parser := Parser(prog)).read(line)
+    if parsed.launcher in (None, "local") or parsed.detach or parsed.dry_run:  # nothing is started
         parser.error("it takes the options of a start on other hosts, or nothing")
     return parsed
-
-
-def run_parser() -> Parser:
-    """What stands before the script: see ``split_run``."""
-    return Parser("jaxcluster run", "jaxcluster run -n 4 train.py --steps 100", "detach")
 
 
 def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -245,11 +229,6 @@ def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
     return given | of_launcher
 
 
-@functools.cache
-def spmd_parser() -> Parser:
-    return Parser("%%spmd", "%%spmd --ranks 0,2-3 --timeout 60")
-
-
 @functools.lru_cache(256)
 def read_spmd(line: str) -> SimpleNamespace:
     """What a ``%%spmd`` line asks for; most lines have been read before. It must not be changed.
@@ -257,10 +236,7 @@ def read_spmd(line: str) -> SimpleNamespace:
     Raises:
       Help, UsageError: as ``Parser.read``.
     """
-    return spmd_parser().read(line)
-
-
-_OPTION = re.compile(r"\s*(--?[a-z][a-z-]*)(=\S*)?(?!\S)")
+    return Parser("%%spmd").read(line)
 
 
 def split_spmd(line: str) -> tuple[str, str]:
@@ -272,21 +248,18 @@ def split_spmd(line: str) -> tuple[str, str]:
       Help: it was asked for.
       UsageError: the line begins with an option that there is not.
     """
-    parser = spmd_parser()
-    at = 0
-    while found := _OPTION.match(line, at):
-        if found[1] in ("-h", "--help"):
-            raise Help(parser.format_help())
-        if (option := parser.flags.get(found[1])) is None:
-            break
-        at = found.end()  # --profile's folder is written with a "="
-        is_next = option.kind is not SWITCH and option.metavar[0] != "[" and found[2] is None
-        if is_next and (value := re.compile(r"\s+\S+").match(line, at)):
-            at = value.end()
-    source = line[at:].lstrip()
-    if (found := _OPTION.match(source)) and found[1].startswith("--") and not _is_python(source):
-        parser.read(found[1])
-    return line[:at].strip(), source
+    parser, at = Parser("%%spmd"), 0
+    places = [*re.finditer(r"\S+", line)]
+    words = [place.group() for place in places]
+    while at < len(words) and (option := parser.flags.get(words[at].partition("=")[0])):
+        is_open = option.metavar.startswith("[")  # --profile's folder is written with a "="
+        at = at + 1 if is_open else parser.next_option(words, at)[2]
+    start = places[at].start() if at < len(words) else len(line)
+    source, first = line[start:].lstrip(), "".join(words[at : at + 1])
+    is_option = re.fullmatch(r"--[a-z][a-z-]*(=.*)?|-h", first)
+    if first in ("-h", "--help") or (is_option and not _is_python(source)):
+        parser.read([first])
+    return line[:start].strip(), source
 
 
 def _is_python(source: str) -> bool:
@@ -303,34 +276,11 @@ def shards_line(line: str) -> tuple[str, set[str]]:
     Raises:
       Help, UsageError: as ``Parser.read``; there is no name.
     """
-    parser = Parser("%shards", "%shards x   or   %shards params['w'] --check")
     words = without_comment(line).split(" ")
     options = {word for word in words if word.startswith("--") or word == "-h"}
-    parser.read(sorted(options))
-    if not (name := " ".join(word for word in words if word not in options).strip()):
-        parser.error("it needs the name of a variable of the ranks")
+    name = " ".join(word for word in words if word not in options).strip()
+    Parser("%shards").read([*sorted(options), *([name] if name else [])])
     return name, options
-
-
-def axis_sizes(text: str | None, command: str) -> dict[str, int]:
-    """What ``--mesh`` says: the sizes of meshes' axes, by name.
-
-    Args:
-      command: what it is typed behind.
-
-    Raises:
-      UsageError: it is not a list such as data=8,model=2.
-    """
-    sizes = {}
-    for one in text.split(",") if text else ():
-        name, _, size = one.partition("=")
-        if not name.strip() or not size.strip().isdecimal() or not int(size):
-            raise UsageError(
-                f"--mesh {text}: {one!r} is not an axis with its size.",
-                f"For example: {command} --mesh data=8,model=2",
-            )
-        sizes[name.strip()] = int(size)
-    return sizes
 
 
 def read_ranks(word: str, num_processes: int, command: str) -> list[int]:

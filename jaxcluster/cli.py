@@ -12,28 +12,14 @@ from collections.abc import Callable
 
 from jaxcluster import arguments, cluster, doctor, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.options.commands import list_commands
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import text
 from jaxcluster.views.live import StartDisplay, show_hosts
 
-HELP = """\
-jaxcluster start [-n N] [--devices-per-process D] [--name NAME] [--detach] ...
-    start a cluster and keep it until Ctrl-C; with --detach, until `jaxcluster stop NAME`
-jaxcluster run [-n N] [--launcher ...] train.py ARGS   (or: -m MODULE ARGS)
-    run a script on all ranks, with JAX's processes initialized, to its end; every option of start
-jaxcluster list           the running clusters of this user on this machine
-jaxcluster stop [NAME]    end one; --all ends all
-jaxcluster doctor         check versions, ports, devices, and say what to fix; with --launcher
-                          and its options, as for a start, it checks those hosts
-jaxcluster mcp            let the assistant in your editor see your clusters (Model Context
-                          Protocol, on standard input); with --allow-run it can also run cells
-jaxcluster COMMAND --help   what a command takes; jaxcluster --version
-
-In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running one."""
-
 
 def start(words: list[str]) -> None:
-    parsed = arguments.start_parser("jaxcluster start").read(words)
+    parsed = arguments.Parser("jaxcluster start").read(words)
     spec = cluster.make_spec(**arguments.start_options(parsed))
     if parsed.dry_run:
         print(cluster.dry_run(spec))
@@ -113,6 +99,11 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "doctor": check,
     "mcp": serve_assistant,
 }
+
+
+HELP = f"""{list_commands("jaxcluster", COMMANDS)}
+
+In a notebook: %load_ext jaxcluster, then %jaxcluster attach NAME connects to a running cluster."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -74,7 +74,7 @@ def run(words: list[str]) -> int:
     Raises:
       JaxClusterError: the cluster did not start, or a word is wrong.
     """
-    parser = arguments.run_parser()
+    parser = arguments.Parser("jaxcluster run")
     own, rest = arguments.split_run(parser, words)
     parsed = parser.read(own)
     script, source = read_script(rest)

@@ -22,9 +22,7 @@ from jaxcluster.plan import placement
 from jaxcluster.plan.spec import (
     ALL,
     GPU_PLATFORMS,
-    check_lists,
     check_spec,
-    check_wishes,
     platform_in,
 )
 from jaxcluster.records import registry
@@ -110,8 +108,6 @@ def make_spec(
         flat = all(isinstance(i, int) for i in ids)
         # Without a number of ranks the hosts decide how many there are: see ``placing.place``.
         ids = [[i[0] for i in nested]] * (num_processes or 1) if flat else nested
-        if num_processes is not None:
-            check_lists(len(ids), num_processes)
     own |= {
         "name": registry.check_name(own["name"]) if "name" in own else free_name(),
         "any_name": "name" not in own,
@@ -125,7 +121,6 @@ def make_spec(
     spec = wire.ClusterSpec(**own, options=typed)
     if spec.num_processes and spec.platform:  # else when the hosts have decided
         check_spec(spec)
-        check_wishes(spec)
     if spec.is_here:
         check_addresses(spec)
     return spec

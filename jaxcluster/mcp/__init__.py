@@ -1,6 +1,6 @@
 """Clusters for an assistant in the user's editor: ``jaxcluster mcp``, over standard input.
 
-``texts`` has what it is told, ``server`` the tools, by the Model Context Protocol's own SDK.
+``server`` has the tools, by the Model Context Protocol's own SDK, which is an optional dependency.
 """
 
 from __future__ import annotations
@@ -21,22 +21,14 @@ def main(words: list[str]) -> None:
       UsageError: the SDK is not installed, or the words are not these.
     """
     allow_run = bool(arguments.Parser("jaxcluster mcp").read(words).allow_run)
-    check_sdk()
+    is_there = importlib.util.find_spec("mcp") is not None
+    found = importlib.metadata.version("mcp") if is_there else "0"
+    if int(found.split(".")[0]) < SDK:
+        raise UsageError(
+            f"jaxcluster mcp needs version {SDK} of the Model Context Protocol's SDK, "
+            + (f"not {found}." if is_there else "which is not installed."),
+            "pip install -U 'jaxcluster[mcp]'",
+        )
     from jaxcluster.mcp import server
 
     server.serve(allow_run)
-
-
-def check_sdk() -> None:
-    """Raises UsageError where the SDK, an optional dependency, is not there."""
-    if importlib.util.find_spec("mcp") is None:
-        raise UsageError(
-            "jaxcluster mcp needs the Model Context Protocol's SDK, which is not installed.",
-            "pip install 'jaxcluster[mcp]'",
-        )
-    found = importlib.metadata.version("mcp")
-    if int(found.split(".")[0]) < SDK:
-        raise UsageError(
-            f"jaxcluster mcp needs version {SDK} of the Model Context Protocol's SDK, not {found}.",
-            "pip install -U 'jaxcluster[mcp]'",
-        )

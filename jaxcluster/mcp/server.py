@@ -192,15 +192,13 @@ class Tools:
         cluster: ClusterName = "",
     ) -> list[Any]:
         """The cells that have run, whoever ran them: state, time, who, first line of the source."""
-        found = self._attached(cluster).history()
-        shown = history.table(found, time.time_ns(), who_we_are(), max(1, count))
-        return [shown["text/plain"]]
+        found, now_ns = self._attached(cluster).history(), time.time_ns()
+        return [history.table(found, now_ns, who_we_are(), max(1, count))["text/plain"]]
 
     def outputs(
         self,
         ranks: Ranks = "",
         cell: CellNumber = None,
-        number: Annotated[int | None, _about("its number in `history`, in place of that")] = None,
         cluster: ClusterName = "",
     ) -> list[Any]:
         """What each rank has printed, shown and raised in a cell, whoever ran it; also its source.
@@ -208,15 +206,12 @@ class Tools:
         Equal outputs are said once. Also while the cell runs. Figures come as images.
         """
         running = self._attached(cluster)
-        wanted = chosen(running, ranks)
-        if number is not None or cell is None:
-            one = cells.find(running.world, number)
-        else:
-            named = [past for past in running.history().cells if past.cell == cell]
-            if not named:
-                raise UsageError(f"No rank has run a cell [{cell}].", "`history` lists the cells.")
-            one = named[-1]
-        own = [rank for rank in wanted if rank in one.runs]
+        past = running.history().cells if cell is not None else [cells.find(running.world, None)]
+        named = [one for one in past if cell in (None, one.cell)]
+        if not named:
+            raise UsageError(f"No rank has run a cell [{cell}].", "`history` lists the cells.")
+        one = named[-1]
+        own = [rank for rank in chosen(running, ranks) if rank in one.runs]
         states = by_value({rank: one.runs[rank].status for rank in own})
         ended = [f"{name_ranks(members)}: {state}" for state, members in states.items()]
         head = [f"Cell [{one.cell}]:", one.source, "; ".join(ended) or "These did not run it."]
@@ -257,19 +252,14 @@ class Tools:
         An error on some ranks, a hang or a divergence ends the cell with a report.
         """
         notices: list[str] = []
-
-        def submit() -> RunningCell:
-            running = self._attached(cluster)
-            named = chosen(running, ranks)
-            return running.submit(
-                code,
-                ranks=named if ranks.strip() else None,
-                timeout_s=timeout_s,
-                shown_ranks=named,
-                on_notice=notices.append,
+        running = await run_sync(self._attached, cluster)
+        named = chosen(running, ranks)
+        own = named if ranks.strip() else None
+        cell = await run_sync(
+            lambda: running.submit(
+                code, ranks=own, timeout_s=timeout_s, shown_ranks=named, on_notice=notices.append
             )
-
-        cell = await run_sync(submit)
+        )
         try:
             await run_sync(lambda: wait(cell), abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():  # the request was taken back, or nobody is there

@@ -84,8 +84,7 @@ class Commands:
         if command == "doctor":
             self._doctor(arguments.read_doctor(prog, rest))
             return
-        parser = arguments.start_parser(prog) if command == "start" else arguments.Parser(prog)
-        getattr(self, f"_{command}")(parser.read(rest))
+        getattr(self, f"_{command}")(arguments.Parser(prog).read(rest))
 
     def _with_values(self, line: str) -> str:
         """A line with the values of the notebook's variables in it, written ``{n}`` or ``$n``.
@@ -199,11 +198,12 @@ class Commands:
 
     def _become(self, parsed: Namespace) -> None:
         """Give it another number of ranks."""
-        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restart -n 8")
         running = cluster.current()
         with StartDisplay(self.page.rich, "The cluster was not resized.") as display:
             display.progress("resizing ...")
-            kept = running.restart(display.progress, num_processes=parsed.num_processes, mesh=mesh)
+            kept = running.restart(
+                display.progress, num_processes=parsed.num_processes, mesh=parsed.mesh or {}
+            )
         display.done(f"{running.summary()}\n{kept}")
 
     def _interrupt(self, _: Namespace) -> None:
@@ -212,20 +212,14 @@ class Commands:
 
     def _logs(self, parsed: Namespace) -> None:
         running, rank = cluster.current(), parsed.rank
-        if rank is not None and not rank.isdecimal():
-            raise UsageError(f"{rank!r} is not a rank.", "For example: %jaxcluster logs 2")
-        ranks = range(running.num_processes) if rank is None else [int(rank)]
+        ranks = range(running.num_processes) if rank is None else [rank]
         for one in running.world.check_ranks(list(ranks)):
             print(f"── rank {one} ──\n{running.logs(one, 200) or '(empty)'}")
 
     def _outputs(self, parsed: Namespace) -> None:
         if parsed.history is not None:
-            count = parsed.history or "20"
-            if not (count.isdecimal() and int(count)):
-                hint = "%jaxcluster outputs --history 50"
-                raise UsageError(f"{count!r} is not a number of cells.", hint)
-            found = cluster.current().history()
-            self.page.show(history.table(found, time.time_ns(), who_we_are(), int(count)))
+            found, count = cluster.current().history(), parsed.history or 20
+            self.page.show(history.table(found, time.time_ns(), who_we_are(), count))
             return
         running = cluster.current()
         chosen = None
@@ -285,14 +279,10 @@ class Commands:
                 print(doctor.look(places))
 
     def _report(self, parsed: Namespace) -> None:
-        cell = parsed.cell
-        if cell is not None and not cell.strip("[]").isdecimal():
-            raise UsageError(f"{cell!r} is not a cell's number.", "%jaxcluster report 7")
-        number = None if cell is None else int(cell.strip("[]"))
         running = cluster.current()
-        found = running.past_reports.find(number)
+        found = running.past_reports.find(parsed.cell)
         if found is None:
-            print(report.none(running.name, number, running.past_reports.all()))
+            print(report.none(running.name, parsed.cell, running.past_reports.all()))
         else:
             self.page.show(report.bundle(report.document(found, running.name)))
 
@@ -330,8 +320,6 @@ class Commands:
         ).wait()
 
     def _checkpoint(self, parsed: Namespace) -> None:
-        if parsed.name is None:
-            raise UsageError("A checkpoint needs a name.", "%jaxcluster checkpoint NAME")
         print(cluster.current().checkpoint(parsed.name))
 
     def _restore(self, parsed: Namespace) -> None:
@@ -341,8 +329,7 @@ class Commands:
             return
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
-        mesh = arguments.axis_sizes(parsed.mesh, "%jaxcluster restore NAME")
-        print(cluster.current().restore(name, mesh=mesh))
+        print(cluster.current().restore(name, mesh=parsed.mesh or {}))
 
     def _autosave(self, parsed: Namespace) -> None:
         running, switch = cluster.current(), parsed.switch

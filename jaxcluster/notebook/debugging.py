@@ -15,24 +15,24 @@ MESSAGE_CHARS = 100
 
 
 def choose(
-    record: CellRecord | None, word: str | None, num_processes: int
+    record: CellRecord | None, rank: int | None, num_processes: int
 ) -> tuple[int, list[str]]:
     """The rank whose last error is to be looked at, and what is said of the choice.
 
     Args:
       record: the last cell that has failed, if one has.
-      word: the rank that was typed; None: the one that differs from the others.
+      rank: the one that was typed; None: the one that differs from the others.
 
     Raises:
       UsageError: there is no such rank, or nothing to look at.
     """
-    if word is not None:
-        if not word.isdecimal() or int(word) >= num_processes:
+    if rank is not None:
+        if rank >= num_processes:
             raise UsageError(
-                f"There is no rank {word}: this cluster has {name_ranks(range(num_processes))}.",
+                f"There is no rank {rank}: this cluster has {name_ranks(range(num_processes))}.",
                 "For example: %jaxcluster debug 0",
             )
-        return int(word), []
+        return rank, []
     if record is None:
         raise UsageError(
             "No cell of this notebook has failed on the ranks.",

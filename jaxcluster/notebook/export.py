@@ -131,14 +131,12 @@ class Logs:
         self.last = Log()
 
 
-def write(name: str | None, log: Log, *, force: bool = False) -> list[str]:
+def write(name: str, log: Log, *, force: bool = False) -> list[str]:
     """Write the script, and return what is to be said of it, a line each.
 
     Raises:
       UsageError: there is nothing to write, or a file already is where it would be.
     """
-    if name is None:
-        raise UsageError("An export needs the name of a script.", EXAMPLE)
     path = Path(name).expanduser()
     if path.suffix != ".py":
         raise UsageError(f"{name} is not the name of a script, which ends in .py.", EXAMPLE)
@@ -236,7 +234,7 @@ def describe(name: str, value: object) -> str:
 
 def _python(cell: Cell, world: World, comments: list[str]) -> str:
     """A cell as Python; what becomes a comment is added to ``comments``."""
-    ranks = arguments.spmd_parser().read(cell.options).ranks
+    ranks = arguments.Parser("%%spmd").read(cell.options).ranks
     body, above = cell.body.lstrip("\n"), ""
     while body.startswith("%%"):
         line, _, rest = body.partition("\n")

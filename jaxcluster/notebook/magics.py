@@ -121,9 +121,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def push(self, line: str) -> None:
         """%push NAME...: bind notebook variables on every rank."""
-        names = arguments.Parser("%push", "%push a b").read(line.replace(",", " ")).names
-        if not names:
-            raise UsageError("%push needs the name of a variable.", "For example: %push a b")
+        names = arguments.Parser("%push").read(line.replace(",", " ")).names
         transfer.check_names(names)
         missing = [n for n in names if n not in self.page.shell.user_ns]
         if missing:
@@ -141,9 +139,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def pull(self, line: str) -> None:
         """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
-        parsed = arguments.Parser("%pull", "%pull x --as y").read(line.replace(",", " "))
-        if not parsed.names:
-            raise UsageError("%pull needs the name of a variable.", "For example: %pull x")
+        parsed = arguments.Parser("%pull").read(line.replace(",", " "))
         if parsed.new_name is not None and len(parsed.names) > 1:
             raise UsageError("--as takes one variable, and you named several.", "%pull x --as y")
         transfer.check_names([*parsed.names, *filter(None, [parsed.new_name])])
@@ -156,7 +152,7 @@ class JaxClusterMagics(Magics):
 
 # What %%spmd? shows, and Shift-Tab.
 JaxClusterMagics.jaxcluster.__doc__ = list_commands()
-JaxClusterMagics.spmd.__doc__ = arguments.spmd_parser().format_help()
+JaxClusterMagics.spmd.__doc__ = arguments.Parser("%%spmd").format_help()
 JaxClusterMagics.push.__doc__ = arguments.Parser("%push").format_help()
 JaxClusterMagics.pull.__doc__ = arguments.Parser("%pull").format_help()
 JaxClusterMagics.shards.__doc__ = arguments.Parser("%shards").format_help()

@@ -5,18 +5,30 @@ The parser, ``--help`` and the list of commands are made from this table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxcluster.options.table import Option
-from jaxcluster.options.value_types import COUNT, SECONDS, SWITCH, TEXT, Kind
+from jaxcluster.options.value_types import CELL, COUNT, MESH, NUMBER, SECONDS, SWITCH, TEXT, Kind
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a command does (``about``, whose first sentence stands in the list), and takes."""
+    """A command of ours, or a magic.
+
+    Attributes:
+      about: what it does; the first sentence stands in the list.
+      takes: its own options and words.
+      example: what a message shows behind it; its words if there is none.
+      takes_start: whether it takes a start's options too.
+      refuses: those that it doesn't take.
+    """
 
     about: str
     takes: tuple[Option, ...] = ()
+    example: str = ""
+    takes_start: bool = False
+    refuses: tuple[str, ...] = ()
 
 
 def _own(
@@ -37,7 +49,8 @@ def _own(
         is_needed=is_needed)  # fmt: skip
 
 
-_MESH = ("the sizes of the meshes' axes, if several could take the change", "data=8,model=2")
+_MESH = ("--mesh", "the sizes of the meshes' axes, if several could take the change",
+    "data=8,model=2", MESH, "AXIS=SIZE,...")  # fmt: skip
 
 COMMANDS = {
     "start": Command(
@@ -45,7 +58,7 @@ COMMANDS = {
         "one rank each, on this machine or on others. Run again, with the same options, it leaves "
         "the cluster as it is. `start --help ssh` shows what a launcher takes, `start --help all` "
         "every option.",
-    ),
+        example="-n 4 --devices-per-process 2", takes_start=True),
     "stop": Command("End all processes of the cluster, and all that they hold.", (
         _own("name", "the cluster (default: this notebook's)", "main-2"),
         _own("--all", "every cluster that this notebook is connected to", argument="everything"),
@@ -55,7 +68,7 @@ COMMANDS = {
         _own("--clean", "keep no variables"),
         _own("--num-processes", "another number of ranks, or without lost hosts", "8", COUNT, "N",
             short="-n"),
-        _own("--mesh", *_MESH, metavar="AXIS=SIZE,...", start="-n 8"),
+        _own(*_MESH, start="-n 8"),
     )),
     "interrupt": Command("Stop the cell that runs, on every rank."),
     "status": Command("What every rank does now, with its host, process and devices.", (
@@ -72,7 +85,7 @@ COMMANDS = {
         "already is shown from its beginning.",
         (_own("name", "the cluster (default: the only one that runs)", "main"),)),
     "logs": Command("What the processes wrote outside of cells.", (
-        _own("rank", "which rank (default: all)", "2"),)),
+        _own("rank", "which rank (default: all)", "2", NUMBER),)),
     "outputs": Command(
         "What each rank printed in the last cell. If this notebook has run none, it is the last "
         "cell of any notebook.", (
@@ -81,17 +94,17 @@ COMMANDS = {
         _own("--follow", "from the cell's beginning to its end, as it comes; the stop button ends "
             "only that"),
         _own("--history", "the last cells of all notebooks (20): how each has ended, how long it "
-            "took, who ran it", "100", metavar="[COUNT]"),
+            "took, who ran it", "100", NUMBER, "[COUNT]"),
     )),
     "report": Command(
         "How a cell went wrong: what happened, on which ranks, what was done about it, the cell, "
         "and the last launches. The last 8 reports are kept until the cluster ends.",
-        (_own("cell", "the cell's number (default: the last one that went wrong)", "7"),)),
+        (_own("cell", "the cell's number (default: the last one that went wrong)", "7", CELL),)),
     "checkpoint": Command("Save the ranks' variables to disk.", (
         _own("name", "its name", "before-tuning", is_needed=True),)),
     "restore": Command("Bring back what a checkpoint, or autosave, has saved.", (
         _own("name", "the checkpoint's name", "before-tuning"),
-        _own("--mesh", *_MESH, metavar="AXIS=SIZE,...", start="before-tuning"),
+        _own(*_MESH, start="before-tuning"),
         _own("--last", "the end of the last cell that ended well, by autosave"),
     )),
     "autosave": Command(
@@ -99,7 +112,7 @@ COMMANDS = {
         "own from there, and restore --last brings back those of all ranks.",
         (_own("switch", "on or off; without one, what is saved is shown", "on"),)),
     "debug": Command("Look at a rank's last error in the debugger, while the other ranks wait.", (
-        _own("rank", "which rank (default: the one that differs)", "2"),)),
+        _own("rank", "which rank (default: the one that differs)", "2", NUMBER),)),
     "export": Command(
         "Write this notebook's %%spmd cells as a script. They stand in the order in which they "
         "ran, for srun, mpiexec, jaxcluster run and TPU hosts. Magics become Python or comments; "
@@ -110,7 +123,8 @@ COMMANDS = {
     "panel": Command(
         "Show JupyterLab's sidebar in the cell's output. It is for VS Code, Colab, and other pages "
         "that draw ipywidgets."),
-    "doctor": Command("Check this machine, or hosts, and say what to fix."),
+    "doctor": Command("Check this machine, or hosts, and say what to fix.",
+        example="--launcher ssh --hosts h1,h2", takes_start=True, refuses=("detach", "dry_run")),
     "auto": Command("Make every following cell an %%spmd cell, or stop doing so.", (
         _own("switch", "on or off; without one, the current setting is shown", "on"),)),
 }  # fmt: skip
@@ -126,7 +140,7 @@ OTHERS = {
             start="-n 4"),
         _own("--logs", "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in "
             "/tmp)", "out", metavar="FOLDER", start="-n 4"),
-    )),
+        ), example="-n 4 train.py --steps 100", takes_start=True, refuses=("detach",)),
     "mcp": Command(
         "Serve an assistant in your editor, by the Model Context Protocol on standard input. It "
         "sees your clusters on this machine.",
@@ -146,19 +160,20 @@ OTHERS = {
             argument="background"),
         _own("--profile", "run it under JAX's profiler on each rank, whose files go to "
             "FOLDER/rank-N (default: a new folder)", "before", metavar="[FOLDER]"),
-    )),
+        ), example="--ranks 0,2-3 --timeout 60"),
     "%push": Command("Bind variables of the notebook on every rank.", (
-        _own("names", "variables of the notebook", "a b", metavar="NAMES...", is_needed=True),)),
+        _own("names", "variables of the notebook", "a b", metavar="NAMES...", is_needed=True),),
+        example="a b"),
     "%pull": Command("Bind rank 0's variables in the notebook, arrays whole, as numpy.", (
         _own("names", "variables of rank 0", "x loss", metavar="NAMES...", is_needed=True),
         _own("--as", "its name in the notebook", "y", metavar="NAME", argument="new_name",
             start="x"),
-    )),
+        ), example="x --as y"),
     "%shards": Command("Who holds which part of an array or pytree.", (
         _own("name", "an array or a pytree, or a part of one", "params['w']", is_needed=True),
         _own("--check", "compare all copies, and look for NaN and Inf", start="x"),
         _own("--widget", "a view with statistics and values of single shards", start="x"),
-    )),
+        ), example="params['w'] --check"),
 }  # fmt: skip
 """The shell's own, and the magics."""
 
@@ -168,13 +183,11 @@ def command_of(prog: str) -> Command:
     return {**COMMANDS, **OTHERS}[prog.rpartition(" ")[2]]
 
 
-def list_commands() -> str:
-    """Every command of ``%jaxcluster``, with a line."""
-    lines = [
-        f"  {name:<12}{one.about.partition('. ')[0].rstrip('.')}" for name, one in COMMANDS.items()
-    ]
-    end = "%jaxcluster COMMAND --help says what it takes."
-    return "\n".join(["%jaxcluster COMMAND", *lines, "", end])
+def list_commands(prog: str = "%jaxcluster", names: Iterable[str] = COMMANDS) -> str:
+    """Every command, with a line."""
+    abouts = [(name, command_of(name).about.partition(". ")[0].rstrip(".")) for name in names]
+    lines = [f"  {name:<12}{about}" for name, about in abouts]
+    return "\n".join([f"{prog} COMMAND", *lines, "", f"{prog} COMMAND --help says what it takes."])
 
 
 # What takes the place of commands and options that early users may know. It goes after 0.1.

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
-from typing import TypedDict
 
 from jaxcluster.options.known import GROUP, OF_ALL, OURS, collect
 from jaxcluster.options.table import OPTIONS, PLATFORMS, Field, Option
 
 
-class FormField(TypedDict):
+@dataclass(frozen=True)
+class FormField:
     """An option that has a field in the form; ``options/table.py`` declares it.
 
     Attributes:
@@ -31,7 +32,8 @@ class FormField(TypedDict):
     empty: str
 
 
-class Form(TypedDict):
+@dataclass(frozen=True)
+class Form:
     """What the form of a start is made of."""
 
     launchers: list[str]
@@ -44,18 +46,17 @@ def text() -> str:
     # A site's launchers are not in the page: it is built before they are there.
     ours = collect(p for p in entry_points(group=GROUP) if p.dist and p.dist.name == OURS)
     # Each stands where the first launcher that asks for it has it.
-    rows = [*OPTIONS]
+    rows = [one for one in OPTIONS if one.field is not None]
     for name, launcher in ours.launchers.items():
         of_it = [ours.by_name[one.name] for one in launcher.options]
         rows += [one for one in of_it if name in _askers(one) and one not in rows]
-    rows += [ours.by_name[one.name] for one in OF_ALL]
-    fields = [_shown(option, option.field) for option in rows if option.field is not None]
-    form: Form = {
-        "launchers": ["auto", *ours.launchers],
-        "platforms": list(PLATFORMS),
-        "fields": fields,
-    }
-    return json.dumps(form, indent=1, ensure_ascii=False) + "\n"
+    rows += [ours.by_name[one.name] for one in OF_ALL if one.field is not None]
+    form = Form(
+        ["auto", *ours.launchers],
+        list(PLATFORMS),
+        [_shown(option, option.field) for option in rows if option.field is not None],
+    )
+    return json.dumps(asdict(form), indent=1, ensure_ascii=False) + "\n"
 
 
 def _askers(option: Option) -> tuple[str, ...]:
@@ -64,18 +65,17 @@ def _askers(option: Option) -> tuple[str, ...]:
 
 
 def _shown(option: Option, field: Field) -> FormField:
-    """An option's field: its kind is what its values are; no launchers stand for all."""
     first, *rest = option.dest.split("_")
     help = field.help or option.help[:1].upper() + option.help[1:]
-    return {
-        "key": first + "".join(part.capitalize() for part in rest),
-        "flag": option.shown,
-        "kind": option.kind.name,
-        "launchers": list(_askers(option)),
-        "label": field.label.replace("'", "’"),  # noqa: RUF001
-        "help": help.replace("'", "’"),  # noqa: RUF001
-        "empty": field.empty or "automatic",
-    }
+    return FormField(
+        key=first + "".join(part.capitalize() for part in rest),
+        flag=option.shown,
+        kind=option.kind.name,
+        launchers=list(_askers(option)),
+        label=field.label.replace("'", "’"),  # noqa: RUF001
+        help=help.replace("'", "’"),  # noqa: RUF001
+        empty=field.empty or "automatic",
+    )
 
 
 if __name__ == "__main__":

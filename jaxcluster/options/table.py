@@ -104,7 +104,7 @@ class Option:
 
     @property
     def is_repeated(self) -> bool:
-        return self.kind in REPEATED
+        return self.kind in REPEATED or (self.flag[0] != "-" and self.metavar[-3:] == "...")
 
     @property
     def example(self) -> str:

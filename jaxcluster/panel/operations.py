@@ -60,7 +60,7 @@ class Operations:
 
     def start(self, line: str) -> str:
         """``line`` is what would follow %jaxcluster start. The result is its last line."""
-        parsed = arguments.start_parser("%jaxcluster start").read(line)
+        parsed = arguments.Parser("%jaxcluster start").read(line)
         with self._alone():
             spec = cluster.make_spec(**arguments.start_options(parsed))
             return cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec)

@@ -10,12 +10,13 @@ That is why ``--dry-run`` can print a plan without starting a process.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxcluster.errors import PlanError
 from jaxcluster.options.table import check_platform
-from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, UNIX, check_spec, is_loopback
+from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, UNIX, is_loopback
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_table, plural, shown_value
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
@@ -127,7 +128,7 @@ def plan_ranks(
     gathered their facts with ``spec.env`` applied, so a CUDA_VISIBLE_DEVICES given there counts.
 
     Args:
-      spec: what the user asked for.
+      spec: what the user asked for; ``check_spec`` has nothing against it.
       facts: one per rank, in any order.
       coordinator_address: ``host:port`` that was reserved for the coordination service.
       coordinator_bind_address: what the service listens on; ``None`` leaves it to JAX (``[::]``).
@@ -135,9 +136,7 @@ def plan_ranks(
 
     Raises:
       PlanError: the ranks can't be laid out on the devices that the facts name.
-      UsageError: an argument in ``spec`` makes no sense for this number of processes.
     """
-    check_spec(spec)
     ranked = _by_rank(spec, facts)
     notes: list[str] = []
     if spec.platform in GPU_PLATFORMS:
@@ -220,19 +219,14 @@ def describe_plan(plan: RankPlan) -> str:
 
 def _by_rank(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[EngineFacts]:
     """The facts ordered by rank, which are exactly 0 .. num_processes - 1."""
-    ranks = sorted(fact.rank for fact in facts)
-    expected = range(spec.num_processes)
-    if ranks == list(expected):
+    ranks, expected = Counter(fact.rank for fact in facts), Counter(range(spec.num_processes))
+    if ranks == expected:
         return sorted(facts, key=lambda fact: fact.rank)
-    faults = {
-        "missing": [rank for rank in expected if rank not in ranks],
-        "given twice": sorted({rank for rank in ranks if ranks.count(rank) > 1}),
-        "not expected": sorted({rank for rank in ranks if rank not in expected}),
-    }
-    text = "; ".join(f"{name_ranks(found)} {fault}" for fault, found in faults.items() if found)
-    processes = plural(spec.num_processes, "process", "processes")
+    faults = {"missing": expected - ranks, "given twice, or not expected": ranks - expected}
+    told = "; ".join(f"{name_ranks(found)} {fault}" for fault, found in faults.items() if found)
     raise PlanError(
-        f"{processes} need a report of each rank from 0 to {spec.num_processes - 1}: {text}.",
+        f"{plural(spec.num_processes, 'process', 'processes')} need a report of each rank from 0 "
+        f"to {spec.num_processes - 1}: {told}.",
         "Try: %jaxcluster logs",
     )
 

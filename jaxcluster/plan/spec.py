@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.options.table import check_platform
@@ -36,61 +37,60 @@ ASSIGNED_ENV: Mapping[str, str] = {
 }
 
 
-def check_lists(count: int, n: int) -> None:
-    """Refuse device lists for another number of ranks than there are.
-
-    Raises:
-      UsageError: they differ.
-    """
-    if count != n:
-        raise UsageError(
-            f"local_device_ids has {plural(count, 'list')} for {plural(n, 'rank')}: "
-            "give one list per rank.",
-            f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
-        )
-
-
 def check_spec(spec: ClusterSpec) -> None:
-    """Refuse what makes no sense, whatever the devices.
+    """Refuse what makes no sense, or would be ignored in silence, whatever the devices.
 
     Raises:
-      UsageError: an argument of ``spec`` is out of its range.
+      UsageError: naming the argument of ``spec``, with what to type.
     """
     check_platform(spec.platform)
-    n = spec.num_processes
-    if spec.devices_per_process == ALL and spec.platform == "cpu":
+    n, ids, on_cpu = spec.num_processes, spec.local_device_ids, spec.platform == "cpu"
+    start = f"Try: %jaxcluster start -n {n}"
+    if spec.devices_per_process == ALL and on_cpu:
         raise UsageError(
             "--devices-per-process all is for GPUs and TPU chips; on CPU a process has as many "
             "devices as you say.",
-            f"Try: %jaxcluster start -n {n} --devices-per-process 4",
+            f"{start} --devices-per-process 4",
         )
-    if spec.local_device_ids is not None:
-        check_lists(len(spec.local_device_ids), n)
+    if ids is not None and len(ids) != n:
+        raise UsageError(
+            f"local_device_ids has {plural(len(ids), 'list')} for {plural(n, 'rank')}: "
+            "give one list per rank.",
+            f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
+        )
+    mine = list(range(spec.devices_per_process or 1))
+    if ids is not None and on_cpu and any(one != mine for one in ids):
+        own = "device 0" if len(mine) == 1 else f"devices 0 to {mine[-1]}"
+        raise UsageError(
+            "local_device_ids chooses among GPUs or TPU chips; on CPU each process has devices "
+            f"of its own, here {own}.",
+            f"{start} --devices-per-process 4   or   --platform cuda",
+        )
     for name in ("coordinator_address", "coordinator_bind_address"):
         if (address := getattr(spec, name)) is not None and (why := _wrong_address(address)):
             raise UsageError(
                 f"{name} is {address!r}, {why}: write host:port or {UNIX}/PATH.",
-                f"Try: %jaxcluster start -n {n} --{name.replace('_', '-')} 127.0.0.1:41234",
+                f"{start} --{name.replace('_', '-')} 127.0.0.1:41234",
             )
-
-
-def check_wishes(spec: ClusterSpec) -> None:
-    """Refuse what would be ignored in silence.
-
-    Raises:
-      UsageError: the environment or the devices asked for are jaxcluster's or the platform's to
-        choose.
-    """
-    n = spec.num_processes
-    _check_env(spec)
-    if spec.platform == "cpu" and spec.local_device_ids is not None:
-        mine = list(range(spec.devices_per_process or 1))
-        if any(ids != mine for ids in spec.local_device_ids):
+    given: Mapping[Any, Any] = spec.env  # from Python
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
             raise UsageError(
-                "local_device_ids chooses among GPUs or TPU chips; on CPU each process has devices "
-                f"of its own, here {_assigned(mine)}.",
-                f"Try: %jaxcluster start -n {n} --devices-per-process 4   or   --platform cuda",
+                f"env has {name!r}: {value!r}, which is not an environment variable.",
+                f"{start} --env NAME=VALUE",
             )
+        if "\0" in name + value:
+            raise UsageError(f"env has a null character in {name!r}.", "Leave it out.")
+        if (option := ASSIGNED_ENV.get(name)) is not None:
+            raise UsageError(
+                f"{name} is assigned by jaxcluster, so --env {name}={value} would do nothing.",
+                f"{start} {option} {value}" if option else "Leave it out.",
+            )
+    if (wanted := platform_in(spec.env)) not in (None, spec.platform):
+        raise UsageError(
+            f"--env asks for the platform {wanted!r}, and --platform for {spec.platform!r}.",
+            f"{start} --platform {spec.platform}",
+        )
 
 
 def check_reach(spec: ClusterSpec, first: str, others: Sequence[str]) -> None:
@@ -113,39 +113,12 @@ def check_reach(spec: ClusterSpec, first: str, others: Sequence[str]) -> None:
             )
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
 def platform_in(env: Mapping[str, str]) -> str | None:
     """The platform that JAX_PLATFORMS asks for, the first where it names several; None if none."""
     for name in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
         if first := env.get(name, "").split(",")[0].strip():
             return {"gpu": "cuda"}.get(first, first)
     return None
-
-
-def _check_env(spec: ClusterSpec) -> None:
-    n = spec.num_processes
-    for name, value in spec.env.items():
-        if not _is_text(name) or not _is_text(value) or "=" in name or not name:
-            raise UsageError(
-                f"env has {name!r}: {value!r}, which is not an environment variable.",
-                f"Try: %jaxcluster start -n {n} --env NAME=VALUE",
-            )
-        if "\0" in name + value:
-            raise UsageError(f"env has a null character in {name!r}.", "Leave it out.")
-        if (option := ASSIGNED_ENV.get(name)) is not None:
-            raise UsageError(
-                f"{name} is assigned by jaxcluster, so --env {name}={value} would do nothing.",
-                f"Try: %jaxcluster start -n {n} {option} {value}" if option else "Leave it out.",
-            )
-    wanted = platform_in(spec.env)
-    if wanted is not None and wanted != spec.platform:
-        raise UsageError(
-            f"--env asks for the platform {wanted!r}, and --platform for {spec.platform!r}.",
-            f"Try: %jaxcluster start -n {n} --platform {spec.platform}",
-        )
 
 
 def _wrong_address(address: str) -> str:
@@ -183,7 +156,3 @@ def check_seconds(what: str, seconds: object, example: str) -> None:
     if not is_seconds(seconds):
         shown = f"{seconds:g}" if isinstance(seconds, float) else repr(seconds)
         raise UsageError(f"{what} must be more than 0 seconds, not {shown}.", f"Try: {example}")
-
-
-def _assigned(ids: Sequence[int]) -> str:
-    return "device 0" if len(ids) == 1 else f"devices 0 to {len(ids) - 1}"

@@ -23,7 +23,7 @@ import numpy as np
 import optax
 import orbax.checkpoint as ocp
 from flax import nnx
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxcluster
@@ -136,7 +136,7 @@ def main(fault: str, at: int, steps: int, folder: str) -> None:
     sys.stderr = Stamped(rank)  # type: ignore[assignment]
     if fault != "unchecked":
         assert jaxcluster.agree()
-    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = Mesh(np.array(jax.devices()), ("data",))  # make_mesh refuses CPUs of several hosts
     rows = NamedSharding(mesh, P("data"))
     manager = ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(max_to_keep=1))
     schedule = optax.cosine_decay_schedule(RATE, steps)

@@ -34,7 +34,7 @@ def test_the_report_stays_after_new_processes_and_for_other_notebooks(
     notebook.ok(SETUP)
     cell = notebook.run(KEY_ERROR)
     assert cell.ename == "CellFailed"
-    assert "not a cell's number" in notebook.run("%jaxcluster report x").error
+    assert "CELL must be a cell's number" in notebook.run("%jaxcluster report x").error
     notebook.ok("%jaxcluster restart")
     shown = notebook.ok("%jaxcluster report")
     (bundle,) = shown.bundles

@@ -81,7 +81,7 @@ def test_help_lists_the_commands(
     done = shell(word)
     assert done.returncode == 0
     for command in ("start", "list", "stop", "doctor"):
-        assert f"jaxcluster {command}" in done.stdout
+        assert f"\n  {command} " in done.stdout
     assert done.stderr == ""
 
 
@@ -94,7 +94,7 @@ def test_the_console_script_is_installed() -> None:
     ("words", "status", "message"),
     [
         (("levitate",), 2, "There is no command 'levitate'."),
-        (("start", "-n", "four"), 2, "-n must be a whole number, not 'four'"),
+        (("start", "-n", "four"), 2, "-n must be a whole number from 1 up, not 'four'"),
         (("start", "--device-per-process", "2"), 2, "did you mean --devices-per-process?"),
         (("stop", "nowhere"), 1, "NoCluster: There is no cluster 'nowhere' here"),
         (("stop",), 1, "NoCluster: "),

@@ -17,9 +17,7 @@ from jaxcluster.arguments import (
     read_doctor,
     shards_line,
     split_spmd,
-    spmd_parser,
     start_options,
-    start_parser,
     taken_from,
     without_comment,
 )
@@ -32,7 +30,7 @@ from jaxcluster.plan.spec import check_seconds
 
 
 def started(line: str) -> dict[str, Any]:
-    return start_options(start_parser("%jaxcluster start").read(line))
+    return start_options(Parser("%jaxcluster start").read(line))
 
 
 def complaint(parser: Parser, line: str) -> str:
@@ -84,11 +82,11 @@ def test_every_argument_of_initialize_can_be_given() -> None:
     ("word", "value"), [("90", 90.0), ("1.5", 1.5), ("30s", 30.0), ("15m", 900.0), ("2h", 7200.0)]
 )
 def test_a_cells_times_may_have_a_unit(word: str, value: float) -> None:
-    options = spmd_parser().read(f"--timeout {word}")
+    options = Parser("%%spmd").read(f"--timeout {word}")
     assert options.timeout_s == value
     for wrong in ("m", "15x", "1m30s", "''"):
         with pytest.raises(UsageError, match="--timeout must be seconds, or a time such as 15m"):
-            spmd_parser().read(f"--timeout {wrong}")
+            Parser("%%spmd").read(f"--timeout {wrong}")
 
 
 def test_environment_variables_may_hold_spaces_and_equal_signs() -> None:
@@ -126,21 +124,21 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
     ],
 )
 def test_what_start_does_not_take_says_why_with_an_example(line: str, message: str) -> None:
-    text = complaint(start_parser("%jaxcluster start"), line)
+    text = complaint(Parser("%jaxcluster start"), line)
     assert text.startswith("%jaxcluster start: ")
     assert message in text
     assert text.endswith("\nFor example: %jaxcluster start -n 4 --devices-per-process 2")
 
 
 def test_abbreviations_are_not_guessed() -> None:
-    assert "there is no --dev" in complaint(start_parser("%jaxcluster start"), "--dev 2")
+    assert "there is no --dev" in complaint(Parser("%jaxcluster start"), "--dev 2")
 
 
 # --------------------------------------------------------------------------- spmd
 
 
 def test_a_cell_without_options_runs_everywhere_and_shows_one() -> None:
-    parsed = spmd_parser().read("")
+    parsed = Parser("%%spmd").read("")
     assert parsed.ranks is None
     assert not parsed.all_ranks
     assert parsed.out is None
@@ -149,7 +147,7 @@ def test_a_cell_without_options_runs_everywhere_and_shows_one() -> None:
 
 
 def test_a_cell_with_all_options() -> None:
-    parsed = spmd_parser().read("--ranks 0,2-3 --all --out h --timeout 1.5 --async")
+    parsed = Parser("%%spmd").read("--ranks 0,2-3 --all --out h --timeout 1.5 --async")
     assert parsed.ranks == "0,2-3"
     assert parsed.all_ranks is True
     assert parsed.out == "h"
@@ -166,7 +164,7 @@ def test_a_cell_with_all_options() -> None:
     ],
 )
 def test_what_a_cell_does_not_take_says_why(line: str, message: str) -> None:
-    text = complaint(spmd_parser(), line)
+    text = complaint(Parser("%%spmd"), line)
     assert message in text
     assert "For example: %%spmd --ranks" in text
 
@@ -220,7 +218,7 @@ def test_a_comment_may_stand_behind_a_magic(line: str, kept: str) -> None:
 
 def test_a_comment_is_no_word_of_a_command() -> None:
     assert started("-n 4  # don't")["num_processes"] == 4
-    assert spmd_parser().read("--all # every rank").all_ranks
+    assert Parser("%%spmd").read("--all # every rank").all_ranks
     assert shards_line("x --check  # of x") == ("x", {"--check"})
 
 
@@ -228,12 +226,29 @@ def test_a_comment_is_no_word_of_a_command() -> None:
 
 
 def test_a_command_takes_its_arguments() -> None:
-    assert Parser("%jaxcluster logs").read("2").rank == "2"
+    assert Parser("%jaxcluster logs").read("2").rank == 2
     assert Parser("%jaxcluster logs").read("").rank is None
     parsed = Parser("%jaxcluster status").read("--mesh")
     assert (parsed.mesh, parsed.stacks) == ("", None)
     assert Parser("%jaxcluster restart").read("--num-processes 8").num_processes == 8
-    assert Parser("%pull", "").read("a b --as c").names == ["a", "b"]
+    assert Parser("%pull").read("a b --as c").names == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("logs two", "RANK must be a number, such as 2, not 'two'."),
+        ("report x", "CELL must be a cell's number, such as 7, not 'x'."),
+        ("outputs --history -1", "--history must be a number, such as 2, not '-1'."),
+        ("restart -n 8 --mesh data", "--mesh must be sizes of axes, such as data=8,model=2, not"),
+        ("restart -n 8 --mesh a=0", "--mesh must be sizes of axes, such as data=8,model=2, not"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(line: str, told: str) -> None:
+    command, _, rest = line.partition(" ")
+    assert told in complaint(Parser(f"%jaxcluster {command}"), rest)
+    assert Parser("%jaxcluster report").read("[7]").cell == 7
+    assert Parser("%jaxcluster restore").read("x --mesh a=4,b=2").mesh == {"a": 4, "b": 2}
 
 
 def test_a_word_too_many_says_what_there_is() -> None:
@@ -253,7 +268,7 @@ def test_what_a_command_takes_is_named() -> None:
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
 def test_every_command_says_what_it_takes(word: str) -> None:
-    for parser in (start_parser("%jaxcluster start"), spmd_parser(), Parser("%push")):
+    for parser in (Parser("%jaxcluster start"), Parser("%%spmd"), Parser("%push")):
         with pytest.raises(Help) as caught:
             parser.read(f"--nonsense {word}")
         assert str(caught.value).startswith(f"usage: {parser.prog}")
@@ -310,7 +325,7 @@ def test_the_examples_of_a_start_can_be_typed(
     (tmp_path / "project").mkdir()
     for example in examples(help_of(magics, "start")).values():
         line = example.removeprefix("%jaxcluster start ")
-        parsed = start_parser("%jaxcluster start").read(line)
+        parsed = Parser("%jaxcluster start").read(line)
         launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
 
 
@@ -329,13 +344,13 @@ def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> No
         for option in examples(text):
             assert option in text.partition("\n")[0] or text.partition("\n")[0].endswith(" ...")
     for example in examples(magics.spmd.__doc__ or "").values():
-        spmd_parser().read(example.removeprefix("%%spmd"))
+        Parser("%%spmd").read(example.removeprefix("%%spmd"))
     assert all(f"\n  {command} " in str(magics.jaxcluster.__doc__) for command in COMMANDS)
 
 
 def test_each_option_of_a_start_is_explained() -> None:
     with pytest.raises(Help) as caught:
-        start_parser("jaxcluster start").read(["--help", "all"])
+        Parser("jaxcluster start").read(["--help", "all"])
     for option in ("-n", "--devices-per-process", "--env", "--detach", "--coordinator-address"):
         assert option in str(caught.value)
     assert "unix:/PATH" in str(caught.value)
@@ -343,7 +358,7 @@ def test_each_option_of_a_start_is_explained() -> None:
 
 def listed(topic: str) -> set[str]:
     """The options of a start's help."""
-    told = start_parser("%jaxcluster start").format_help(topic)
+    told = Parser("%jaxcluster start").format_help(topic)
     return {line.split()[0] for line in told.splitlines() if re.match(r"  \S", line)}
 
 
@@ -395,9 +410,9 @@ def test_the_folder_of_a_lines_profile_stands_behind_a_sign(
     line: str, folder: str | None, source: str
 ) -> None:
     typed, found = split_spmd(line)
-    assert (spmd_parser().read(typed).profile, found) == (folder, source)
+    assert (Parser("%%spmd").read(typed).profile, found) == (folder, source)
 
 
 @pytest.mark.parametrize(("line", "folder"), [("--profile", ""), ("--profile before", "before")])
 def test_a_cells_profile_may_have_a_folder(line: str, folder: str) -> None:
-    assert spmd_parser().read(f"{line} --all").profile == folder
+    assert Parser("%%spmd").read(f"{line} --all").profile == folder

@@ -52,10 +52,9 @@ def test_a_rank_that_was_only_interrupted_is_not_the_one_that_differs() -> None:
 
 
 def test_any_rank_can_be_named_and_others_are_refused() -> None:
-    assert choose(None, "3", 4) == (3, [])
-    for word in ("4", "x", "-1"):
-        with pytest.raises(UsageError, match=f"no rank {word}"):
-            choose(None, word, 4)
+    assert choose(None, 3, 4) == (3, [])
+    with pytest.raises(UsageError, match="no rank 4"):
+        choose(None, 4, 4)
     with pytest.raises(UsageError, match="has failed"):
         choose(None, None, 4)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import inspect
-import itertools
 import re
 import shlex
 import types
@@ -91,7 +90,6 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(doctor, "look_before", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", list)
     monkeypatch.setattr(export, "write", reached)
-    monkeypatch.setattr(mcp, "check_sdk", lambda: None)
     monkeypatch.setattr(
         mcp, "server", types.SimpleNamespace(serve=lambda allow_run: None), raising=False
     )
@@ -186,13 +184,6 @@ def test_each_example_of_help_is_taken(command: str, typed: Callable[[str], None
 def test_each_launchers_own_example_is_taken(typed: Callable[[str], None]) -> None:
     for example in known().examples.values():
         typed(example)
-
-
-def test_each_line_of_the_shells_own_help_is_taken(typed: Callable[[str], None]) -> None:
-    found = re.findall(r"^(jaxcluster .*?)(?:  .*)?$", cli.HELP, re.M)
-    assert len(found) >= len(cli.COMMANDS)
-    for line in itertools.chain.from_iterable(map(spelled_out, found)):
-        typed(line)
 
 
 # --------------------------------------------------------------------------- pages

@@ -299,13 +299,12 @@ def test_nothing_is_written_over(log: export.Log, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        (None, "needs the name of a script"),
         ("train", "ends in .py"),
         ("nowhere/train.py", "can't be written: No such file"),
     ],
 )
 def test_bad_names_are_told(
-    name: str | None, told: str, log: export.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, told: str, log: export.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=told):

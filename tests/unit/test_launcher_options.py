@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.arguments import start_parser, taken_from
+from jaxcluster.arguments import Parser, taken_from
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.factory import launcher_of
@@ -23,7 +23,7 @@ from jaxcluster.options.known import known
 
 
 def started(line: str) -> tuple[Launcher | None, str]:
-    parsed = start_parser("%jaxcluster start").read(line)
+    parsed = Parser("%jaxcluster start").read(line)
     return launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
 
 
@@ -187,7 +187,7 @@ CHOSEN = {
 
 def test_each_line_of_the_form_is_known_here() -> None:
     assert [example["line"] for example in FORM] == ["-n 4 --launcher auto", *CHOSEN]
-    assert start_parser("%jaxcluster start").read(FORM[0]["line"]).launcher == "auto"
+    assert Parser("%jaxcluster start").read(FORM[0]["line"]).launcher == "auto"
 
 
 @pytest.mark.parametrize("example", FORM[1:], ids=lambda example: example["line"])

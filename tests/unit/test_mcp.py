@@ -20,7 +20,7 @@ def test_without_the_sdk_it_says_what_to_install(
     assert cli.main(["mcp"]) == 2
     said = capsys.readouterr().err
     assert "which is not installed" in said
-    assert "pip install 'jaxcluster[mcp]'" in said
+    assert "pip install -U 'jaxcluster[mcp]'" in said
 
 
 def test_an_older_sdk_is_named(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.arguments import start_options, start_parser, taken_from
+from jaxcluster.arguments import Parser, start_options, taken_from
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.options import form
@@ -40,7 +40,7 @@ def test_what_every_start_takes_is_a_field_of_its_spec() -> None:
 def test_each_launcher_has_a_line_that_it_takes(kind: str) -> None:
     assert kind in [name.partition(":")[0] for name in known().names]
     line = known().launchers[kind].start if kind in known().launchers else LOCAL_START
-    parsed = start_parser("%jaxcluster start").read(line)
+    parsed = Parser("%jaxcluster start").read(line)
     known().check(parsed.launcher or "local", taken_from(parsed))
 
 
@@ -60,7 +60,7 @@ def test_each_option_reaches_each_launcher_that_knows_it(
     (tmp_path / "hosts").write_text("h7 slots=2\n")
 
     def made(line: str) -> Any:
-        parsed = start_parser("%jaxcluster start").read(line)
+        parsed = Parser("%jaxcluster start").read(line)
         return launcher_of(parsed.launcher, taken_from(parsed))[0]
 
     own = (
@@ -101,7 +101,7 @@ def test_a_number_that_is_none_is_refused_with_a_line_to_type(name: str, value: 
         known().by_name[name].check(value)
     assert str(caught.value).startswith(f"{known().by_name[name].shown} must be ")
     line = caught.value.hint.removeprefix("For example: %jaxcluster start ")
-    assert start_options(start_parser("%jaxcluster start").read(line))[name] is not None
+    assert start_options(Parser("%jaxcluster start").read(line))[name] is not None
 
 
 # --------------------------------------------------------------------------- the pages

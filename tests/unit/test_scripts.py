@@ -47,21 +47,21 @@ SCRIPT = wire.Script(["x/train.py"], "/home/me/x/train.py", "/home/me/x")
     ],
 )  # fmt: skip
 def test_options_end_where_the_script_begins(line: str, own: str, rest: str) -> None:
-    split = arguments.split_run(arguments.run_parser(), line.split())
+    split = arguments.split_run(arguments.Parser("jaxcluster run"), line.split())
     assert split == (own.split(), rest.split())
 
 
 def test_every_option_of_start_stands_before_a_script() -> None:
     """But for --detach, which is refused: a run has an end."""
-    start = {*arguments.start_parser("jaxcluster start").flags}
-    assert {*arguments.run_parser().flags} == start | {"--all", "--logs"}
-    assert "--detach" not in arguments.run_parser().format_help()
+    start = {*arguments.Parser("jaxcluster start").flags}
+    assert {*arguments.Parser("jaxcluster run").flags} == start | {"--all", "--logs"}
+    assert "--detach" not in arguments.Parser("jaxcluster run").format_help()
 
 
 def test_help_has_an_example_of_each_option_with_a_script() -> None:
-    told = arguments.run_parser().format_help()
+    told = arguments.Parser("jaxcluster run").format_help()
     assert "jaxcluster run -n 4 --logs out train.py" in told
-    assert "%" not in told + arguments.start_parser("jaxcluster start").format_help()
+    assert "%" not in told + arguments.Parser("jaxcluster start").format_help()
     assert "jaxcluster run --launcher ssh --hosts h1:2,user@h2:2 train.py" in told
 
 

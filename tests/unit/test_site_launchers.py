@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sitelauncher
 
-from jaxcluster.arguments import start_parser, taken_from
+from jaxcluster.arguments import Parser, taken_from
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
@@ -34,7 +34,7 @@ class Site:
         known.known.cache_clear()
 
     def started(self, line: str) -> object:
-        parsed = start_parser("%jaxcluster start").read(line)
+        parsed = Parser("%jaxcluster start").read(line)
         return launcher_of(parsed.launcher, taken_from(parsed), parsed.num_processes)[0]
 
     def refused(self, line: str) -> str:
@@ -79,7 +79,7 @@ def test_a_site_s_launcher_is_one_file_of_forty_lines(rack: Site) -> None:
 
 
 def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
-    told = start_parser("%jaxcluster start").format_help("rack")
+    told = Parser("%jaxcluster start").format_help("rack")
     assert "--rack NAME" in told and "which rack (rack)" in told
     assert "%jaxcluster start --launcher rack --rack a --machines 2" in told
     assert rack.refused("--launcher rack --rack ''").startswith("--rack has no value.")

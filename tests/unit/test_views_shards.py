@@ -210,7 +210,7 @@ def test_options_of_the_magic_do_not_touch_the_name() -> None:
     assert arguments.shards_line("--widget x") == ("x", {"--widget"})
     with pytest.raises(UsageError, match="there is no --wdget"):
         arguments.shards_line("x --wdget")
-    with pytest.raises(UsageError, match="needs the name"):
+    with pytest.raises(UsageError, match="NAME is missing"):
         arguments.shards_line("--check")
 
 

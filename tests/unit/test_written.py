@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.arguments import start_options, start_parser
+from jaxcluster.arguments import Parser, start_options
 from jaxcluster.cluster import dry_run, make_spec
 from jaxcluster.options.known import known
 from jaxcluster.plan.repeated_start import differences
 
 
 def started(line: str) -> dict[str, Any]:
-    given = start_options(start_parser("%jaxcluster start").read(line))
+    given = start_options(Parser("%jaxcluster start").read(line))
     return {name: value for name, value in given.items() if value is not None}
 
 
