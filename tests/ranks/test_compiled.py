@@ -115,7 +115,7 @@ def test_ranks_that_compile_and_ranks_that_load_agree_on_programs(
     ranks.restart()
     ranks.run(
         COUNT + "if r:\n"
-        "    from jaxcluster.engine.compiled import CompiledFolder\n"
+        "    from jaxcluster.engine.private.compilations import CompiledFolder\n"
         "    CompiledFolder.read = lambda self, key: None"
     )
     assert said(ranks, USE) == right

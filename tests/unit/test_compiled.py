@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.engine import compiled
-from jaxcluster.engine.compiled import CompiledFolder
+from jaxcluster.engine.private import compilations
+from jaxcluster.engine.private.compilations import CompiledFolder
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_writer_that_fails_leaves_nothing(folder: CompiledFolder) -> None:
 
 def test_what_a_dead_writer_has_begun_does_not_stay(folder: CompiledFolder) -> None:
     keep(folder, "a")
-    for name, age_s in ("b.part", 2 * compiled.DEAD_S), ("d.part", 1):
+    for name, age_s in ("b.part", 2 * compilations.DEAD_S), ("d.part", 1):
         (folder.path / name).write_bytes(b"begun")
         os.utime(folder.path / name, times=(time.time() - age_s,) * 2)
     content = keep(folder, "b")
@@ -139,6 +139,6 @@ def test_a_full_folder_is_emptied(folder: CompiledFolder, monkeypatch: pytest.Mo
     assert len(keys(folder)) == 8
     keep(folder, "last", nbytes=300)
     assert keys(folder) == {"last"}
-    monkeypatch.setattr(compiled, "memory_room", lambda path: 150 * compiled.SHARE - 320)
+    monkeypatch.setattr(compilations, "memory_room", lambda path: 150 * compilations.SHARE - 320)
     keep(folder, "share")
     assert keys(folder) == {"share"}
