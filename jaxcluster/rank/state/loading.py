@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from jaxcluster.engine.private.pytrees import register
 from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.arrays import ArraysToLoad
 from jaxcluster.rank.state.file import BadFile, StateFile
-from jaxcluster.rank.state.pickling import Fitted, TolerantUnpickler, Unpickler
+from jaxcluster.rank.state.pickling import Fitted, TolerantUnpickler, maker
 from jaxcluster.rank.state.saving import Pickled
 from jaxcluster.rank.state.settings import OUT, REGISTERED, SETTINGS, apply, changes, now
 
@@ -85,10 +86,12 @@ def load(
     def read(kind: type[Any]) -> Mapping[int, str]:
         stream = io.BytesIO(section(about["pickle"]).data)
         buffers = (section(number).data for number in about["buffers"])
-        unpickler = kind(stream, namespace, arrays.array, fitted, buffers)
+        unpickler = kind(stream, buffers=buffers)
+        unpickler.persistent_load = maker(namespace, arrays.array, fitted)
+        broken: Mapping[int, str] = getattr(unpickler, "broken", {})
         for name in about["names"]:
             value = unpickler.load()
-            if name in (SETTINGS, REGISTERED) and (unpickler.broken or is_part):
+            if name in (SETTINGS, REGISTERED) and (broken or is_part):
                 continue
             if name == SETTINGS:
                 found.settings, found.left = value, apply(value)
@@ -98,12 +101,11 @@ def load(
                         register(cls, how)
             elif only is None or name in only:
                 (found.results if name.startswith(OUT) else found.names)[name] = value
-        broken: Mapping[int, str] = unpickler.broken
         return broken
 
     try:
         try:
-            read(Unpickler)
+            read(pickle.Unpickler)
         except BadFile:
             raise
         except Exception:  # once more, to know which names it costs

@@ -134,17 +134,16 @@ class Pickler(cloudpickle.Pickler):
             if module is None or vars(module) is not names:
                 return super()._dynamic_function_reduce(func)  # of exec, with a dict of its own
             self._own[id(names)] = "globals", module.__name__
-        held = [contents(cell) for cell in func.__closure__ or ()]
+        held = [(cell, one) for cell in func.__closure__ or () for one in contents(cell)]
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS.split()}
         return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
 
 
-def _function_setstate(func: FunctionType, state: Any) -> None:
+def _function_setstate(func: Any, state: Any) -> None:
     held, attributes, slots = state
-    for cell, one in zip(func.__closure__ or (), held, strict=True):
-        for value in one:
-            cell.cell_contents = value
+    for cell, one in held:
+        cell.cell_contents = one
     vars(func).update(attributes)
     for name, value in slots.items():
         setattr(func, f"__{name}__", value)
@@ -154,11 +153,8 @@ def _reduce_jitted(function: Any) -> Any:
     if is_imported(function):
         return function.__qualname__
     added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
-    return jitted, (function._fun, info_of(function)), added, None, None, _jitted_setstate
-
-
-def _jitted_setstate(function: Any, attributes: Any) -> None:
-    vars(function).update(attributes)
+    made = jitted, (function._fun, info_of(function))
+    return *made, ((), added, {}), None, None, _function_setstate
 
 
 def _reduce_bare(function: Any) -> Any:
@@ -214,48 +210,23 @@ CHANGES += [pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS]
 _Python: Any = pickle._Unpickler
 
 
-class _Making:
-    """Makes the values again, in a namespace.
+def maker(
+    namespace: dict[str, Any], array: Callable[[Any, Any], Any], fitted: Fitted
+) -> Callable[[Any], Any]:
+    """What makes a value of a namespace by what stands for it in a pickle.
 
     Args:
       array: makes an array by what stands for it and its sharding.
       fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
-      buffers: those that do not lie in the pickle.
-
-    Attributes:
-      broken: by their ids the objects that could not be made, or not to the end, and why.
     """
-
-    def __init__(
-        self,
-        file: io.BytesIO,
-        namespace: dict[str, Any],
-        array: Callable[[Any, Any], Any],
-        fitted: Fitted,
-        buffers: Iterable[Any],
-    ) -> None:
-        super().__init__(file, buffers=buffers)  # type: ignore[call-arg]
-        self.broken, self._kept = dict[int, str](), list[Any]()
-        self._makers: dict[str, Callable[..., Any]] = {
-            "array": array,
-            "device": _device,
-            "mesh": functools.partial(_mesh, fitted),
-            "globals": lambda name: vars(importlib.import_module(name)),
-            "own": own_objects(namespace).__getitem__,
-        }
-
-    def persistent_load(self, pid: Any) -> Any:
-        kind, *about = pid
-        return self._makers[kind](*about)
-
-    def note(self, broken: Any, told: str) -> None:
-        """An object is broken, whose id stays its own."""
-        self._kept.append(broken)
-        self.broken[id(broken)] = told
-
-
-class Unpickler(_Making, pickle.Unpickler):
-    """The quick one, which ends at the first error."""
+    makers: dict[str, Callable[..., Any]] = {
+        "array": array,
+        "device": _device,
+        "mesh": functools.partial(_mesh, fitted),
+        "globals": lambda name: vars(importlib.import_module(name)),
+        "own": own_objects(namespace).__getitem__,
+    }
+    return lambda known: makers[known[0]](*known[1:])
 
 
 def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[Any], None]:
@@ -281,14 +252,27 @@ def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[A
     return guarded
 
 
-class TolerantUnpickler(_Making, _Python):
-    """The one in Python, which goes on after an error."""
+class TolerantUnpickler(_Python):
+    """The one in Python, which goes on after an error.
+
+    Attributes:
+      broken: by their ids the objects that could not be made, or not to the end, and why.
+    """
 
     dispatch: ClassVar[Any] = (
         _Python.dispatch
         | {op[0]: _guarded(op, taken, is_made=True) for op, taken in MAKES.items()}
         | {op[0]: _guarded(op) for op in CHANGES}
     )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.broken, self._kept = dict[int, str](), list[Any]()
+
+    def note(self, broken: Any, told: str) -> None:
+        """An object is broken, whose id stays its own."""
+        self._kept.append(broken)
+        self.broken[id(broken)] = told
 
 
 # ---------------------------------------------------------------------- what stays where it is
