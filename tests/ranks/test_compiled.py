@@ -153,15 +153,6 @@ def test_programs_that_call_python_are_compiled_again(ranks: jaxcluster.Cluster)
 
 
 @HERE
-def test_what_is_not_whole_is_compiled(ranks: jaxcluster.Cluster, folder: Path) -> None:
-    right = said(ranks, USE)
-    for path in folder.iterdir():
-        os.truncate(path, path.stat().st_size // 2)
-    ranks.restart()
-    assert said(ranks, USE) == right
-
-
-@HERE
 def test_it_is_switched_off_as_jaxs_own_cache_is(ranks: jaxcluster.Cluster, folder: Path) -> None:
     ranks.run("jax.config.update('jax_enable_compilation_cache', False)")
     before = set(folder.iterdir()) if folder.exists() else set()
