@@ -43,6 +43,7 @@ class Pickler(cloudpickle.Pickler):
     """Pickles values of a namespace.
 
     Args:
+      names: the values by their names; others are in the namespace.
       array_id: gives what stands for a ``jax.Array``, beside its sharding.
       take: takes the large buffers, which do not lie in the pickle.
       by_value: classes that can't be made by their statements.
@@ -57,6 +58,7 @@ class Pickler(cloudpickle.Pickler):
     def __init__(
         self,
         file: io.BytesIO,
+        names: Mapping[str, Any],
         namespace: dict[str, Any],
         array_id: Callable[[Any], Any],
         take: Callable[[memoryview], None],
@@ -71,7 +73,8 @@ class Pickler(cloudpickle.Pickler):
         super().__init__(file, protocol=PROTOCOL, buffer_callback=is_small)
         import jax
 
-        self._namespace, self._by_value, self._broken = namespace, set(by_value), broken
+        self._names, self._namespace = names, namespace
+        self._by_value, self._broken = set(by_value), broken
         self._started: set[type] = set()
         self.meshes: set[Any] = set()
         self._own = {id(value): ("own", name) for name, value in own_objects(namespace).items()}
@@ -125,7 +128,7 @@ class Pickler(cloudpickle.Pickler):
             raise classes.Circular(cls)
         self._started.add(cls)
         found = None if cls in self._by_value else classes.statement_of(cls)
-        return classes.reduce(cls, by_value, found, self._namespace)
+        return classes.reduce(cls, by_value, found, self._names, self._namespace)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         names = func.__globals__
@@ -272,7 +275,7 @@ class TolerantUnpickler(_Python):
     def note(self, broken: Any, told: str) -> None:
         """An object is broken, whose id stays its own."""
         self._kept.append(broken)
-        self.broken[id(broken)] = told
+        self.broken.setdefault(id(broken), told)
 
 
 # ---------------------------------------------------------------------- what stays where it is

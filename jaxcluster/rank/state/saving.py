@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import platform
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,9 @@ class Pickled:
             self.buffers.append(len(self.parts))
             self.parts.append(Part(buffer.nbytes, lambda: buffer))
 
-        given = self.file, self._namespace, self.arrays.number, take, self._by_value, self._broken
-        self.pickler = Pickler(*given)
+        names = ChainMap(self.values, self._namespace), self._namespace
+        begin = partial(Pickler, self.file, *names, self.arrays.number, take)
+        self.pickler = begin(self._by_value, self._broken)
         # Classes come first: what their statements need is not to be half made by then.
         first = {n: (n != SETTINGS, not isinstance(v, type)) for n, v in self.values.items()}
         for name in (order := sorted(first, key=first.__getitem__)):
@@ -85,7 +88,7 @@ class Pickled:
                 self.common += [name] if is_common else []
                 continue
             # Others may share what was begun. A pickler that knows nothing of it looks again.
-            self.pickler, is_whole = Pickler(*given), False
+            self.pickler, is_whole = begin(self._by_value, self._broken), False
         self.values = {name: self.values[name] for name in order if name not in self.lost}
         return is_whole
 
