@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from jaxcluster.engine.private.kinds import kinds
-from jaxcluster.rank.state import loading, saving
+from jaxcluster.rank.state import loading, states
 from jaxcluster.rank.state.file import StateFile, file_name
+from jaxcluster.rank.state.pickling import Pickled
 from jaxcluster.rank.state.settings import Settings
 from jaxcluster.wire.ops.saving import Saved, SavePlace
 
@@ -39,7 +40,7 @@ def run_cell(names: dict[str, Any], source: str) -> None:
 
 def save(names: dict[str, Any], folder: Path, rank: int = 0, **options: Any) -> Saved:
     """Save them as a rank does."""
-    return saving.save([SavePlace(str(folder))], rank, names, Settings({}), **options)
+    return states.save([SavePlace(str(folder))], rank, names, Settings({}), **options)
 
 
 def load(
@@ -70,7 +71,7 @@ def through_files(names: dict[str, Any]) -> tuple[dict[str, Any], Saved, loading
 def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Some of the names, without settings, and what was lost of them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        pickled = saving.Pickled({name: names[name] for name in some}, names)
+        pickled = Pickled({name: names[name] for name in some}, names)
         pickled.write(Path(folder) / file_name(0))
         found, values = load(Path(folder))
     return found, pickled.lost | values.lost

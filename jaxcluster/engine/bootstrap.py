@@ -20,7 +20,6 @@ from urllib.parse import unquote
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.compiled import CompiledFolder
 from jaxcluster.engine.private import (
     compilations,
     coordination,
@@ -194,7 +193,7 @@ def initialize(
     # take longer than the agreement.
     sys.setswitchinterval(SWITCH_S)
     if compiled:
-        compilations.keep_compiled(CompiledFolder(Path(compiled)))
+        compilations.keep_compiled(compilations.CompiledFolder(Path(compiled)))
     if is_checked:
         hostvalues.hear_host_values(runner.given)
     pytrees.remember_keys()

@@ -115,7 +115,7 @@ def test_ranks_that_compile_and_ranks_that_load_agree_on_programs(
     ranks.restart()
     ranks.run(
         COUNT + "if r:\n"
-        "    from jaxcluster.engine.compiled import CompiledFolder\n"
+        "    from jaxcluster.engine.private.compilations import CompiledFolder\n"
         "    CompiledFolder.read = lambda self, key: None"
     )
     assert said(ranks, USE) == right
@@ -150,15 +150,6 @@ def test_programs_that_call_python_are_compiled_again(ranks: jaxcluster.Cluster)
     ranks.run(COUNT)
     assert said(ranks, call) == right
     assert all("jit__lambda" in names for names in said(ranks, "print(*compiled())"))
-
-
-@HERE
-def test_what_is_not_whole_is_compiled(ranks: jaxcluster.Cluster, folder: Path) -> None:
-    right = said(ranks, USE)
-    for path in folder.iterdir():
-        os.truncate(path, path.stat().st_size // 2)
-    ranks.restart()
-    assert said(ranks, USE) == right
 
 
 @HERE

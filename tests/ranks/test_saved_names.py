@@ -342,7 +342,8 @@ def test_somebody_must_say_which_axis_takes_the_change(pair: jaxcluster.Cluster)
 def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
     pair: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
-    assert "Not saved: " in pair.checkpoint("first", tmp_path)
+    told = pair.checkpoint("first", tmp_path)
+    assert "variables of 2 ranks" in told and "gen (cannot pickle 'generator'" in told
     run(pair, "lr, g, extra = 7, g * 2, 1")
     assert "Restored " in pair.restore("first", tmp_path)
     check(pair)
@@ -386,13 +387,30 @@ def test_a_stop_while_a_checkpoint_is_read_restores_nothing(
     assert run(pair, "print(lr)") == ["8\n"] * 2
 
 
+def test_a_checkpoint_has_no_moment_of_a_cell_that_runs(
+    pair: jaxcluster.Cluster, tmp_path: Path
+) -> None:
+    """Each rank would be at another one, and none would tell."""
+    run(pair, "import time\nn, seen = 0, []")
+    cell = pair.submit(
+        "for _ in range(20):\n    n += 1; time.sleep(0.02 * (1 + rank)); seen.append(n)"
+    )
+    pair.checkpoint("c", tmp_path)
+    cell.wait()
+    run(pair, "n = seen = None")
+    pair.restore("c", tmp_path)
+    assert run(pair, "print(n, len(seen))") == ["20 20\n"] * 2
+
+
 def test_a_checkpoint_of_another_number_of_ranks(
     ranks: jaxcluster.Cluster, home: Home, tmp_path: Path
 ) -> None:
     ranks.checkpoint("four", tmp_path)
     each = len(ranks.record.devices[0].devices)
     with jaxcluster.start(2, devices_per_process=each, name="two") as two:
-        two.restore("four", tmp_path)
+        assert "Restored" in two.restore("four", tmp_path)
+        with pytest.raises(UsageError, match=r"There are: four\."):
+            two.restore("five", tmp_path)
         assert run(two, "print(total(g), own, lr)") == [f"240.0 [{r}] 0.5\n" for r in range(2)]
 
 

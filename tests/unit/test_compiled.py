@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.engine import compiled
-from jaxcluster.engine.compiled import CompiledFolder
+from jaxcluster.engine.private import compilations
+from jaxcluster.engine.private.compilations import CompiledFolder
 
 
 @pytest.fixture
@@ -35,7 +35,9 @@ def test_what_was_written_is_read_by_whoever_comes_later(folder: CompiledFolder)
     assert folder.read("b") is None
 
 
-def test_it_is_private_whatever_the_umask(folder: CompiledFolder) -> None:
+def test_a_folder_that_others_can_write_to_is_not_used(
+    folder: CompiledFolder, tmp_path: Path
+) -> None:
     umask = os.umask(0)
     try:
         keep(folder, "a")
@@ -43,40 +45,25 @@ def test_it_is_private_whatever_the_umask(folder: CompiledFolder) -> None:
         os.umask(umask)
     assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder.path / "a").stat().st_mode) == 0o600
-
-
-def test_a_folder_that_others_can_write_to_is_not_used(folder: CompiledFolder) -> None:
-    keep(folder, "a")
+    (tmp_path / "link").symlink_to(folder.path)
+    assert CompiledFolder(tmp_path / "link").read("a") is None
     folder.path.chmod(0o770)
     assert folder.read("a") is None
     keep(folder, "b")
     assert keys(folder) == {"a"}
 
 
-def test_links_are_not_followed(folder: CompiledFolder, tmp_path: Path) -> None:
-    keep(folder, "a")
-    (tmp_path / "link").symlink_to(folder.path)
-    assert CompiledFolder(tmp_path / "link").read("a") is None
-
-
-@pytest.mark.parametrize("cut", [0, 10, 99])
+@pytest.mark.parametrize("cut", [0, 10, 99, None])
 def test_what_is_not_whole_is_not_there_and_is_written_again(
-    folder: CompiledFolder, cut: int
+    folder: CompiledFolder, cut: int | None
 ) -> None:
     content = keep(folder, "a")
     whole = (folder.path / "a").read_bytes()
-    (folder.path / "a").write_bytes(whole[:cut])
+    changed = whole[:cut] if cut is not None else whole[:-1] + bytes([whole[-1] ^ 1])
+    (folder.path / "a").write_bytes(changed)
     assert folder.read("a") is None
     folder.write("a", lambda: content)
     assert folder.read("a") == content
-
-
-def test_what_was_changed_is_not_there(folder: CompiledFolder) -> None:
-    keep(folder, "a")
-    data = bytearray((folder.path / "a").read_bytes())
-    data[-1] ^= 1
-    (folder.path / "a").write_bytes(data)
-    assert folder.read("a") is None
 
 
 def test_one_of_several_writers_makes_the_bytes(folder: CompiledFolder) -> None:
@@ -114,7 +101,7 @@ def test_a_writer_that_fails_leaves_nothing(folder: CompiledFolder) -> None:
 
 def test_what_a_dead_writer_has_begun_does_not_stay(folder: CompiledFolder) -> None:
     keep(folder, "a")
-    for name, age_s in ("b.part", 2 * compiled.DEAD_S), ("d.part", 1):
+    for name, age_s in ("b.part", 2 * compilations.DEAD_S), ("d.part", 1):
         (folder.path / name).write_bytes(b"begun")
         os.utime(folder.path / name, times=(time.time() - age_s,) * 2)
     content = keep(folder, "b")
@@ -139,6 +126,6 @@ def test_a_full_folder_is_emptied(folder: CompiledFolder, monkeypatch: pytest.Mo
     assert len(keys(folder)) == 8
     keep(folder, "last", nbytes=300)
     assert keys(folder) == {"last"}
-    monkeypatch.setattr(compiled, "memory_room", lambda path: 150 * compiled.SHARE - 320)
+    monkeypatch.setattr(compilations, "memory_room", lambda path: 150 * compilations.SHARE - 320)
     keep(folder, "share")
     assert keys(folder) == {"share"}

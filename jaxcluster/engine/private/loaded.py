@@ -7,7 +7,6 @@ to each is kept here, until another program is compiled or loaded while nothing 
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -43,17 +42,14 @@ def serialize_as_loaded() -> None:
     """
     from jax._src.lib import _jax
 
-    names = (_jax.LoadedExecutable, "serialize"), (_jax.Client, "serialize_executable")
-    for owner, name in names:
-        setattr(owner, name, _as_loaded(getattr(owner, name)))
+    executable, client = _jax.LoadedExecutable, _jax.Client
+    for owner, name in ((executable, "serialize"), (client, "serialize_executable")):
+        original = getattr(owner, name)
 
+        def serialize(*given: Any, original: Any = original) -> Any:
+            return _loaded.get(id(given[-1]), Loaded(None)).read() or original(*given)
 
-def _as_loaded(original: Any) -> Any:
-    @functools.wraps(original)
-    def serialize(*given: Any) -> Any:
-        return _loaded.get(id(given[-1]), Loaded(None)).read() or original(*given)
-
-    return serialize
+        setattr(owner, name, serialize)
 
 
 def text_of(executable: Any) -> Any:

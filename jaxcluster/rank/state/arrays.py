@@ -1,4 +1,7 @@
-"""Arrays in a file: each shard's bytes once, and arrays that are made of them again."""
+"""Arrays in a file: each shard's bytes once, and arrays that are made of them again.
+
+Devices and meshes are where they were, by their numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,8 +21,10 @@ from jaxcluster.engine.private.arrays import exactly, with_type
 from jaxcluster.rank.state.file import Part, StateFile
 
 WHY_CHARS = 200
+OWN = -1  # the rank itself
 READY_S = 3.0  # in which all arrays of a save have to be computed
 Index: TypeAlias = tuple[tuple[int, int], ...]
+Fitted: TypeAlias = Mapping[tuple[tuple[str, ...], tuple[int, ...]], Sequence[int]]
 
 
 class CannotSave(Exception):
@@ -191,3 +196,50 @@ def shape_of(index: Index) -> tuple[int, ...]:
 
 def _within(part: Index, whole: Index) -> tuple[slice, ...]:
     return tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(part, whole, strict=True))
+
+
+# ---------------------------------------------------------------------- devices and meshes
+
+
+@functools.cache
+def _place(device: Any) -> tuple[str, int, int]:
+    """Where a device is: its platform, its rank, its number there."""
+    rank = device.process_index
+    peers = [one for one in device.client.devices() if one.process_index == rank]
+    return device.platform, rank, peers.index(device)
+
+
+def places(devices: Iterable[Any]) -> list[tuple[str, int, int]]:
+    """Where devices are. If all are the rank's own, another rank has its own in their place."""
+    import jax
+
+    found = [_place(device) for device in devices]
+    is_own = all(rank == jax.process_index() for _, rank, _ in found)
+    return [(platform, OWN if is_own else rank, number) for platform, rank, number in found]
+
+
+def device_at(platform: str, rank: int, number: int) -> Any:
+    import jax
+
+    rank = jax.process_index() if rank == OWN else rank
+    try:
+        return [one for one in jax.devices(platform) if one.process_index == rank][number]
+    except (RuntimeError, IndexError):
+        raise CannotLoad(f"there is no device {number} of rank {rank} any more") from None
+
+
+@functools.cache
+def mesh_id(mesh: Any) -> Any:
+    devices = mesh.devices
+    return "mesh", places(devices.flat), devices.shape, mesh.axis_names, mesh.axis_types
+
+
+def mesh_at(fitted: Fitted, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
+    """The same mesh; for another number of ranks the one that was fitted."""
+    import jax
+
+    if (new := fitted.get((names, tuple(shape)))) == []:
+        told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
+        raise CannotLoad(f"its mesh {told} does not fit {len(jax.devices())} devices")
+    devices = [device_at(*place) for place in at] if new is None else jax.devices(at[0][0])
+    return jax.sharding.Mesh(np.array(devices).reshape(new or shape), names, axis_types=types)

@@ -60,14 +60,14 @@ class Statement:
         code: CodeType = compile(source, self.file, "exec", self.flags, dont_inherit=True)
         return code
 
-    def needs(self, namespace: Mapping[str, Any]) -> dict[str, Any]:
-        """What it looks up in a namespace when it runs, and what functions look up that it has."""
+    def needs(self, names: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Any]:
+        """What it looks up when it runs, and what functions of the namespace look up then."""
         found, left = dict[str, Any](), [*_looked_up(self.code, is_run=False)]
         while left:
             name = left.pop()
-            if name in found or name == self.name or name not in namespace:
+            if name in found or name == self.name or name not in names:
                 continue
-            found[name] = value = namespace[name]
+            found[name] = value = names[name]
             function: Any = value.__init_subclass__ if isinstance(value, type) else value
             if callable(function):
                 function = getattr(function, "__wrapped__", getattr(function, "__func__", function))
@@ -164,11 +164,14 @@ def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -
         names.update(before)
 
 
-def reduce(cls: type, by_value: Any, found: Statement | None, names: dict[str, Any]) -> Any:
+def reduce(
+    cls: type, by_value: Any, found: Statement | None, names: Mapping[str, Any], namespace: Any
+) -> Any:
     """What a pickle has of a class that can't be imported.
 
     Args:
       by_value: what cloudpickle has of it, for one whose statement was not found.
+      names: where its statement looks them up.
 
     Raises:
       CannotSave: its library has looked at its body, which can't be run again.
@@ -181,7 +184,7 @@ def reduce(cls: type, by_value: Any, found: Statement | None, names: dict[str, A
     if found is None:
         make, arguments, state, *_ = by_value
         return make, arguments, (state, how), None, None, _class_setstate
-    made = run, (found, found.needs(names), names)
+    made = run, (found, found.needs(names, namespace), namespace)
     return *made, (_added(cls, found), how), None, None, _class_setstate
 
 

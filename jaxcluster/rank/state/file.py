@@ -24,7 +24,6 @@ BLOCK = 64 << 10  # its sum is a part of a checksum
 CHUNK = 16 * BLOCK
 THREADS = min(4, os.cpu_count() or 1)
 FOOTER = struct.Struct("<Q32s")  # the index's size and digest
-
 Bytes = np.ndarray[Any, Any]
 
 
@@ -56,8 +55,7 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
       BadFile: it is not what was written.
     """
     sections = []
-    flags = os.O_NOFOLLOW | os.O_CLOEXEC
-    opener = lambda path, given: os.open(path, given | flags, 0o600)  # noqa: E731
+    opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)  # noqa: E731
     with open(path, "x+b", buffering=0, opener=opener) as file:
 
         def put(data: Any, at: int) -> int:

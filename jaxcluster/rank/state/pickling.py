@@ -1,5 +1,6 @@
-"""Pickles of what people put into notebooks, where cloudpickle alone makes something else of it.
+"""A namespace as one pickle, in which each name has a section: names share what they shared.
 
+It is of what people put into notebooks, where cloudpickle alone makes something else of it.
 Functions of cells have the namespace itself as their globals, and closures share their cells.
 Views of one memory stay views. jitted functions keep their options. Classes of cells are made
 again by their class statements (``classes``). Arrays, devices and what belongs to the process are
@@ -9,75 +10,145 @@ left out: they have persistent ids.
 from __future__ import annotations
 
 import functools
-import importlib
 import io
 import marshal
 import pickle
+import platform
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import CellType, CodeType, FunctionType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
 
 from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import classes
-from jaxcluster.rank.state.arrays import CannotLoad, CannotSave, Gap, why
-from jaxcluster.rank.state.common import contents
-from jaxcluster.rank.state.file import BadFile
+from jaxcluster.rank.state.arrays import ArraysToSave, CannotSave, mesh_id, places, why
+from jaxcluster.rank.state.common import contents, judge
+from jaxcluster.rank.state.file import Part, as_bytes, checksum, write
+from jaxcluster.rank.state.settings import SETTINGS
 from jaxcluster.wire.ops.values import FILES, reference_to
 
 PROTOCOL = 5
 LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
-OWN = -1  # the rank itself
 OF_FUNCTIONS = "qualname defaults kwdefaults module doc annotations"
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
+PYTHON = ".".join(platform.python_version_tuple()[:2])
 
-Fitted: TypeAlias = Mapping[tuple[tuple[str, ...], tuple[int, ...]], Sequence[int]]
 
-
-class Pickler(cloudpickle.Pickler):
-    """Pickles values of a namespace.
-
-    Args:
-      array_id: gives what stands for a ``jax.Array``, beside its sharding.
-      take: takes the large buffers, which do not lie in the pickle.
-      by_value: classes that can't be made by their statements.
-      broken: objects by their ids that can't be saved, and why.
+class Pickled:
+    """A namespace as one pickle, and the raw sections beside it.
 
     Attributes:
+      lost: names that can't be saved, and why.
+      spanning: names with arrays that span processes; ``common``: those that a new rank may have.
       meshes: those that it has met.
-    """
 
-    dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
+    Args:
+      broken: by their ids objects that can't be saved, and why.
+    """
 
     def __init__(
         self,
-        file: io.BytesIO,
+        values: Mapping[str, Any],
         namespace: dict[str, Any],
-        array_id: Callable[[Any], Any],
-        take: Callable[[memoryview], None],
-        by_value: Iterable[type],
-        broken: Mapping[int, str],
+        broken: Mapping[int, str] | None = None,
     ) -> None:
-        def is_small(buffer: pickle.PickleBuffer) -> bool:
-            if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
-                take(raw)
-            return raw.nbytes < LARGE_NBYTES
+        self.values, self.namespace, self.broken = dict(values), namespace, broken or {}
+        self.lost, self.by_value, self._until = dict[str, str](), set[type](), list[float]()
+        while not self._dump_all():
+            pass  # without those that are lost
 
-        super().__init__(file, protocol=PROTOCOL, buffer_callback=is_small)
+    def _dump_all(self) -> bool:
+        """One pickle of all; False where one of them is lost, or has to be pickled otherwise."""
+        self.parts: list[Part] = []
+        self.arrays = ArraysToSave(self.parts, self._until)
+        self.buffers: list[int] = []  # their sections
+        self.spanning, self.common, self.meshes = set[str](), list[str](), set[Any]()
+        self.file, is_whole = io.BytesIO(), True
+        pickler = Pickler(self)
+        # Classes come first: what their statements need is not to be half made by then.
+        first = {n: (n != SETTINGS, not isinstance(v, type)) for n, v in self.values.items()}
+        for name in (order := sorted(first, key=first.__getitem__)):
+            self.arrays.name, met = name, len(self.arrays.described)
+            try:
+                pickler.dump(self.values[name])
+            except classes.Circular as error:
+                self.by_value.add(error.args[0])
+            except Exception as error:
+                self.lost[name] = why(error)
+            else:
+                spans, is_common = judge(self.values[name])
+                if spans or any(one.spans for one in self.arrays.described[met:]):
+                    self.spanning.add(name)
+                self.common += [name] if is_common else []
+                continue
+            # Others may share what was begun. A pickler that knows nothing of it looks again.
+            pickler, is_whole = Pickler(self), False
+        self.values = {name: self.values[name] for name in order if name not in self.lost}
+        return is_whole
+
+    def is_small(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether a buffer lies in the pickle; else it is a section of its own."""
+        if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
+            self.buffers.append(len(self.parts))
+            self.parts.append(Part(raw.nbytes, lambda: raw))
+        return raw.nbytes < LARGE_NBYTES
+
+    def _digest(self, name: str) -> str:
+        """Equal on ranks that have an equal value; "" of one that can't be compared."""
+        alone = Pickled({name: self.values[name]}, self.namespace)
+        arrays = alone.arrays.described
+        others = {section for one in arrays if one.spans for section in one.shards.values()}
+        held = [as_bytes(part.read()) for n, part in enumerate(alone.parts) if n not in others]
+        what = [(one.shape, one.dtype) for one in arrays], [checksum(data) for data in held]
+        return "" if alone.lost else checksum(as_bytes(alone.file.getvalue() + repr(what).encode()))
+
+    def write(self, path: Path, *, compare: bool = False) -> int:
+        """Write it to a file; returns its size.
+
+        Args:
+          compare: ranks may have to tell which values are equal on all of them.
+        """
+        pickled = self.file.getbuffer()
+        about = {
+            "names": [*self.values],
+            "buffers": self.buffers,
+            "arrays": self.arrays.described,
+            "common": self.common,
+            "digests": {name: self._digest(name) for name in self.values} if compare else {},
+            "pickle": len(self.parts),
+            "Python": PYTHON,
+        }
+        return write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
+
+    @property
+    def nbytes(self) -> int:
+        """How large the file is going to be, but for its index."""
+        return sum(part.nbytes for part in self.parts) + self.file.tell()
+
+
+class Pickler(cloudpickle.Pickler):
+    """Pickles the values of one namespace."""
+
+    dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
+
+    def __init__(self, pickled: Pickled) -> None:
+        super().__init__(pickled.file, protocol=PROTOCOL, buffer_callback=pickled.is_small)
         import jax
 
-        self._namespace, self._by_value, self._broken = namespace, set(by_value), broken
+        self._pickled = pickled
         self._started: set[type] = set()
-        self.meshes: set[Any] = set()
-        self._own = {id(value): ("own", name) for name, value in own_objects(namespace).items()}
+        own = own_objects(pickled.namespace)
+        self._own = {id(value): ("own", name) for name, value in own.items()}
+        number = pickled.arrays.number
         self._ids: dict[type, Callable[[Any], Any]] = {
-            kinds().array: lambda array: ("array", array_id(array), array.sharding),
-            jax.Device: lambda device: ("device", *_places([device])[0]),
+            kinds().array: lambda array: ("array", number(array), array.sharding),
+            jax.Device: lambda device: ("device", *places([device])[0]),
             jax.sharding.Mesh: self._id_of_mesh,
         }
         self._reducers: dict[type, Callable[[Any], Any]] = {
@@ -97,14 +168,14 @@ class Pickler(cloudpickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         if (own := self._own.get(id(obj))) is not None:
             return own
-        if id(obj) in self._broken:
-            raise CannotSave(self._broken[id(obj)])
+        if (why_not := self._pickled.broken.get(id(obj))) is not None:
+            raise CannotSave(why_not)
         known = self._ids.get(type(obj))
         return known(obj) if known is not None else None
 
     def _id_of_mesh(self, mesh: Any) -> Any:
-        self.meshes.add(mesh)
-        return _mesh_id(mesh)
+        self._pickled.meshes.add(mesh)
+        return mesh_id(mesh)
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -124,27 +195,28 @@ class Pickler(cloudpickle.Pickler):
         if cls in self._started:  # what its statement needs holds it
             raise classes.Circular(cls)
         self._started.add(cls)
-        found = None if cls in self._by_value else classes.statement_of(cls)
-        return classes.reduce(cls, by_value, found, self._namespace)
+        pickled = self._pickled
+        found = None if cls in pickled.by_value else classes.statement_of(cls)
+        names = ChainMap(pickled.values, pickled.namespace)
+        return classes.reduce(cls, by_value, found, names, pickled.namespace)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         names = func.__globals__
-        if names is not self._namespace:
+        if names is not self._pickled.namespace:
             module = sys.modules.get(names.get("__name__", ""))
             if module is None or vars(module) is not names:
                 return super()._dynamic_function_reduce(func)  # of exec, with a dict of its own
             self._own[id(names)] = "globals", module.__name__
-        held = [contents(cell) for cell in func.__closure__ or ()]
+        held = [(cell, one) for cell in func.__closure__ or () for one in contents(cell)]
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS.split()}
         return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
 
 
-def _function_setstate(func: FunctionType, state: Any) -> None:
+def _function_setstate(func: Any, state: Any) -> None:
     held, attributes, slots = state
-    for cell, one in zip(func.__closure__ or (), held, strict=True):
-        for value in one:
-            cell.cell_contents = value
+    for cell, one in held:
+        cell.cell_contents = one
     vars(func).update(attributes)
     for name, value in slots.items():
         setattr(func, f"__{name}__", value)
@@ -154,11 +226,8 @@ def _reduce_jitted(function: Any) -> Any:
     if is_imported(function):
         return function.__qualname__
     added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
-    return jitted, (function._fun, info_of(function)), added, None, None, _jitted_setstate
-
-
-def _jitted_setstate(function: Any, attributes: Any) -> None:
-    vars(function).update(attributes)
+    made = jitted, (function._fun, info_of(function))
+    return *made, ((), added, {}), None, None, _function_setstate
 
 
 def _reduce_bare(function: Any) -> Any:
@@ -200,142 +269,6 @@ def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
     if not is_writeable:
         array.flags.writeable = False
     return array
-
-
-# ---------------------------------------------------------------------- and made again
-
-# What a function of that name has changed is its first argument; what it returns is dropped.
-SETTER = "_setstate"
-# Steps that make something, by how much they take from the stack, and steps that change the top.
-MAKES = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3, pickle.STACK_GLOBAL: 2}
-MAKES |= {pickle.BINPERSID: 1, pickle.FROZENSET: 0}
-CHANGES = [pickle.BUILD, pickle.SETITEM, pickle.SETITEMS]
-CHANGES += [pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS]
-_Python: Any = pickle._Unpickler
-
-
-class _Making:
-    """Makes the values again, in a namespace.
-
-    Args:
-      array: makes an array by what stands for it and its sharding.
-      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
-      buffers: those that do not lie in the pickle.
-
-    Attributes:
-      broken: by their ids the objects that could not be made, or not to the end, and why.
-    """
-
-    def __init__(
-        self,
-        file: io.BytesIO,
-        namespace: dict[str, Any],
-        array: Callable[[Any, Any], Any],
-        fitted: Fitted,
-        buffers: Iterable[Any],
-    ) -> None:
-        super().__init__(file, buffers=buffers)  # type: ignore[call-arg]
-        self.broken, self._kept = dict[int, str](), list[Any]()
-        self._makers: dict[str, Callable[..., Any]] = {
-            "array": array,
-            "device": _device,
-            "mesh": functools.partial(_mesh, fitted),
-            "globals": lambda name: vars(importlib.import_module(name)),
-            "own": own_objects(namespace).__getitem__,
-        }
-
-    def persistent_load(self, pid: Any) -> Any:
-        kind, *about = pid
-        return self._makers[kind](*about)
-
-    def note(self, broken: Any, told: str) -> None:
-        """An object is broken, whose id stays its own."""
-        self._kept.append(broken)
-        self.broken[id(broken)] = told
-
-
-class Unpickler(_Making, pickle.Unpickler):
-    """The quick one, which ends at the first error."""
-
-
-def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[Any], None]:
-    """A step after which an error leaves a gap, or an object that is broken."""
-
-    def guarded(self: Any) -> None:
-        depth = len(self.stack) - taken
-        given = self.stack[depth:]
-        try:
-            _Python.dispatch[op[0]](self)
-        except BadFile:
-            raise
-        except Exception as error:
-            parts = [part for one in given if type(one) is tuple for part in one]
-            told = next((one.why for one in (*given, *parts) if type(one) is Gap), why(error))
-            if is_made:
-                del self.stack[depth if taken else len(self.stack) :]
-                self.stack.append(Gap(told))
-            self.note(self.stack[-1], told)
-            if taken and getattr(given[0], "__name__", "").endswith(SETTER) and parts:
-                self.note(parts[0], told)
-
-    return guarded
-
-
-class TolerantUnpickler(_Making, _Python):
-    """The one in Python, which goes on after an error."""
-
-    dispatch: ClassVar[Any] = (
-        _Python.dispatch
-        | {op[0]: _guarded(op, taken, is_made=True) for op, taken in MAKES.items()}
-        | {op[0]: _guarded(op) for op in CHANGES}
-    )
-
-
-# ---------------------------------------------------------------------- what stays where it is
-
-
-@functools.cache
-def _place(device: Any) -> tuple[str, int, int]:
-    """Where a device is: its platform, its rank, its number there."""
-    rank = device.process_index
-    peers = [one for one in device.client.devices() if one.process_index == rank]
-    return device.platform, rank, peers.index(device)
-
-
-def _places(devices: Iterable[Any]) -> list[tuple[str, int, int]]:
-    """Where devices are. If all are the rank's own, another rank has its own in their place."""
-    import jax
-
-    found = [_place(device) for device in devices]
-    is_own = all(rank == jax.process_index() for _, rank, _ in found)
-    return [(platform, OWN if is_own else rank, number) for platform, rank, number in found]
-
-
-def _device(platform: str, rank: int, number: int) -> Any:
-    import jax
-
-    rank = jax.process_index() if rank == OWN else rank
-    try:
-        return [one for one in jax.devices(platform) if one.process_index == rank][number]
-    except (RuntimeError, IndexError):
-        raise CannotLoad(f"there is no device {number} of rank {rank} any more") from None
-
-
-@functools.cache
-def _mesh_id(mesh: Any) -> Any:
-    devices = mesh.devices
-    return "mesh", _places(devices.flat), devices.shape, mesh.axis_names, mesh.axis_types
-
-
-def _mesh(fitted: Fitted, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
-    """The same mesh; for another number of ranks the one that was fitted."""
-    import jax
-
-    if (new := fitted.get((names, tuple(shape)))) == []:
-        told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
-        raise CannotLoad(f"its mesh {told} does not fit {len(jax.devices())} devices")
-    devices = [_device(*place) for place in at] if new is None else jax.devices(at[0][0])
-    return jax.sharding.Mesh(np.array(devices).reshape(new or shape), names, axis_types=types)
 
 
 def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:

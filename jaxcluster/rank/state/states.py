@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.names import LostNames
+from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.loading import Values, known, load
-from jaxcluster.rank.state.saving import PYTHON, save
-from jaxcluster.rank.state.settings import Settings
-from jaxcluster.wire.ops.saving import Bind, Bound, Checkpoint, Drop, Load, Loaded, Save, Saved
+from jaxcluster.rank.state.pickling import PYTHON, Pickled
+from jaxcluster.rank.state.settings import REGISTERED, SETTINGS, Settings
+from jaxcluster.wire.ops import saving as ops
+from jaxcluster.wire.ops.saving import Bind, Bound, Drop, Load, Loaded, MeshAxes, Saved, SavePlace
+
+
+class NoRoom(Exception):
+    """No place has room for it, or all places were removed, since nobody waits for it any more."""
+
+    hint = ""  # the error is expected, and not logged
 
 
 class States:
@@ -33,7 +41,7 @@ class States:
         self.namespace = shell.user_ns
         self.settings.attach(shell)
 
-    def save(self, request: Request[Save] | Request[Checkpoint]) -> Saved:
+    def save(self, request: Request[ops.Save] | Request[ops.Checkpoint]) -> Saved:
         """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells."""
         body = request.body
         with self._saving:
@@ -84,3 +92,50 @@ class States:
     def _forget(self, token: str) -> None:
         if (found := self._read.pop(token, None)) is not None:
             found.undo()
+
+
+def save(
+    places: Iterable[SavePlace],
+    rank: int,
+    namespace: dict[str, Any],
+    settings: Settings,
+    *,
+    compare: bool = False,
+) -> Saved:
+    """Write a rank's file to the first place that has room.
+
+    Raises:
+      NoRoom: none has.
+    """
+    import jax
+
+    names = {n: v for n, v in dict(namespace).items() if is_users(n, v)}
+    pickled, whys = Pickled(names | settings.sections(), namespace), list[str]()
+    for place in places:
+        path = Path(place.folder) / file_name(rank)
+        if place.room is not None and pickled.nbytes > place.room:
+            whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
+            continue
+        try:
+            if place.is_new:
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.unlink(missing_ok=True)
+            size = pickled.write(path, compare=compare)
+            break
+        except (OSError, BadFile) as error:
+            whys.append(str(error))
+            path.unlink(missing_ok=True)
+    else:
+        raise NoRoom(f"{pickled.nbytes >> 20} MiB found no room: {'; '.join(whys)}")
+    of_all = {one for one in pickled.meshes if one.size == len(jax.devices())}
+    axes = sorted({(one.axis_names, one.devices.shape) for one in of_all}, key=str)
+    return Saved(
+        place.folder,
+        [path.name],
+        size,
+        [name for name in pickled.values if name in names],
+        {name: why for name, why in pickled.lost.items() if name in names},
+        sorted(pickled.spanning & names.keys()),
+        left={n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
+        meshes=[MeshAxes(list(names), list(sizes)) for names, sizes in axes],
+    )

@@ -43,6 +43,9 @@ class Color(enum.Enum):
     RED = 1
     BLUE = "b"
 
+class Odd:
+    def __setstate__(self, state): raise ValueError("not again")
+
 class Slots:
     __slots__ = ("value",)
     def __init__(self, value): self.value = value
@@ -215,19 +218,25 @@ def look_at(seed: int) -> None:
     """
     maker = Maker(seed)
     own = {f"n{n}": maker.value() for n in range(maker.random.randrange(1, 6))}
+    whole, is_odd = [*own], seed % 5 == 0  # one can't be made again, and shares what others have
+    if is_odd:
+        odd = START["Odd"]()
+        odd.held = maker.random.choice(maker.made)
+        own = dict(sorted([*own.items(), (f"m{seed % 2 * 9}", odd), ("n00", [odd])]))
     START.update(own)
     try:
         after, lost = alone(START, own)
-        assert not lost, lost
-        Comparison(START, after).names(own)
+        assert lost == dict.fromkeys(own.keys() - whole, "not again"), lost
+        Comparison(START, after).names(whole)
+        own = {name: own[name] for name in whole}
         views = [name for name, value in own.items() if type(value) is np.ndarray]
         for one in views:
             for other in views:
                 is_shared = memory_of(own[one])[0] == memory_of(own[other])[0]
                 assert is_shared == (memory_of(after[one])[0] == memory_of(after[other])[0])
     finally:
-        for name in own:
-            START.pop(name, None)
+        for name in [name for name in START if name[0] in "mn" and name[1:].isdigit()]:
+            del START[name]
 
 
 def search(first: int, count: int) -> None:
