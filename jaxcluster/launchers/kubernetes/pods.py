@@ -27,8 +27,8 @@ from kubernetes.watch import Watch
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import failures
-from jaxcluster.launchers.base import Command, LaunchPlan, announcements
-from jaxcluster.launchers.commands import Launch, Run, StartedAgent, Wait
+from jaxcluster.launchers.base import LaunchPlan, announcements
+from jaxcluster.launchers.commands import Launch, StartedAgent, Wait
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.kubernetes.manifests import CONTAINER, LAUNCH
 
@@ -378,7 +378,6 @@ class PodLaunch(Launch):
                 "The ways to the pods end with this notebook, so --detach leaves them unreachable.",
                 "Reach them at their own addresses (--direct), or start from inside the cluster.",
             )
-        self._run(Run(Command(("sleep", "infinity"), ())))  # the guard keeps the name with it
         super().detach(found_by)
 
     def leave(self) -> None:
