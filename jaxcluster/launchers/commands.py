@@ -158,7 +158,9 @@ class Launch:
         kept_open: Sequence[int] = (),
         outlives: bool = False,
     ) -> None:
-        self._folder, self._shared = folder, shared
+        self._folder = folder
+        self._at_end = [(sys.executable, "-P", "-c", TIDY)] if folder is not None else []
+        self._at_end += [("rm", "-rf", "--", str(shared))] if shared is not None else []
         self._kept_open, self._outlives = kept_open, outlives
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
         self._stirred = threading.Event()
@@ -187,11 +189,7 @@ class Launch:
         try:
             for file in self.plan.files:
                 write(Path(file.path), file.text, file.mode)
-            keeper = self._keeper = Keeper(str(self._folder or ""), self._kept_open)
-            if self._shared is not None:
-                keeper.run_at_end(("rm", "-rf", "--", str(self._shared)))
-            if self._folder is not None:
-                keeper.run_at_end((sys.executable, "-P", "-c", TIDY))
+            self._keeper = Keeper(str(self._folder or ""), self._at_end, self._kept_open)
             found = self._bring_up(Wait(timeout_s, progress, stopped))
         except BaseException:
             self.stop()

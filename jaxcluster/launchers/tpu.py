@@ -36,9 +36,6 @@ class TPU(SSH):
 
     Attributes:
       tpu: the slice's name; empty where the hosts are named.
-      zone: as for gcloud.
-      project: as for gcloud.
-      internal_ip: log in to the hosts' internal addresses.
       logins: how each of ``hosts`` is logged in to where gcloud has said so: its ssh with all
         options, and ``USER@ADDRESS``; ``prepared`` asks.
     """

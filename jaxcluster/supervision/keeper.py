@@ -1,10 +1,10 @@
 """A small process that ends a launcher's commands when the notebook is gone, or keeps them.
 
-Its arguments are its owner's token and the cluster's folder. Its input is JSON lines:
+Its arguments are its owner's token, the cluster's folder, and what it runs at its end, as JSON. Its
+input is JSON lines:
 
     {"command": Task, "token": TOKEN}   one that runs, without its words
     {"over": TOKEN}                     one that is over
-    {"then": ARGV}                      is run at the end: it removes what is left
     {"detach": [PATH, ...]}             the commands outlive the owner, and are found by these
 
 When its owner is gone, it ends the commands, unless they are detached. Those it ends when nobody
@@ -43,12 +43,16 @@ class Keeper:
 
     Args:
       folder: the cluster's; its files are kept from those who clear /tmp.
+      at_end: commands that remove what is left when the cluster is over and its owner is gone.
       kept_open: descriptors that stay open for as long as it runs.
     """
 
-    def __init__(self, folder: str, kept_open: Sequence[int] = ()) -> None:
+    def __init__(
+        self, folder: str, at_end: Sequence[Sequence[str]] = (), kept_open: Sequence[int] = ()
+    ) -> None:
+        about = (process_token(os.getpid()), folder, json.dumps(at_end))
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", SOURCE, process_token(os.getpid()), folder],
+            [sys.executable, "-I", "-S", "-c", SOURCE, *about],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -64,10 +68,6 @@ class Keeper:
     def forget(self, token: str) -> None:
         """Tell it that a command is over."""
         self._tell({"over": token})
-
-    def run_at_end(self, argv: Sequence[str]) -> None:
-        """Have it run a command when the cluster is over and its owner is gone."""
-        self._tell({"then": list(argv)})
 
     def detach(self, found_by: Sequence[str]) -> None:
         """Let the commands outlive this process, for as long as these paths are what they are."""
@@ -93,14 +93,13 @@ class Keeper:
 
 
 class _Kept:
-    """What a keeper knows: the commands that run, by their processes' tokens, and what is then."""
+    """The commands that run, by their processes' tokens, and how they are found."""
 
     def __init__(self) -> None:
         self.commands: dict[str, Task] = {}
         self.had_some = self.is_detached = False
         self.found_by: dict[str, int] = {}  # open: no other one gets the identity of one of these
         self.sockets: set[str] = set()  # that were there
-        self.then: list[list[str]] = []
 
     def hear(self, line: bytes) -> None:
         message = json.loads(line)
@@ -109,11 +108,12 @@ class _Kept:
             self.had_some = True
         elif "over" in message:
             self.commands.pop(message["over"], None)
-        elif "then" in message:
-            self.then.append(message["then"])
         elif "detach" in message:
             self.is_detached = True
-            self.found_by = {path: _open(path) for path in message["detach"]}
+            self.found_by = dict.fromkeys(message["detach"], -1)
+            for path in self.found_by:
+                with contextlib.suppress(OSError):  # it has gone already
+                    self.found_by[path] = os.open(path, os.O_PATH)
 
     def can_be_found(self) -> bool:
         """An ending command removes its own socket."""
@@ -129,21 +129,6 @@ class _Kept:
         end_group(int(token.partition(":")[0]), task.term_s)
         cancel(task)
 
-    def end(self) -> None:
-        end_leaders(self.commands)
-        for token in list(self.commands):
-            self.finish(token)
-        os.closerange(3, 256)  # whoever looks then finds nobody who keeps the cluster alive
-        for argv in self.then:
-            subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)
-
-
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_PATH)
-    except OSError:  # it has gone already
-        return -1
-
 
 def keep_young(folder: str) -> None:
     """Keep a cluster's files from those who clear /tmp."""
@@ -152,7 +137,7 @@ def keep_young(folder: str) -> None:
 
 
 def main() -> None:
-    owner, folder = sys.argv[1:]
+    owner, folder, at_end = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's: they are the notebook's
     kept, inbox, is_left, missed = _Kept(), b"", False, 0
@@ -176,4 +161,9 @@ def main() -> None:
         if time.monotonic() - touched_at > TOUCH_S:
             touched_at = time.monotonic()
             keep_young(folder)
-    kept.end()
+    end_leaders(kept.commands)
+    for token in list(kept.commands):
+        kept.finish(token)
+    os.closerange(3, 256)  # whoever looks then finds nobody who keeps the cluster alive
+    for argv in json.loads(at_end):
+        subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)

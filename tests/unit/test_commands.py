@@ -158,13 +158,12 @@ import json, os, sys, time
 from jaxcluster.supervision.commands import Commands, Task
 from jaxcluster.supervision.keeper import Keeper
 folder, outlives, *tasks = json.loads(sys.argv[1])
-keeper = Keeper(folder)
+keeper = Keeper(folder, [["touch", folder + ".over"]])
 def say(*words): os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
 commands = Commands()
 running = [commands.run(Task(**task), say, say, outlives) for task in tasks]
 for one in running:
     keeper.watch(one.token, one.task)
-keeper.run_at_end(["touch", folder + ".over"])
 {more}
 say("watched")
 time.sleep(1000)
