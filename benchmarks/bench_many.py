@@ -5,7 +5,7 @@ python benchmarks/bench_many.py [--hosts 256]
 The hosts are played by one process (``tests/manyhosts``): real agents' sockets, keys and sessions,
 ranks without jax, and an ``ssh`` that is a script. So what is measured is what the notebook's
 process does, in seconds of its processors' time; the wall's time has the played side in it, which
-shares this machine's cores. Beside a start's own stands the guard's, which runs the 256 commands.
+shares this machine's cores.
 """
 
 from __future__ import annotations
@@ -82,8 +82,6 @@ def measure(hosts: ManyHosts) -> None:
     )
     cluster = made[0]
     with cluster:
-        guard = psutil.Process(cluster._allocation._launch._guarded.pid).cpu_times()
-        figures.rows.append(["  the guard's part of it", _told(guard.user + guard.system), "", ""])
         cluster.run("pass", show=False)
         figures.time("no-op cell", 0.06, lambda: cluster.run("pass", show=False), NOOPS)
         figures.time(

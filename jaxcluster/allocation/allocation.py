@@ -150,8 +150,6 @@ class Allocation:
         self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
         self._own_folder = self.folder / launch_folder(claim.id)
         self._write_keys(self._keys)
-        if self._launch is not None:
-            self._launch.look_after([self.folder])
 
     def prepare(
         self,
@@ -252,10 +250,9 @@ class Allocation:
         self._counts = plan.ranks
         check_files(0, plan.num_hosts)
         fleet = Fleet(keys, lease_s=lease_of(spec))
-        folders = [self.folder, *([self._shared] if self._shared is not None else [])]
         launch = launcher.launch(
-            plan, on_end=fleet.ended, on_notice=_note, folders=folders,
-            kept_open=[self.claim.descriptor],
+            plan, on_end=fleet.ended, on_notice=_note, folder=self.folder, shared=self._shared,
+            kept_open=[self.claim.descriptor], outlives=spec.detach,
         )  # fmt: skip
         try:
             left_s = max(1.0, deadline - time.monotonic())

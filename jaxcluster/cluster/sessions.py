@@ -154,6 +154,7 @@ def attach(name: str | None = None) -> Cluster:
       UsageError: there are several and none was named.
       LaunchError: none of its hosts answers.
     """
+    _leave_ended()
     living = live_records()
     if name is None and len(living) > 1:
         names = ", ".join(record.name for record in living)

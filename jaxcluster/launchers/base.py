@@ -2,7 +2,7 @@
 
 ``Launcher.render`` is pure: from a user's options to a ``LaunchPlan``, which says all that will be
 run and written, and is what ``--dry-run`` shows. ``launchers.commands`` carries a plan out, and
-``supervision.guard`` ends what runs when the notebook's process is gone.
+``supervision.keeper`` ends what runs when the notebook's process is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxcluster.launchers.hosts import named_hosts
 from jaxcluster.launchers.quoting import quote_path
 from jaxcluster.launchers.shared_options import NAMED_HOSTS
 from jaxcluster.options.table import Option
-from jaxcluster.supervision.guard import Task
+from jaxcluster.supervision.commands import Task
 
 if TYPE_CHECKING:
     from jaxcluster.launchers.commands import Launch, Run

@@ -1,11 +1,11 @@
-"""Carries a launch plan out: its commands run under a guard, until their agents are there.
+"""Carries a launch plan out: runs its commands until their agents are there.
 
     launch = launcher.launch(plan, on_end=...)
     agents = launch.start(timeout_s=60)     # one for each host, in order
     ...
     launch.stop()
 
-No thread of the caller is used; ``on_end`` is called on a reader's thread.
+No thread of the caller is used; ``on_end`` is called on a command's thread.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from jaxcluster.launchers.base import (
     announcements,
 )
 from jaxcluster.launchers.failures import Reason, how_it_ended
-from jaxcluster.supervision import guard
-from jaxcluster.supervision.guarded import STOP_S, GuardedCommands
+from jaxcluster.supervision import commands
+from jaxcluster.supervision.keeper import Keeper
+from jaxcluster.supervision.starting import ROOT
 
 TRIES = 5
 TRY_AGAIN_S, MOST_S = 0.5, 2.0  # before the second try, and each further one
@@ -47,10 +48,8 @@ OTHERS_S = 1.0  # after the first host that can't be used, for others to be told
 MOST_NAMES = 8  # of hosts in one message
 WARN_S = 300.0  # before the agents' time is over
 ASK_S = 2.0  # how often the launcher is asked what is waited for
-GUARD_KILLED = Reason(
-    "The process that watches over the launcher's commands was killed.",
-    "Start again: %jaxcluster start",
-)
+# What a killed notebook leaves of its clusters' folders is removed.
+TIDY = f"import sys; sys.path.append({ROOT!r}); from jaxcluster.records.claims import tidy; tidy()"
 OnEnd = Callable[[tuple[int, ...], Reason], None]
 
 
@@ -96,7 +95,8 @@ class Run:
     err: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     trouble: Reason | None = None  # what an agent has said of itself
     has_ended: bool = False
-    code: int | None = None  # its exit status; None: the guard was killed, or it runs
+    code: int | None = None  # its exit status; None: it runs
+    running: commands.Running | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -138,11 +138,13 @@ class Launch:
       launcher: explains how they end.
       plan: what to run.
       on_end: called with (numbers of the hosts, why) when a command ends whose agents had come,
-        unless it was stopped; on a reader's thread.
+        unless it was stopped; on the command's thread.
       on_notice: called with what a user should know of the agents' future, such as a time limit;
         on a thread of ours.
-      folders: what is removed when this process is gone: nobody is left to do it.
+      folder: the cluster's.
+      shared: the launcher's own folder, if the hosts share it; removed if this process is killed.
       kept_open: descriptors that stay open for as long as the commands run, detached too.
+      outlives: whether the commands outlive this process, once they are detached.
     """
 
     def __init__(
@@ -151,15 +153,21 @@ class Launch:
         plan: LaunchPlan,
         on_end: OnEnd | None = None,
         on_notice: Callable[[str], None] | None = None,
-        folders: Sequence[Path] = (),
+        folder: Path | None = None,
+        shared: Path | None = None,
         kept_open: Sequence[int] = (),
+        outlives: bool = False,
     ) -> None:
-        self.folders, self._kept_open = folders, kept_open
+        self._folder = folder
+        self._at_end = [(sys.executable, "-P", "-c", TIDY)] if folder is not None else []
+        self._at_end += [("rm", "-rf", "--", str(shared))] if shared is not None else []
+        self._kept_open, self._outlives = kept_open, outlives
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
         self._stirred = threading.Event()
-        self._runs: dict[int, Run] = {}
+        self._runs: list[Run] = []
         self._lock = threading.RLock()
-        self._guarded: GuardedCommands | None = None
+        self._commands = commands.Commands()
+        self._keeper: Keeper | None = None
         self._is_up = False
         self._over = threading.Event()
 
@@ -181,8 +189,7 @@ class Launch:
         try:
             for file in self.plan.files:
                 write(Path(file.path), file.text, file.mode)
-            self._guarded = GuardedCommands(self._on_event, self._kept_open)
-            self._guarded.look_after(self.folders)
+            self._keeper = Keeper(str(self._folder or ""), self._at_end, self._kept_open)
             found = self._bring_up(Wait(timeout_s, progress, stopped))
         except BaseException:
             self.stop()
@@ -302,18 +309,16 @@ class Launch:
         What could not be cancelled is told on standard error.
         """
         self._over.set()
-        if self._guarded is not None:
-            self._guarded.close(max(map(stop_s, self.plan.commands), default=STOP_S))
+        with self._lock:
+            running = [run.running for run in self._runs if run.running is not None]
+        self._commands.end(running)
+        if self._keeper is not None:
+            self._keeper.end()
         for command in self.plan.commands:
             if command.socket:
                 Path(command.socket).unlink(missing_ok=True)
         for file in self.plan.files:
             Path(file.path).unlink(missing_ok=True)
-
-    def look_after(self, folders: Sequence[Path]) -> None:
-        """Have these folders removed when this process is gone, and all commands have ended."""
-        assert self._guarded is not None
-        self._guarded.look_after(folders)
 
     def detach(self, found_by: Sequence[Path]) -> None:
         """Let the agents outlive this process, until one of these folders is gone.
@@ -321,13 +326,13 @@ class Launch:
         Raises:
           LaunchError: they can't be reached without it.
         """
-        assert self._guarded is not None
-        self._guarded.detach(found_by)
+        assert self._keeper is not None
+        self._keeper.detach([str(path) for path in found_by])
 
     def leave(self) -> None:
         """Start no more agents: detached, it ends with the last one."""
-        assert self._guarded is not None
-        self._guarded.leave()
+        assert self._keeper is not None
+        self._keeper.leave()
 
     def ends_in(self) -> tuple[str, float] | None:
         """(who is going to end what, in how many seconds), where the agents' time is limited."""
@@ -352,13 +357,11 @@ class Launch:
         None: its command has ended, and ``on_end`` has been told; or it started others, too.
         """
         with self._lock:
-            runs = [run for run in self._runs.values() if run.command.hosts == (number,)]
+            runs = [run for run in self._runs if run.command.hosts == (number,)]
         return self.reason(runs[-1]) if runs else None
 
     def reason(self, run: Run) -> Reason:
         """Why a run has ended, or is not ready."""
-        if run.has_ended and run.code is None:
-            return GUARD_KILLED
         found = self.launcher.explain(self.plan, run)
         # What one agent said at its end is not why others are gone, nor why its job is.
         is_own = not (run.is_ready and (len(run.command.hosts) > 1 or found.has_ended))
@@ -367,49 +370,48 @@ class Launch:
     def _run(self, run: Run) -> Run:
         names, hosts = self.plan.hosts, run.command.hosts
         run.host = names[hosts[0]] if names and len(hosts) == 1 else ""
-        assert self._guarded is not None
+
+        def line(name: str, text: str) -> None:
+            if name == "out":
+                run.take(text)
+            else:
+                run.err.append(text)
+            self._stirred.set()
+
+        def ended(code: int, cancelled: int | None = None, said: str = "") -> None:
+            with self._lock:
+                if run in self._runs:
+                    self._runs.remove(run)
+            run.code, run.has_ended = code, True
+            if run.running is not None and self._keeper is not None:
+                self._keeper.forget(run.running.token)
+            _tell_left_behind(run, cancelled, said)
+            if run.is_ready and self._is_up and not self._over.is_set() and self.on_end is not None:
+                self.on_end(run.command.hosts, self.reason(run))
+            self._stirred.set()
+
+        assert self._keeper is not None
         try:
-            with self._lock:  # its first event may come before we know its id
-                self._runs[self._guarded.run(run.command)] = run
-        except BrokenPipeError:
-            raise LaunchError(GUARD_KILLED.message, GUARD_KILLED.hint) from None
+            with self._lock:
+                self._runs.append(run)
+                run.running = self._commands.run(run.command, line, ended, self._outlives)
+            self._keeper.watch(run.running.token, run.command)
+        except OSError as error:  # told as a shell does
+            line("err", f"{run.command.argv[0]}: {error.strerror}")
+            ended(127 if isinstance(error, FileNotFoundError) else 126)
         return run
 
-    def _on_event(self, id: int, event: Mapping[str, Any]) -> None:
-        """On the reader's thread: note it, and tell who waits."""
-        with self._lock:
-            run = self._runs[id]
-        if "out" in event:
-            run.take(event["out"])
-        elif "err" in event:
-            run.err.append(event["err"])
-        elif "ended" in event:
-            with self._lock:
-                del self._runs[id]
-            run.code, run.has_ended = event["ended"], True
-            _tell_left_behind(run, event)
-            is_stopped = self._over.is_set()
-            if run.is_ready and self._is_up and not is_stopped and self.on_end is not None:
-                self.on_end(run.command.hosts, self.reason(run))
-        self._stirred.set()
 
-
-def _tell_left_behind(run: Run, event: Mapping[str, Any]) -> None:
+def _tell_left_behind(run: Run, cancelled: int | None, said: str) -> None:
     """Say what a command has left behind where its cancel command has failed."""
-    cancelled, code = event.get("cancelled"), event["ended"]
-    if not cancelled or (code and code > 0 and not run.agents and not run.out):
-        return  # it was cancelled, or was refused and has started nothing
-    said = f' It says: "{event["said"]}"' if event.get("said") else ""
-    cancel = run.command.cancel
-    how = how_it_ended(cancelled) if cancelled > 0 else f"did not answer for {guard.CANCEL_S:g} s"
-    print(f"Something of this cluster may be left over: {cancel[0]} {how}.{said}\n"
+    refused = run.code and run.code > 0 and not run.agents and not run.out  # has started nothing
+    if not cancelled or refused:
+        return
+    cancel, late = run.command.cancel, f"did not answer for {commands.CANCEL_S:g} s"
+    how = how_it_ended(cancelled) if cancelled > 0 else late
+    says = f' It says: "{said}"' if said else ""
+    print(f"Something of this cluster may be left over: {cancel[0]} {how}.{says}\n"
           f"To end it: {shlex.join(cancel)}", file=sys.stderr)  # fmt: skip
-
-
-def stop_s(command: Command) -> float:
-    """How long the guard may need to end a command: as long as it lets it, and a little more."""
-    cancel_s = guard.CANCEL_S if command.cancel else 0.0
-    return max(STOP_S, command.stdin_s + command.term_s + cancel_s + 5.0)
 
 
 def write(path: Path, text: str, mode: int) -> None:

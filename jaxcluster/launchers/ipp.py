@@ -47,14 +47,11 @@ STOP_S = 15.0  # qdel and its like may take a while
 class IPP(Launcher):
     """``--launcher ipp:NAME``.
 
+    Each field is the value of the option of its name (``options``); and:
+
     Attributes:
       engines: NAME, as ipyparallel's entry points and ``ipcluster --engines`` know it.
-      ipp_profile: an ipyparallel profile, whose settings for the launcher apply; empty for none.
-      nodes: how many to start; what ipyparallel calls ``n``. One task of a batch template becomes
-        one agent.
-      num_processes: ``-n``, shared out among them; None where ``ntasks_per_node`` or devices
-        decide.
-      ntasks_per_node: how many ranks each agent gets.
+      nodes: what ipyparallel calls ``n``. One task of a batch template becomes one agent.
       here: this machine's Python, for the launcher's process.
     """
 

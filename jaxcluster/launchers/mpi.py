@@ -36,14 +36,12 @@ DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_
 class MPI(Launcher):
     """``--launcher mpi``.
 
+    Each field is the value of the option of its name (``options``); and:
+
     Attributes:
       hosts: where, in order of rank; empty for those of the batch job that this process is in.
-      num_processes: ``-n``; None where the hosts have their numbers, or their devices decide.
-      mpiexec: the command.
-      mpi_args: further arguments for it, before all of ours.
       flavour: ``openmpi4``, ``openmpi5`` or ``mpich``; ``prepared`` asks the command.
-      as_root: whether this user is root, which Open MPI refuses without being told to;
-        ``prepared`` looks.
+      as_root: whether this user is root, which Open MPI refuses without being told to.
     """
 
     hosts: tuple[Host, ...] = ()

@@ -145,12 +145,10 @@ def _counts(text: str | None) -> tuple[int, ...]:
 class Slurm(Launcher):
     """``--launcher slurm``; the options are salloc's own.
 
+    Each field is the value of the option of its name (``options``); and:
+
     Attributes:
       num_processes: ``-n``; None where ``ntasks_per_node`` or the nodes' devices decide it.
-      nodes: how many; None means 1, or all of the allocation.
-      ntasks_per_node: how many ranks a node gets.
-      salloc: further options of salloc, each as it is typed.
-      new_job: make a job inside of an allocation, too.
       allocation: ``prepared`` fills it in.
       drop: variables that srun is not to see; ``prepared`` fills them in.
     """

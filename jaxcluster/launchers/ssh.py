@@ -69,16 +69,8 @@ NEVER_ASK = (("SSH_ASKPASS", "/bin/false"), ("SSH_ASKPASS_REQUIRE", "never"))
 class SSH(Launcher):
     """``--launcher ssh``.
 
-    Attributes:
-      hosts: where, in order of rank.
-      num_processes: ``-n``; None where the hosts have their numbers, or their devices decide.
-      ssh: the command that stands for ``ssh``, with options of the user's.
-      ssh_config: an ssh config (``ssh -F``).
-      ssh_option: ``NAME=VALUE`` as for ``ssh -o``.
-      jump: as for ``ssh -J``.
-      user: for the hosts that have none of their own.
-      port: for the hosts that have none of their own.
-      direct: TCP to the agents, without a tunnel.
+    Each field is the value of the option of its name (``options``); ``num_processes`` is ``-n``, or
+    None where the hosts have their numbers, or their devices decide.
     """
 
     hosts: tuple[Host, ...]

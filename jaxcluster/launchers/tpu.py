@@ -1,18 +1,17 @@
 """Agents on the hosts of a Cloud TPU slice, over ssh.
 
-A slice is named (``--tpu NAME``): gcloud says which hosts it has, and how to log in to each of them
-(``gcloud compute tpus tpu-vm ssh --dry-run``); that login is then carried out without gcloud, which
-would stay as a process for each host and log in again by itself. Or its hosts are named
-(``--hosts``), or this process runs on one of them, whose metadata names all.
+A slice is named (``--tpu NAME``): gcloud says how to log in to each of its hosts (``gcloud compute
+tpus tpu-vm ssh --dry-run``). That login is then carried out without gcloud, which would stay as a
+process for each host. Or its hosts are named (``--hosts``), or this process runs on one of them,
+whose metadata names all.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -37,12 +36,8 @@ class TPU(SSH):
 
     Attributes:
       tpu: the slice's name; empty where the hosts are named.
-      zone: as for gcloud.
-      project: as for gcloud.
-      internal_ip: log in to the hosts' internal addresses.
       logins: how each of ``hosts`` is logged in to where gcloud has said so: its ssh with all
         options, and ``USER@ADDRESS``; ``prepared`` asks.
-      health: what gcloud says of the slice's health, where it is not well; ``prepared`` asks.
     """
 
     tpu: str = ""
@@ -50,7 +45,6 @@ class TPU(SSH):
     project: str = ""
     internal_ip: bool = False
     logins: tuple[tuple[str, ...], ...] = ()
-    health: str = ""
 
     name = "tpu"
     start = "--launcher tpu --tpu my-pod --zone us-central2-b"
@@ -92,7 +86,7 @@ class TPU(SSH):
 
     def prepared(self, environ: Mapping[str, str]) -> Self:
         if self.tpu:
-            return self._described(environ)
+            return self._asked(environ)
         found = None if self.hosts else tpu_worker(host_tpu_chips(), environ)
         hosts = self.hosts if found is None else tuple(map(Host, found.hosts))
         if not hosts:
@@ -106,9 +100,7 @@ class TPU(SSH):
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         plan = super().render(agent, folder)
         # One process per host, unless the user says otherwise: all others need TPU_TOPOLOGY.
-        ranks = plan.ranks or (1,) * plan.num_hosts
-        notes = (f"gcloud says that {self.tpu} is {self.health}",) if self.health else ()
-        return replace(plan, ranks=ranks, notes=notes)
+        return replace(plan, ranks=plan.ranks or (1,) * plan.num_hosts)
 
     def _base(self, number: int) -> list[str]:
         if not self.logins:
@@ -128,17 +120,17 @@ class TPU(SSH):
 
     # -- gcloud
 
-    def _gcloud(self, verb: str, kind: str = "tpu-vm") -> list[str]:
+    def _gcloud(self, verb: str) -> list[str]:
         """A command on the slice."""
-        user = f"{self.user}@" if self.user and verb == "ssh" else ""
         return [
-            "gcloud", "compute", "tpus", kind, verb, f"{user}{self.tpu}",
+            "gcloud", "compute", "tpus", "tpu-vm", verb,
+            f"{self.user}@{self.tpu}" if self.user else self.tpu,
             *([f"--zone={self.zone}"] if self.zone else []),
             *([f"--project={self.project}"] if self.project else []),
-            *(["--internal-ip"] if self.internal_ip and verb == "ssh" else []),
+            *(["--internal-ip"] if self.internal_ip else []),
         ]  # fmt: skip
 
-    def _described(self, environ: Mapping[str, str]) -> Self:
+    def _asked(self, environ: Mapping[str, str]) -> Self:
         """With the slice's hosts, and how to log in to them.
 
         Raises:
@@ -150,65 +142,24 @@ class TPU(SSH):
                 "There is no gcloud on this machine.",
                 "Install the Google Cloud CLI, or name the slice's hosts: --hosts t0,t1",
             )
-        describe = [*self._gcloud("describe"), "--format=json"]
-        said = self._run(environ, describe)
-        try:
-            node = dict(json.loads(said))
-        except ValueError:
-            raise LaunchError(f"gcloud's answer is not understood: {said[:200]!r}.") from None
-        state, health = node.get("state") or "not READY", str(node.get("health", "HEALTHY"))
-        if state != "READY":
-            stopped = state in ("STOPPED", "STOPPING")
-            raise LaunchError(
-                f"The TPU slice {self.tpu} is {state}.",
-                f"Start it: {shlex.join(self._gcloud('start'))}"
-                if stopped
-                else f"Start again once it is READY: {shlex.join(describe[:-1])}",
-            )
-        addresses = endpoints(node, self.internal_ip)
-        if not addresses or not all(addresses):
-            which = addresses.index("") if addresses else 0
-            raise LaunchError(
-                f"The TPU slice {self.tpu} lacks a host: worker {which} has no address ({health}).",
-                "A slice that lacks a host can't compute: repair it, or create it again.",
-            )
-        named = replace(self, health="" if health == "HEALTHY" else health)
-        # With a login of the user's own gcloud is not asked for one.
-        if self.ssh_config or self.jump or self.port or self.ssh != ("ssh",):
-            plain = tuple(Host(address, user=self.user) for address in addresses)
-            super().prepared(environ)
-            return replace(named, hosts=plain)
         argv = [*self._gcloud("ssh"), "--worker=all", "--dry-run", "--command=true"]
-        lines = self._run(environ, argv).splitlines()
-        logins = tuple(filter(None, map(parse_login, lines)))
-        if len(logins) != len(addresses):
-            raise LaunchError(
-                f"The TPU slice {self.tpu} has {len(addresses)} hosts, and gcloud logs in to "
-                f"{len(logins)}.",
-                f"Try: {shlex.join(argv)}",
-            )
-        hosts = tuple(Host(f"{self.tpu}-w{worker}") for worker in range(len(logins)))
-        return replace(named, hosts=hosts, logins=logins)
-
-    def _run(self, environ: Mapping[str, str], argv: Sequence[str]) -> str:
-        """What a command of gcloud's prints.
-
-        Raises:
-          LaunchError: it failed.
-        """
         hint = f"Try: {shlex.join(argv)}"
         try:
             done = run_briefly([*argv, "--quiet"], GCLOUD_S, environ)
         except subprocess.TimeoutExpired:
             raise LaunchError(f"gcloud did not answer within {GCLOUD_S:.0f} s.", hint) from None
-        if done.returncode == 0:
-            return done.stdout
-        errors = [line for line in done.stderr.splitlines() if "ERROR" in line]
-        said = errors[0] if errors else last_line(done.stderr.splitlines())
-        if "NOT_FOUND" in said:
-            queued = shlex.join(self._gcloud("describe", "queued-resources"))
-            hint += f"   A queued resource's slice has a name of its own: {queued}"
-        raise LaunchError(f'gcloud {how_it_ended(done.returncode)}. It says: "{said}"', hint)
+        logins = tuple(filter(None, map(parse_login, done.stdout.splitlines())))
+        if done.returncode or not logins:
+            lines = done.stderr.splitlines() or done.stdout.splitlines()
+            said = last_line([line for line in lines if "ERROR" in line][:1] or lines)
+            told = f'gcloud {how_it_ended(done.returncode)}. It says: "{said}"'
+            raise LaunchError(told, hint)
+        if self.ssh_config or self.jump or self.port or self.ssh != ("ssh",):  # the user's login
+            super().prepared(environ)
+            addresses = (login[-1].rpartition("@")[2] for login in logins)
+            return replace(self, hosts=tuple(Host(one, user=self.user) for one in addresses))
+        hosts = tuple(Host(f"{self.tpu}-w{worker}") for worker in range(len(logins)))
+        return replace(self, hosts=hosts, logins=logins)
 
 
 def parse_login(line: str) -> tuple[str, ...]:
@@ -219,12 +170,3 @@ def parse_login(line: str) -> tuple[str, ...]:
     words = tuple(line.split())
     is_login = len(words) > 3 and words[-2:] == ("--", "true") and words[0].endswith("ssh")
     return words[:-2] if is_login else ()
-
-
-def endpoints(node: Mapping[str, Any], internal: bool) -> list[str]:
-    """The addresses of a slice's hosts, in the order of their worker numbers."""
-    found = []
-    for one in node.get("networkEndpoints", []):
-        external = (one.get("accessConfig") or {}).get("externalIp")
-        found.append(str((not internal and external) or one.get("ipAddress", "")))
-    return found

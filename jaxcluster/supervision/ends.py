@@ -7,11 +7,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from jaxcluster.supervision.processes import (
     children,
-    descendants,
     is_alive,
     processes,
     send_signal,
@@ -43,53 +42,36 @@ def kill_groups(leaders: Iterable[int]) -> None:
         signal_pid(pid, signal.SIGKILL)
 
 
-def end_children(most_s: float, term_s: float = 0.0) -> None:
+def end_children(most_s: float) -> None:
     """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them.
 
-    Resource trackers get a second to end by themselves: see ``kill_groups``. ``term_s`` before that
-    all that is below this process gets SIGTERM. It takes ``most_s`` at most.
+    Resource trackers get a second to end by themselves: see ``kill_groups``. It takes ``most_s`` at
+    most.
     """
-    started, told = time.monotonic(), set[int]()
+    started = time.monotonic()
     while (pids := children()) and (waited_s := time.monotonic() - started) < most_s:
-        if waited_s < term_s:
-            for pid in descendants() - told:
-                told.add(pid)
-                signal_pid(pid, signal.SIGTERM)
         for pid in pids:
-            if waited_s >= term_s and (waited_s > TRACKER_S or not _is_tracker(pid)):
+            if waited_s > TRACKER_S or not _is_tracker(pid):
                 signal_pid(pid, signal.SIGKILL)
             reap(pid)
-        time.sleep(0.02 if waited_s < term_s else 0.005)
+        time.sleep(0.005)
 
 
-def end_group(
-    leader: int,
-    term_s: float,
-    has_ended: Callable[[], bool],
-    members: Callable[[int], Sequence[int]] | None = None,
-) -> Iterator[None]:
-    """End a process group whose leader has had SIGTERM, or has ended. Yields until all are gone.
+def end_group(leader: int, term_s: float) -> None:
+    """End what is left of a process group whose leader has ended: by SIGTERM, the late by SIGKILL.
 
-    The leader is alone at first: mpiexec whose logins were killed leaves its folder behind. When it
-    has ended the others get SIGTERM, and have as long again. Who is late is killed.
-
-    Args:
-      members: looks who is in a group, after it was asked whether the leader has ended: whatever
-        that has started is there to be seen.
+    The leader is alone at first: mpiexec whose logins were killed leaves its folder behind.
     """
-    members = members or (lambda group: _members({group}))
-    deadline, is_headless = time.monotonic() + term_s, False
-    while True:
-        number = signal.SIGKILL if time.monotonic() > deadline else 0
-        if not is_headless and has_ended():
-            deadline, is_headless = time.monotonic() + term_s, True
-            number = signal.SIGTERM
-        left = members(leader)
-        if is_headless and not left:
+    late_at, told = time.monotonic() + term_s, set[int]()
+    while _has_members(leader) and (left := _members({leader})):
+        late_s = time.monotonic() - late_at
+        for pid in left:
+            if late_s > 0 or pid not in told:
+                signal_pid(pid, signal.SIGKILL if late_s > 0 else signal.SIGTERM)
+        told.update(left)
+        if late_s > KILLED_S:
             return
-        for pid in left if number else ():
-            signal_pid(pid, number)
-        yield
+        time.sleep(0.02)
 
 
 def wait(most_s: float, goes_on: Callable[[], object]) -> Iterator[None]:

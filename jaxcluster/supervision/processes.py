@@ -127,15 +127,6 @@ def state_of(pid: int) -> str:
         return ""
 
 
-def descendants() -> set[int]:
-    """The pids of the living processes below this one."""
-    parents = {child: parent for child, (parent, _) in processes().items()}
-    found, level = set[int](), {os.getpid()}
-    while level := {child for child, parent in parents.items() if parent in level}:
-        found |= level
-    return found
-
-
 def processes() -> dict[int, tuple[int, int]]:
     """The living processes of this machine: pid to (parent, process group)."""
     found = {}

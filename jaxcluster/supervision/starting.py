@@ -13,11 +13,6 @@ from jaxcluster.supervision.processes import process_token
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
-# Neither a user's site-packages nor the environment's settings are the guard's.
-GUARD = (
-    f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.guard import main; main()"
-)
-
 # Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
 # where they differ, there is a new one.
 IMPORT_TIME_PREFIXES = (
@@ -93,18 +88,6 @@ def log_end(path: str | os.PathLike[str]) -> str:
             return "\n".join(log.read().splitlines()[-12:])
     except OSError:
         return ""
-
-
-def guard(kept_open: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Start a guard that ends with this process (``supervision.guard``)."""
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", GUARD, process_token(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        pass_fds=kept_open,
-    )
 
 
 def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:

@@ -134,8 +134,9 @@ def test_a_cluster_whose_notebook_was_killed_is_gone(
     first: HostNotebook, second: HostNotebook
 ) -> None:
     first.ok(START)
+    second.ok("%jaxcluster attach")  # what it is connected to then is gone as well
     first.kill()
-    none = "none is running"  # once its guard has seen it
+    none = "none is running"
     until(lambda: none in second.run("%jaxcluster attach").text, "its end", 60)
     until(lambda: second.run(START).text.startswith("Cluster 'main'"), "the name is free", 10)
     second.ok("%jaxcluster stop")

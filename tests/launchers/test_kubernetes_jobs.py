@@ -276,13 +276,8 @@ def test_a_detached_cluster_s_pods_outlive_their_notebook_where_they_can_be_reac
     launch.detach([stand_in_site.path])
     launch.leave()
     assert len(stand_in_site.kube.all("pods")) == 1
-    until(
-        lambda: any("sleep infinity" in line for line in held_by_a_guard().values()), "it is held"
-    )
-
-
-def held_by_a_guard() -> dict[int, str]:
-    return processes_with(MARK, os.environ[MARK])
+    held = processes_with(MARK, os.environ[MARK]).values()
+    assert any("supervision.keeper" in line for line in held)
 
 
 def test_a_deadline_is_told(site: Site) -> None:

@@ -6,7 +6,6 @@ metadata, as JAX's own detection reads it, says the same. It shows nothing of li
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -18,7 +17,6 @@ pytestmark = pytest.mark.any_jax
 # What version 528 of the Google Cloud CLI prints, for hosts of the rig; it asks no cloud.
 GCLOUD = """#!/bin/sh
 case "$*" in
-*" describe pod "*) echo '{node}' ;;
 *" ssh pod "*--dry-run*) {lines} ;;
 *) echo "ERROR: (gcloud.compute.tpus) NOT_FOUND: Resource 'nodes/other' was not found." >&2
    exit 1 ;;
@@ -56,13 +54,8 @@ ENV = "--env GCE_METADATA_IP=127.0.0.1:8001 --env NO_PROXY=127.0.0.1"
 def slice_of_two(ssh: Rig) -> Iterator[Rig]:
     """h1 and h2 as workers 0 and 1 of the slice "pod", and a gcloud on h0 that knows it."""
     workers: list[Host] = [ssh["h1"], ssh["h2"]]
-    node = {
-        "state": "READY",
-        "health": "HEALTHY",
-        "networkEndpoints": [{"ipAddress": worker.address} for worker in workers],
-    }
     lines = "; ".join(f"echo /usr/bin/ssh -T root@{worker.address} -- true" for worker in workers)
-    ssh["h0"].write("~/bin/gcloud", GCLOUD.format(node=json.dumps(node), lines=lines), 0o755)
+    ssh["h0"].write("~/bin/gcloud", GCLOUD.format(lines=lines), 0o755)
     addresses = ",".join(worker.address for worker in workers)
     for number, worker in enumerate(workers):
         command = (ssh.python, "-c", METADATA, str(number), addresses)

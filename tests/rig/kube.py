@@ -116,7 +116,6 @@ class Kube:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.containers: dict[str, Container] = {}  # by the pod's uid
         self.times: dict[str, float] = {}  # by uid: a Job's start, a pod's end
-        self.removed: list[Object] = []  # as they were last
         self.lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="jckube")
         self._over = threading.Event()
@@ -210,7 +209,7 @@ class Kube:
             if plural == "pods" and found["metadata"]["uid"] in self.containers:
                 found["metadata"].setdefault("deletionTimestamp", now())
             else:
-                self.removed.append(self.objects.pop((plural, namespace, name)))
+                del self.objects[plural, namespace, name]
 
     # -- the cluster's own work
 
@@ -374,7 +373,7 @@ class Kube:
             return
         del self.containers[metadata["uid"]]
         if metadata.get("deletionTimestamp"):
-            self.removed.append(self.objects.pop(("pods", metadata["namespace"], metadata["name"])))
+            del self.objects["pods", metadata["namespace"], metadata["name"]]
             return
         code = 128 - code if code < 0 else code
         ended = {"reason": "Error" if code else "Completed", "exitCode": code}
@@ -544,11 +543,7 @@ class _Handler(Forwarding):
     ) -> Object | bytes | None:  # fmt: skip
         cluster = self.cluster
         verb = VERBS[self.command] if name or self.command != "GET" else "list"
-        verb = "watch" if query.get("watch") == "true" else verb
         self._refuse_stranger(verb, f"{plural}/{sub}" if sub else plural, namespace, name)
-        if query.get("watch") == "true":
-            self._watch(namespace, plural, query)
-            return None
         with cluster.lock:
             if self.command == "POST":
                 return self._create(namespace, plural, query, body)
@@ -599,33 +594,6 @@ class _Handler(Forwarding):
                 400, f"{what}handled as a {body['kind']}: strict decoding error: {wrong}"
             )
         return copy.deepcopy(self.cluster.add(plural, namespace, body))
-
-    def _watch(self, namespace: str, plural: str, query: Mapping[str, str]) -> None:
-        """Lines of what changes, until the client leaves or the cluster ends."""
-        self.close_connection = True
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        cluster, known = self.cluster, dict[str, str]()
-        removed = len(cluster.removed)
-        try:
-            while not cluster._over.wait(0.05) and not cluster.down:
-                with cluster.lock:
-                    items = self._list(namespace, plural, query)["items"]
-                    gone, removed = cluster.removed[removed:], len(cluster.removed)
-                    events = [("DELETED", o) for o in gone if o["metadata"]["uid"] in known]
-                for one in items:
-                    uid, text = one["metadata"]["uid"], json.dumps(one)
-                    if known.get(uid) != text:
-                        events.append(("MODIFIED" if uid in known else "ADDED", one))
-                        known[uid] = text
-                for kind, one in events:
-                    line = json.dumps({"type": kind, "object": one}).encode() + b"\n"
-                    self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
-                self.wfile.flush()
-        except (OSError, ValueError):
-            pass
 
     def _list(self, namespace: str, plural: str, query: Mapping[str, str]) -> Object:
         labels = dict(w.split("=") for w in query.get("labelSelector", "").split(",") if w)

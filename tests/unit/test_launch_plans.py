@@ -93,7 +93,6 @@ LAUNCHERS: dict[str, Launcher] = {
         tpu="pod",
         zone="us-central2-b",
         logins=tuple(("/usr/bin/ssh", "-T", "-i", "~/k", f"me@34.1.2.{n}") for n in (3, 4)),
-        health="UNHEALTHY_MAINTENANCE",
     ),
     "tpu-hosts": TPU(parse_hosts("t0,t1"), direct=True, user="me"),
     "kubernetes": Kubernetes(

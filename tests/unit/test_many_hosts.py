@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import threading
 from collections import Counter
@@ -20,8 +18,6 @@ from jaxcluster.agent import client
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.errors import Divergence, LaunchError, RankDied
 from jaxcluster.launchers import commands
-from jaxcluster.supervision import guard
-from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Link
 from jaxcluster.wire.ops.status import Busy
 
@@ -200,26 +196,3 @@ def test_one_rank_is_asked_for_what_all_wait_for(
     assert looked is not None
     assert [one.number for one in looked.agreed] == [*range(11, 21)]
     assert (asked["look"], looked.waits) == (1, [])
-
-
-# --------------------------------------------------------------------------- the guard
-
-
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of jax, which other tests import
-def test_the_guard_reads_the_machines_processes_once_for_all_commands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reads: list[int] = []
-    monkeypatch.setattr(guard, "processes", lambda: reads.append(1) or {})
-    watch = guard.Guard(process_token(os.getppid()))
-    watch._put = lambda event: None  # type: ignore[method-assign]
-    for id in range(5):
-        watch.told(json.dumps({"run": id, "task": {"argv": ["true"]}}).encode())
-        watch.running[id].process.wait(30)
-    watch._step_all()
-    assert len(reads) == 1
-    for one in watch.running.values():
-        for stream in (one.process.stdout, one.process.stderr):
-            assert stream is not None
-            stream.close()
-    watch.selector.close()

@@ -1,4 +1,4 @@
-"""What fork server and guard have in common: an owner, a way by which they are found, and ends."""
+"""The fork server's loop, which ends with its owner, and how processes are ended."""
 
 from __future__ import annotations
 
@@ -7,27 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from jaxcluster.supervision import ends, loop
-from jaxcluster.supervision.guard import Guard
 from jaxcluster.supervision.loop import SupervisionLoop
 from jaxcluster.supervision.processes import process_token
 
-OLD = 86400.0
-
 
 @pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn of a loop looks around and touches what is its own."""
-    monkeypatch.setattr(loop, "LOOK_S", -1.0)
-    monkeypatch.setattr(loop, "TOUCH_S", -1.0)
-
-
-@pytest.fixture
-def supervisor(often: None) -> Iterator[SupervisionLoop]:
+def supervisor() -> Iterator[SupervisionLoop]:
     made = SupervisionLoop(process_token(os.getpid()))
     yield made
     made.selector.close()
@@ -40,7 +29,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         made.kill()
 
 
-def test_a_supervisor_ends_with_its_owner_unless_it_is_detached(
+def test_a_supervisor_ends_with_its_owner(
     supervisor: SupervisionLoop, process: subprocess.Popen[bytes]
 ) -> None:
     supervisor.turn(0)
@@ -50,10 +39,6 @@ def test_a_supervisor_ends_with_its_owner_unless_it_is_detached(
     assert not supervisor.leaving
     process.kill()
     process.wait()
-    supervisor.detached = True
-    supervisor.turn(0)
-    assert not supervisor.leaving
-    supervisor.detached = False
     supervisor.turn(0)
     assert supervisor.leaving
 
@@ -87,51 +72,6 @@ def test_the_owner_is_not_who_has_got_its_pid_since(supervisor: SupervisionLoop)
     supervisor.owner = f"{pid}:{int(started) - 1}"
     supervisor.turn(0)
     assert supervisor.leaving
-
-
-def test_a_detached_supervisor_ends_when_it_was_not_found_twice_in_a_row(
-    supervisor: SupervisionLoop, tmp_path: Path
-) -> None:
-    path, away = tmp_path / "found", tmp_path / "away"
-    path.touch()
-    supervisor.found_by[str(path)] = os.stat(path)
-    path.rename(away)
-    for _ in range(3):
-        supervisor.turn(0)
-    assert not supervisor.leaving  # its owner has it
-    supervisor.detached = True
-    supervisor.turn(0)
-    away.rename(path)
-    supervisor.turn(0)
-    path.rename(away)
-    supervisor.turn(0)
-    assert not supervisor.leaving
-    path.touch()  # another one of this name
-    supervisor.turn(0)
-    assert supervisor.leaving
-
-
-def aged(*paths: Path) -> None:
-    for path in paths:
-        os.utime(path, (OLD, OLD))
-
-
-def ages(*paths: Path) -> set[float]:
-    return {path.stat().st_mtime for path in paths}
-
-
-def test_a_guard_keeps_the_folders_of_its_launch_young(often: None, tmp_path: Path) -> None:
-    inner = tmp_path / "launch"
-    inner.mkdir()
-    (inner / "job.sh").touch()
-    guard = Guard(process_token(os.getpid()))
-    guard.folders = guard._open([str(tmp_path)])
-    own = (tmp_path, inner, inner / "job.sh")
-    aged(*own)
-    guard.turn(0)
-    assert OLD not in ages(*own)
-    os.close(guard.folders[str(tmp_path)])
-    guard.selector.close()
 
 
 # ---------------------------------------------------------------------------------------- ends

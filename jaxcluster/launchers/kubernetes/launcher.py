@@ -30,27 +30,11 @@ DEADLINE_S = 24 * 3600  # where nothing of the cluster's own ends the Job with t
 class Kubernetes(Launcher):
     """``--launcher kubernetes``.
 
+    Each field is the value of the option of its name (``options``); and:
+
     Attributes:
       num_processes: ``-n``; None where ``ranks_per_pod`` or the pods' devices decide it.
-      pods: how many; None means 1, or as many as a TPU slice has hosts.
-      ranks_per_pod: how many ranks each pod gets.
-      image: with Python, jax and this jaxcluster.
-      cpu: cores of each pod, requested and at most; as Kubernetes writes it.
-      mem: the same.
-      gpus: of ``nvidia.com/gpu``, of each pod.
-      resource: other devices of each pod: ``("amd.com/gpu=8",)``.
-      tpu_type: GKE's name of the accelerator.
-      tpu_topology: of the TPU slice, ``4x4``.
-      tpu_chips: of TPU, in each pod.
-      label: of the Job and its pods: ``("team=a",)``.
-      service_account: the pods'.
-      run_as_user: a user's number, not root's; the pods then are as ``restrict`` makes them.
       pod_template: a file; ``prepared`` reads it.
-      namespace: empty for that of the context, or of the notebook's own pod.
-      time: after which Kubernetes ends the Job, however it is; empty for none of the user's.
-      kubeconfig: a file; empty for the usual ones.
-      context: of the kubeconfig; empty for its current one.
-      direct: whether pods are reached at their own addresses also from outside of the cluster.
       template: what ``read_template`` found, as JSON; empty for none.
       inside: whether this process is in a pod itself; ``prepared`` fills it in.
     """

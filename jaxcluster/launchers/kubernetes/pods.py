@@ -23,12 +23,11 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.client.rest import ApiException
 from kubernetes.stream import portforward
-from kubernetes.watch import Watch
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import failures
-from jaxcluster.launchers.base import Command, LaunchPlan, announcements
-from jaxcluster.launchers.commands import Launch, Run, StartedAgent, Wait
+from jaxcluster.launchers.base import LaunchPlan, announcements
+from jaxcluster.launchers.commands import Launch, StartedAgent, Wait
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.kubernetes.manifests import CONTAINER, LAUNCH
 
@@ -39,7 +38,7 @@ Object = Mapping[str, Any]
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  # in a pod
 INDEX = "batch.kubernetes.io/job-completion-index"
 TIMEOUT_S = (10.0, 30.0)  # to connect, to read
-WATCH_S = 240
+FOLLOW_S = 1.0
 LOOK_S = 0.2  # how often a stop looks whether its pods have gone
 GONE_S = 8.0  # for the pods to go, after the Job: who starts again may need their devices
 LOG_NBYTES = 1 << 20
@@ -295,27 +294,17 @@ class PodLaunch(Launch):
 
     def _follow(self) -> None:
         """On a thread: know every pod's last state, and tell of ends."""
-        method = self.api.core.list_namespaced_pod
-        while not self._over.is_set():
-            began = time.monotonic()
+        while True:
             try:
-                listed = self.api.ask(method, **self.mine)
-                self._see(listed["items"])
-                there = {_uid(pod) for pod in listed["items"]}
-                self._see([_deleted(pod) for uid, pod in self.pods.items() if uid not in there])
+                listed = self.api.ask(self.api.core.list_namespaced_pod, **self.mine)["items"]
                 self.trouble = ""
-                for event in Watch().stream(
-                    method, self.api.namespace, **self.mine, deserialize=False,
-                    resource_version=listed["metadata"].get("resourceVersion", ""),
-                    timeout_seconds=WATCH_S, _request_timeout=(TIMEOUT_S[0], WATCH_S + 30),
-                ):  # fmt: skip
-                    one = event["object"]
-                    self._see([_deleted(one) if event["type"] == "DELETED" else one])
+                there = {_uid(pod) for pod in listed}
+                gone = [_deleted(pod) for uid, pod in self.pods.items() if uid not in there]
+                self._see([*listed, *gone])
             except LaunchError as error:  # it may pass: the agents need no API server
                 self.trouble = error.message
-            except Exception as error:  # of a watch: whatever it is, the next list shows all
-                self.trouble = str(error)
-            self._over.wait(max(0.0, began + 1.0 - time.monotonic()))
+            if self._over.wait(FOLLOW_S):
+                return
 
     def _see(self, pods: Sequence[Object]) -> None:
         for pod in pods:
@@ -378,7 +367,6 @@ class PodLaunch(Launch):
                 "The ways to the pods end with this notebook, so --detach leaves them unreachable.",
                 "Reach them at their own addresses (--direct), or start from inside the cluster.",
             )
-        self._run(Run(Command(("sleep", "infinity"), ())))  # the guard keeps the name with it
         super().detach(found_by)
 
     def leave(self) -> None:

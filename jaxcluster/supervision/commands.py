@@ -1,0 +1,248 @@
+"""A launcher's commands: plain children of this process, read line by line, ended in order.
+
+However a command comes to its end, the others of its process group end after it; then, exactly
+once, its cancel command runs. ``keeper`` sees to the ends when this process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import IO
+
+from jaxcluster.supervision.ends import KILLED_S, end_group, wait
+from jaxcluster.supervision.processes import is_alive, process_token, send_signal
+
+LOOK_S = 0.5  # how often it is looked whether a command has ended whose output goes on
+LINE = 1 << 16  # of output; longer ones come in parts
+CANCEL_S = 20.0  # a cancel command has so long
+DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes open
+
+
+OnLine = Callable[[str, str], None]
+OnEnd = Callable[[int, int | None, str], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A command and how it is ended.
+
+    Attributes:
+      argv: run without a shell.
+      env: variables for it, beside this process's.
+      drop: variables of those that it does not get.
+      keeps_stdin: whether its standard input stays open until it is to end. Else it has none.
+      cancel: a command that is run once when this one has ended, however that came.
+      stdin_s: how long it may take to end after its standard input has.
+      term_s: how long it may take after SIGTERM.
+      socket: a Unix socket that it makes, by which alone it can be reached; may be empty.
+    """
+
+    argv: tuple[str, ...]
+    _: KW_ONLY
+    env: tuple[tuple[str, str], ...] = ()
+    drop: tuple[str, ...] = ()
+    keeps_stdin: bool = False
+    cancel: tuple[str, ...] = ()
+    stdin_s: float = 1.0
+    term_s: float = 1.0
+    socket: str = ""
+
+    def environ(self) -> dict[str, str]:
+        """The command's environment."""
+        return {k: v for k, v in os.environ.items() if k not in self.drop} | dict(self.env)
+
+
+class Running:
+    """One command, from its start until all of it is over. Made by ``Commands.run``.
+
+    Attributes:
+      streams: what it writes to, by ``out`` and ``err``, until that ends.
+      ended_at: when its process was first seen to have ended.
+    """
+
+    def __init__(self, task: Task, on_line: OnLine, on_end: OnEnd, outlives: bool) -> None:
+        self.task, self.on_line, self.on_end = task, on_line, on_end
+        self.ended_at: float | None = None
+        self._partial = {"out": b"", "err": b""}
+        with contextlib.ExitStack() as theirs:
+            stdin, out, err = (_pipe(theirs, outlives) for _ in range(3))
+            stdin[1].close()
+            self.streams = {"out": out[1], "err": err[1]}
+            kept_open = stdin[0] if outlives else subprocess.PIPE
+            try:
+                self.process = subprocess.Popen(
+                    task.argv,
+                    stdin=kept_open if task.keeps_stdin else subprocess.DEVNULL,
+                    stdout=out[0],
+                    stderr=err[0],
+                    env=task.environ(),
+                    start_new_session=True,
+                )
+            except OSError:
+                for stream in self.streams.values():
+                    stream.close()
+                raise
+        self.token = process_token(self.process.pid)
+        self.finishing = threading.Thread(target=self._finish, name="jaxcluster-end", daemon=True)
+        self._is_over = threading.Event()
+
+    def take(self, name: str) -> bool:
+        """Pass on the lines that have come; returns whether there may be more."""
+        data = os.read(self.streams[name].fileno(), 1 << 16)
+        *lines, rest = (self._partial[name] + data).split(b"\n")
+        if len(rest) > LINE:
+            lines, rest = [*lines, rest], b""
+        self._partial[name] = rest
+        for line in lines:
+            self.on_line(name, line.decode(errors="replace").rstrip("\r"))
+        return bool(data)
+
+    def _finish(self) -> None:
+        for name, rest in self._partial.items():
+            if rest:
+                self.on_line(name, rest.decode(errors="replace"))
+        end_group(self.process.pid, self.task.term_s)
+        # Not before: who writes to a closed one is killed.
+        for stream in filter(None, (*self.streams.values(), self.process.stdin)):
+            stream.close()
+        self.on_end(self.process.returncode, *cancel(self.task))
+        self._is_over.set()
+
+    def join(self) -> None:
+        """Wait until all of it is over."""
+        if self.finishing is not threading.current_thread():
+            self._is_over.wait(self.task.term_s + KILLED_S + CANCEL_S)
+
+
+class Commands:
+    """Commands of this process, which one thread reads."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._running: list[Running] = []
+        self._lock = threading.Lock()
+        self._is_read = False
+
+    def run(self, task: Task, on_line: OnLine, on_end: OnEnd, outlives: bool = False) -> Running:
+        """Start a command.
+
+        Args:
+          on_line: called with (``out`` or ``err``, a line), on the reader's thread.
+          on_end: called on another thread when it is over, with its exit status, the cancel
+            command's or None, and the last line of that if it failed.
+          outlives: whether it goes on without this process.
+
+        Raises:
+          OSError: it can't be run.
+        """
+        one = Running(task, on_line, on_end, outlives)
+        for name, stream in one.streams.items():
+            self._selector.register(stream, selectors.EVENT_READ, (one, name))
+        with self._lock:
+            self._running.append(one)
+            if not self._is_read:
+                self._is_read = True
+                threading.Thread(target=self._read, name="jaxcluster-read", daemon=True).start()
+        return one
+
+    def _read(self) -> None:
+        """On a thread, while there are commands."""
+        looked_at = 0.0
+        while self._is_read:
+            ends = False
+            for key, _ in self._selector.select(LOOK_S):
+                one, name = key.data
+                if not one.take(name):
+                    self._selector.unregister(key.fileobj)
+                    one.streams.pop(name).close()
+                    ends = True
+            if ends or time.monotonic() - looked_at > LOOK_S:
+                looked_at = time.monotonic()
+                self._look(looked_at)
+
+    def _look(self, now: float) -> None:
+        """Finish with those that have ended. Somebody else may hold their pipes open."""
+        for one in [one for one in self._running if one.process.poll() is not None]:
+            one.ended_at = one.ended_at or now
+            if not one.streams or now - one.ended_at > DRAIN_S:
+                with self._lock:
+                    self._running.remove(one)
+                for stream in one.streams.values():
+                    self._selector.unregister(stream)
+                one.finishing.start()
+        with self._lock:
+            self._is_read = bool(self._running)
+
+    @staticmethod
+    def end(commands: Sequence[Running]) -> None:
+        """End these commands; returns when all of them is over."""
+        for one in commands:
+            if one.process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    one.process.stdin.close()
+        end_leaders({one.token: one.task for one in commands})
+        for one in commands:
+            one.join()
+
+
+def end_leaders(commands: Mapping[str, Task]) -> None:
+    """End the processes of these tokens, whose standard input has ended. The late are killed."""
+    stdin_s = max([task.stdin_s for task in commands.values() if task.keeps_stdin], default=0.0)
+    term_s = max([task.term_s for task in commands.values()], default=0.0)
+    for most_s, number in ((stdin_s, signal.SIGTERM), (term_s, signal.SIGKILL), (KILLED_S, 0)):
+        for _ in wait(most_s, lambda: any(map(is_alive, commands))):
+            time.sleep(0.02)
+        for token in commands:
+            with contextlib.suppress(ProcessLookupError):
+                send_signal(token, number)
+
+
+def cancel(task: Task) -> tuple[int | None, str]:
+    """Run a task's cancel command.
+
+    Returns its status (None: there is no such command), and its last line where it has failed.
+    """
+    if not task.cancel:
+        return None, ""
+    with tempfile.TemporaryFile() as said:
+        try:
+            code = subprocess.run(
+                task.cancel,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env=task.environ(),
+                start_new_session=True,
+                timeout=CANCEL_S,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return -signal.SIGKILL, ""
+        except OSError as error:
+            return 127, f"{task.cancel[0]}: {error.strerror}"
+        said.seek(0)
+        lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    return code, lines[-1][:LINE] if code and lines else ""
+
+
+def _pipe(theirs: contextlib.ExitStack, outlives: bool) -> tuple[int, IO[bytes]]:
+    """(the end that a command writes to, ours).
+
+    The end of one that outlives this process can be read as well: so it meets no end of its input,
+    and no closed output, when this process is gone.
+    """
+    reading, writing = os.pipe()
+    if outlives:
+        os.close(writing)
+        writing = os.open(f"/proc/self/fd/{reading}", os.O_RDWR | os.O_CLOEXEC)
+    theirs.callback(os.close, writing)
+    return writing, open(reading, "rb", 0)

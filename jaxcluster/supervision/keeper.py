@@ -1,0 +1,169 @@
+"""A small process that ends a launcher's commands when the notebook is gone, or keeps them.
+
+Its arguments are its owner's token, the cluster's folder, and what it runs at its end, as JSON. Its
+input is JSON lines:
+
+    {"command": Task, "token": TOKEN}   one that runs, without its words
+    {"over": TOKEN}                     one that is over
+    {"detach": [PATH, ...]}             the commands outlive the owner, and are found by these
+
+When its owner is gone, it ends the commands, unless they are detached. Those it ends when nobody
+can find them any more. It does not run them: if it is killed, nothing happens to them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+
+from jaxcluster.supervision.commands import Task, cancel, end_leaders
+from jaxcluster.supervision.ends import end_group
+from jaxcluster.supervision.folders import is_still, touch
+from jaxcluster.supervision.processes import is_alive, process_token
+from jaxcluster.supervision.starting import ROOT
+
+LOOK_S = 0.5
+TOUCH_S = 3600.0
+# Neither a user's site-packages nor the environment's settings are the keeper's.
+SOURCE = (
+    f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.keeper import main; main()"
+)
+
+
+class Keeper:
+    """A keeper, as its owner has it.
+
+    Args:
+      folder: the cluster's; its files are kept from those who clear /tmp.
+      at_end: commands that remove what is left when the cluster is over and its owner is gone.
+      kept_open: descriptors that stay open for as long as it runs.
+    """
+
+    def __init__(
+        self, folder: str, at_end: Sequence[Sequence[str]] = (), kept_open: Sequence[int] = ()
+    ) -> None:
+        about = (process_token(os.getpid()), folder, json.dumps(at_end))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", SOURCE, *about],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=kept_open,
+        )
+
+    def watch(self, token: str, task: Task) -> None:
+        """Have it see to the end of a command."""
+        about = {one.name: getattr(task, one.name) for one in fields(Task) if one.name != "argv"}
+        self._tell({"token": token, "command": about})
+
+    def forget(self, token: str) -> None:
+        """Tell it that a command is over."""
+        self._tell({"over": token})
+
+    def detach(self, found_by: Sequence[str]) -> None:
+        """Let the commands outlive this process, for as long as these paths are what they are."""
+        self._tell({"detach": list(found_by)})
+
+    def leave(self) -> None:
+        """Tell it nothing more: detached, it ends with the last command."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+
+    def end(self) -> None:
+        """End it: there is nothing left for it to do."""
+        self.leave()
+        self._process.kill()
+        self._process.wait()
+
+    def _tell(self, message: dict[str, object]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):  # it was killed, or is left
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+
+class _Kept:
+    """The commands that run, by their processes' tokens, and how they are found."""
+
+    def __init__(self) -> None:
+        self.commands: dict[str, Task] = {}
+        self.had_some = self.is_detached = False
+        self.found_by: dict[str, int] = {}  # open: no other one gets the identity of one of these
+        self.sockets: set[str] = set()  # that were there
+
+    def hear(self, line: bytes) -> None:
+        message = json.loads(line)
+        if "command" in message:
+            self.commands[message["token"]] = Task((), **message["command"])
+            self.had_some = True
+        elif "over" in message:
+            self.commands.pop(message["over"], None)
+        elif "detach" in message:
+            self.is_detached = True
+            self.found_by = dict.fromkeys(message["detach"], -1)
+            for path in self.found_by:
+                with contextlib.suppress(OSError):  # it has gone already
+                    self.found_by[path] = os.open(path, os.O_PATH)
+
+    def can_be_found(self) -> bool:
+        """An ending command removes its own socket."""
+        paths = {task.socket for token, task in self.commands.items() if is_alive(token)}
+        self.sockets |= {path for path in paths if os.path.lexists(path)}
+        return all(os.path.lexists(path) for path in paths & self.sockets) and all(
+            fd >= 0 and is_still(path, os.fstat(fd)) for path, fd in self.found_by.items()
+        )
+
+    def finish(self, token: str) -> None:
+        """Of a command whose process has ended: end what is left of it."""
+        task = self.commands.pop(token)
+        end_group(int(token.partition(":")[0]), task.term_s)
+        cancel(task)
+
+
+def keep_young(folder: str) -> None:
+    """Keep a cluster's files from those who clear /tmp."""
+    for path, _, files in os.walk(folder):
+        touch([path, *(f"{path}/{name}" for name in files)])
+
+
+def main() -> None:
+    owner, folder, at_end = sys.argv[1:]
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # a terminal's: they are the notebook's
+    kept, inbox, is_left, missed = _Kept(), b"", False, 0
+    touched_at = time.monotonic()
+    while True:
+        ready = select.select([] if is_left else [0], [], [], LOOK_S)[0]
+        if ready:
+            data = os.read(0, 1 << 16)
+            is_left = not data
+            *lines, inbox = (inbox + data).split(b"\n")
+            for line in lines:
+                kept.hear(line)
+        is_gone = is_left or not (ready or is_alive(owner))
+        missed = missed + 1 if kept.is_detached and not kept.can_be_found() else 0
+        if (is_gone and not kept.is_detached) or missed > 1:  # twice: it may be changing
+            break
+        for token in [one for one in kept.commands if is_gone and not is_alive(one)]:
+            kept.finish(token)
+        if is_gone and kept.had_some and not kept.commands:
+            break
+        if time.monotonic() - touched_at > TOUCH_S:
+            touched_at = time.monotonic()
+            keep_young(folder)
+    end_leaders(kept.commands)
+    for token in list(kept.commands):
+        kept.finish(token)
+    os.closerange(3, 256)  # whoever looks then finds nobody who keeps the cluster alive
+    for argv in json.loads(at_end):
+        subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)
