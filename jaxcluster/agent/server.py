@@ -421,14 +421,14 @@ class Agent:
     # ------------------------------------------------------------------ the agent itself
 
     def _answer(self, client: Client, message: Mapping[str, Any], data: list[memoryview]) -> None:
-        id, now = message["id"], time.monotonic()
+        id = message["id"]
         beside: Buffer = b""
         try:
             request = parsed(message)
             if isinstance(request, forks.Spawn | forks.Kill | forks.Stop):
                 self._ask_family(client, id, request)
                 return
-            answer, beside = self._do(client, request, data[0] if data else b"", now)
+            answer, beside = self._do(client, request, data[0] if data else b"")
             reply = Reply(id, answer)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
@@ -437,9 +437,7 @@ class Agent:
             reply = Reply(id, error=f"{type(error).__name__}: {error}")
         self._reply(client, reply, *([beside] if beside else ()))
 
-    def _do(
-        self, client: Client, request: Request[Any], data: Buffer, now: float
-    ) -> tuple[Any, Buffer]:
+    def _do(self, client: Client, request: Request[Any], data: Buffer) -> tuple[Any, Buffer]:
         """Do what a client asks for; returns the answer, and what goes beside it.
 
         Raises:
@@ -448,39 +446,38 @@ class Agent:
         match request:
             case requests.Quit():
                 self.end_for("it was asked to end")
-                return None, b""
             case requests.Detach(detached, found_by):
                 self._detach(detached, found_by)
-                return None, b""
             case forks.Preload(env):
                 self.family.preload(env)
                 self._mind_family()
-                return None, b""
             case forks.Hold(path):
                 self.family.hold(path)
-                return None, b""
             case forks.Exits():
                 for exit in self.family.exits:
                     self._post(client, [EVENT, forks.line_of(exit)])
-                return None, b""
             case forks.Relay(message):
                 self._tell(forks.Relayed(message), client)
-                return None, b""
+            case requests.RelayFrames(path, host, port, key):
+                Relay(str(self.folder.inside(path)), (host, port), key)
             case requests.Facts():
                 return report.host_report(), b""
             case requests.Listen():
                 return self._open_door(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
                 return connection_errors([(a, p) for a, p in request.to]), b""
-            case requests.RelayFrames(path, host, port, key):
-                Relay(str(self.folder.inside(path)), (host, port), key)
-                return None, b""
-            case requests.Mkdir(own=True):
-                client.own.append(request.path)
-        answer = requests.answer(self.folder, request, data)
+            case _:
+                return self._do_with_files(client, request, data)
+        return None, b""
+
+    def _do_with_files(
+        self, client: Client, request: Request[Any], data: Buffer
+    ) -> tuple[Any, Buffer]:
+        if isinstance(request, requests.Mkdir) and request.own:
+            client.own.append(request.path)
         if isinstance(request, requests.Remove) and request.path in client.own:
             client.own.remove(request.path)
-        return answer
+        return requests.answer(self.folder, request, data)
 
     def _open_door(self, address: str) -> int:
         if self.door is not None:

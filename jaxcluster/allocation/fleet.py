@@ -249,16 +249,8 @@ class Fleet:
     def records(self) -> list[HostRecord]:
         """How another process of this machine joins the hosts."""
         return [
-            HostRecord(
-                host.name,
-                host.endpoint,
-                host.key,
-                host.folder,
-                host.memory,
-                host.address,
-                list(host.ranks),
-            )
-            for host in self.in_use
+            HostRecord(h.name, h.endpoint, h.key, h.folder, h.memory, h.address, list(h.ranks))
+            for h in self.in_use
         ]
 
     def replace(self, lost: Host, agent: StartedAgent) -> None:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, OnMessage, answers
+from jaxcluster.agent.client import OnMessage, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, Ring
 from jaxcluster.agreement.server import KEY
 from jaxcluster.allocation import bulk
@@ -33,7 +33,6 @@ from jaxcluster.wire.link import Channel, Link
 
 ASK_S = 10.0
 LOOK_S = 1.0
-REASON_S = 3.0
 FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
 KINDS = ("engine", "client")  # of ipyparallel's connection files
@@ -106,11 +105,10 @@ class Processes:
             first.ask(Hold(f"{self.folder}/{registry.ALIVE}"), ASK_S)
         # It needs no jax, which fork servers import last.
         controller = self._process("controller", first, argv=argv)
-        asked = [(first, first.begin(Spawn([controller])))]
-        for where in self.hosts:
-            asked.append((where, where.begin(Spawn([self._rank(r, where) for r in where.ranks]))))
+        asked = [first.begin(Spawn([controller]))]
+        asked += [h.begin(Spawn([self._rank(r, h) for r in h.ranks])) for h in self.hosts]
         deadline = time.monotonic() + self.spec.timeout_s
-        _, *found = [_pids(where, one, deadline) for where, one in asked]
+        _, *found = [one.wait(max(0.1, deadline - time.monotonic()))[0] for one in asked]
         self._pids = [pid for pids in found for pid in pids]
         threading.Thread(target=self._hand_out, name="jaxcluster-controller", daemon=True).start()
         return self._pids
@@ -254,23 +252,6 @@ class Processes:
             f"{where.cut_s:.0f} s; still waiting",
         )
 
-    @property
-    def addresses(self) -> list[str]:
-        """Each rank's own socket, on its host."""
-        return self._on_hosts("{}.sock", "ipc://")
-
-    @property
-    def logs(self) -> list[str]:
-        """Each rank's log, on its host."""
-        return self._on_hosts("rank-{}.log")
-
-    def _on_hosts(self, name: str, scheme: str = "") -> list[str]:
-        found = []
-        for rank, host in enumerate(map(self.host_of, range(self.spec.num_processes))):
-            begin = scheme if host.is_here else f"{host.name}:"
-            found.append(f"{begin}{host.folder}/{RANKS}/{name.format(rank)}")
-        return found
-
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
         if self.host_of(to).is_here:
@@ -371,20 +352,3 @@ class Processes:
         if had is not None and had.is_on(self.fleet):
             return had
         return HostStates(self.fleet)
-
-
-def _pids(where: Host, asked: Asked[list[int]], deadline: float) -> list[int]:
-    try:
-        found = asked.poll(max(0.1, deadline - time.monotonic()))
-    except Ended:
-        deadline = time.monotonic() + REASON_S  # its agent says why with its next message
-        while not where.why and time.monotonic() < deadline:
-            time.sleep(0.01)
-        why = where.why or "its agent has ended"
-        raise LaunchError(f"Host {where.name} is lost: {why}.") from None
-    if found is None:
-        raise LaunchError(
-            f"Host {where.name} did not start its ranks in time{where.condition}.",
-            WAIT_LONGER,
-        )
-    return found[0]
