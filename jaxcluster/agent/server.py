@@ -322,7 +322,7 @@ class Agent:
                     self._watch(sock, partial(self._from_rank, client, rank, sock))
 
     def _post(self, client: Client, frames: list[Any]) -> None:
-        client.session.send(frames, time.monotonic())
+        client.session.send(frames)
         self._transmit(client)
 
     def _drop(self, client: Client) -> None:
@@ -415,7 +415,7 @@ class Agent:
         with contextlib.suppress(zmq.Again):
             for _ in range(4 * RANK_HWM):
                 frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
-                client.session.send([b"%d" % rank, *frames], time.monotonic())
+                client.session.send([b"%d" % rank, *frames])
         sock.close(0)
 
     # ------------------------------------------------------------------ the agent itself
