@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.client import OnMessage, answers
-from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, Ring
+from jaxcluster.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring
 from jaxcluster.agreement.server import KEY
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
@@ -167,9 +167,7 @@ class Processes:
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(LaunchError, OSError):
-                draft = f"{RANKS}/engine.part"
-                ask_each(others, Put(draft), FILE_S, data=found["engine"])
-                ask_each(others, Move(draft, f"{RANKS}/engine.json"), FILE_S)
+                ask_each(others, Put(f"{RANKS}/engine.json"), FILE_S, data=found["engine"])
                 path = registry.client_file(self.spec.name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
