@@ -6,7 +6,6 @@ Should the fork server end, so do its processes: the next ones get another one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -69,7 +68,6 @@ class Family:
         self._ending: set[int] = set()  # those whose end was asked for
         self._asked: dict[int, tuple[Request[Any], Then]] = {}
         self._inbox, self._outbox, self._number = b"", bytearray(), 0
-        self._held = -1  # the file that says that they live
         processes.adopt_orphans()
         self._record("")  # first: whoever finds the folder must be able to judge it
         self._start(self.env)
@@ -136,19 +134,6 @@ class Family:
         self._end_server(RENEW_S)
         self._start(env)
 
-    def hold(self, path: str) -> None:
-        """Lock a file as long as there are processes."""
-        self._let_go()
-        self.exits.clear()
-        with contextlib.suppress(OSError):  # no such file, or a file system without locks
-            self._held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            fcntl.flock(self._held, fcntl.LOCK_SH)
-
-    def _let_go(self) -> None:
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
-
     @property
     def _is_stopped(self) -> bool:
         """Whether somebody has stopped the fork server, as Ctrl-Z or a debugger does."""
@@ -195,8 +180,6 @@ class Family:
             self._ending.discard(pid)
         else:
             self.exits.append(exit)
-        if not self.members:
-            self._let_go()
         self.on_exit(exit)
 
     def ended(self) -> None:

@@ -28,7 +28,8 @@ class Detach(Request[None], cmd="detach"):
     """It is nobody's now; or its owner's again.
 
     Attributes:
-      found_by: files there without which nobody finds the way to it: it ends with one of them.
+      found_by: files there without which nobody finds the way to it: it ends with one of them. The
+        first one is locked meanwhile, which shows that it lives.
     """
 
     detached: bool

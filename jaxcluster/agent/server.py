@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -47,7 +48,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import zmq
 
@@ -104,6 +105,7 @@ class Agent:
         self._handlers: dict[Any, Callable[[], object]] = {}
         self._looked_at = self._touched_at = time.monotonic()
         self._heard = -1  # the fork server's connection
+        self._held: BinaryIO | None = None  # the file that shows that a detached cluster lives
         self._missed = 0  # how often in a row it could not be found
 
     # ------------------------------------------------------------------ start
@@ -276,6 +278,12 @@ class Agent:
     def _detach(self, detached: bool, found_by: list[str]) -> None:
         self.detached, self.idle_s = detached, 0.0
         self.found_by = {}
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        with contextlib.suppress(OSError, IndexError):  # or a file system without locks
+            self._held = open(found_by[0], "rb")  # noqa: SIM115 - locked as long as it is detached
+            fcntl.flock(self._held, fcntl.LOCK_SH)
         own = self.endpoint.removeprefix("ipc://")
         for path in [*found_by, *([own] if own != self.endpoint else [])] if detached else []:
             self.found_by[path] = None
@@ -451,8 +459,6 @@ class Agent:
             case forks.Preload(env):
                 self.family.preload(env)
                 self._mind_family()
-            case forks.Hold(path):
-                self.family.hold(path)
             case forks.Exits():
                 for exit in self.family.exits:
                     self._post(client, [EVENT, forks.line_of(exit)])

@@ -184,7 +184,7 @@ class Allocation:
         placed = self._place(spec, self.fleet.hosts)
         self._platform = placed.platform
         say(f"starting {placed.num_processes} processes ...")
-        return Processes(placed, self.fleet, self.folder)
+        return Processes(placed, self.fleet)
 
     def _come_up_here(
         self, spec: wire.ClusterSpec, deadline: float, stopped: threading.Event

@@ -25,13 +25,14 @@ from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
 from jaxcluster.agent.requests import Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
+from jaxcluster.allocation.keys import lease_of
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
-from jaxcluster.records.registry import HostRecord
+from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.text import join_words
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import Request
@@ -206,9 +207,7 @@ class Fleet:
             self.hosts.append(self._connect(number, name, agent))
 
     @classmethod
-    def joined(
-        cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool, lease_s: float = LEASE_S
-    ) -> Fleet:
+    def joined(cls, keys: Keys, record: ClusterRecord) -> Fleet:
         """The hosts of a cluster that another process has started. Those that are silent are lost.
 
         Takes ``JOIN_S`` where there is one.
@@ -216,7 +215,8 @@ class Fleet:
         Raises:
           LaunchError: none of them answers.
         """
-        self = cls(keys, owns=False, is_here=is_here, lease_s=lease_s)
+        hosts, spec = record.hosts, record.spec
+        self = cls(keys, owns=False, is_here=spec.is_here, lease_s=lease_of(spec))
         self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         counts = [len(host.ranks) for host in hosts]
         for host, ranks in zip(self.hosts, ranks_by_host(counts), strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, State
@@ -30,12 +29,13 @@ def lease_of(spec: wire.ClusterSpec) -> float:
     return max(LEASE_S, seconds(str(dict(spec.options).get("lease", LEASE_S))))
 
 
-def keys_of(record: registry.ClusterRecord, folder: Path) -> Keys:
+def keys_of(record: registry.ClusterRecord) -> Keys:
     """The owner's keys, from the cluster's folder.
 
     Raises:
       NoCluster: they are not there.
     """
+    folder = registry.folder(record.name)
     try:
         return Keys(**json.loads((folder / launch_folder(record.claim) / KEYS).read_bytes()))
     except (OSError, ValueError, TypeError):
@@ -54,7 +54,7 @@ def unreachable(record: registry.ClusterRecord) -> list[str]:
         return []
     try:
         check_files(0, len(record.hosts))
-        agents = Agents(keys_of(record, registry.folder(record.name)))
+        agents = Agents(keys_of(record))
     except NoCluster:
         return [host.name for host in record.hosts]
     except LaunchError:

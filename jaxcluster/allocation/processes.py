@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.client import OnMessage, answers
@@ -19,7 +18,7 @@ from jaxcluster.allocation import bulk
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
 from jaxcluster.allocation.here import own_environment
-from jaxcluster.allocation.keys import keys_of, lease_of
+from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
@@ -28,7 +27,7 @@ from jaxcluster.host.ringfile import Part
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.wire.forks import STOPPED, Hold, Kill, Process, Spawn, Stop
+from jaxcluster.wire.forks import STOPPED, Kill, Process, Spawn, Stop
 from jaxcluster.wire.link import Channel, Link
 
 ASK_S = 10.0
@@ -52,18 +51,13 @@ class Processes:
     Args:
       spec: with what the hosts' devices have decided.
       fleet: the hosts, whose fork servers have them as children.
-      folder: the cluster's, on this machine.
       record: that of a cluster that another process has started; None: this one starts it.
     """
 
     def __init__(
-        self,
-        spec: wire.ClusterSpec,
-        fleet: Fleet,
-        folder: Path,
-        record: ClusterRecord | None = None,
+        self, spec: wire.ClusterSpec, fleet: Fleet, record: ClusterRecord | None = None
     ) -> None:
-        self.spec, self.fleet, self.folder = spec, fleet, folder
+        self.spec, self.fleet = spec, fleet
         self.is_ours = record is None
         self._may_quit = record is not None and not record.owner  # it ends with its ranks
         self._pids = record.pids if record is not None else []
@@ -76,11 +70,8 @@ class Processes:
           LaunchError: a host does not answer.
           NoCluster: this user has no key to it.
         """
-        folder, is_here = registry.folder(record.name), record.spec.is_here
-        check_files(len(record.pids) if is_here else 0, len(record.hosts))
-        lease_s = lease_of(record.spec)
-        fleet = Fleet.joined(keys_of(record, folder), record.hosts, is_here, lease_s)
-        return cls(record.spec, fleet, folder, record)
+        check_files(len(record.pids) if record.spec.is_here else 0, len(record.hosts))
+        return cls(record.spec, Fleet.joined(keys_of(record), record), record)
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -101,8 +92,6 @@ class Processes:
             f"--location={first.address}",
             *CONTROLLER_ARGS,
         )
-        if first.is_here:
-            first.ask(Hold(f"{self.folder}/{registry.ALIVE}"), ASK_S)
         # It needs no jax, which fork servers import last.
         controller = self._process("controller", first, argv=argv)
         asked = [first.begin(Spawn([controller]))]
