@@ -18,8 +18,6 @@ from jaxcluster.allocation import bulk
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
 from jaxcluster.allocation.here import own_environment
-from jaxcluster.allocation.keys import keys_of
-from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
@@ -70,8 +68,7 @@ class Processes:
           LaunchError: a host does not answer.
           NoCluster: this user has no key to it.
         """
-        check_files(len(record.pids) if record.spec.is_here else 0, len(record.hosts))
-        return cls(record.spec, Fleet.joined(keys_of(record), record), record)
+        return cls(record.spec, Fleet.joined(record), record)
 
     @property
     def hosts(self) -> Sequence[Host]:
