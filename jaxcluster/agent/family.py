@@ -67,7 +67,8 @@ class Family:
         self.on_exit: Callable[[Exit], None] = lambda exit: None
         self._ending: set[int] = set()  # those whose end was asked for
         self._asked: dict[int, tuple[Request[Any], Then]] = {}
-        self._inbox, self._outbox, self._number = b"", bytearray(), 0
+        self._inbox, self._outbox = b"", bytearray()
+        self._number = self._all_ended = 0  # of the last request, and of the last end of all
         processes.adopt_orphans()
         self._record("")  # first: whoever finds the folder must be able to judge it
         self._start(self.env)
@@ -102,9 +103,10 @@ class Family:
         elif self.connection.fileno() < 0:  # there is nothing to end
             then(Reply())
             return
+        self._number += 1
         if isinstance(request, Kill):
             self._ending |= {*(request.pids or self.members)} & self.members.keys()
-        self._number += 1
+            self._all_ended = self._all_ended if request.pids else self._number
         self._asked[self._number] = request, then
         self._outbox += request.told(self._number) + b"\n"
         self.flush()
@@ -165,10 +167,7 @@ class Family:
         if isinstance(request, Spawn):
             started = dict(zip(message["answer"], request.procs, strict=False))
             self.members |= started
-            if any(
-                later > number and isinstance(one, Kill) and not one.pids
-                for later, (one, _) in self._asked.items()
-            ):  # all were to end meanwhile
+            if number < self._all_ended:  # all were to end meanwhile
                 self._ending |= started.keys()
         then(Reply(answer=message["answer"]))
 
