@@ -152,29 +152,12 @@ class Agent:
         self._watch(self._woken, partial(os.read, self._woken, 4096))
         if self.options.owner_stdin:
             self._watch(0, self._stdin)
-        self._watch_owner()
         self._mind_family()
         while not self.why:
             for source, _ in self.poller.poll(self._timeout_ms()):
                 if (handler := self._handlers.get(source)) is not None:  # gone in this very pass
                     handler()
             self._look_after(time.monotonic())
-
-    def _watch_owner(self) -> None:
-        """A process that the owner has forked may hold our standard input open."""
-        if not self.options.owner:
-            return
-        try:
-            owner = os.pidfd_open(int(self.options.owner.partition(":")[0]))
-        except (OSError, ValueError):  # it has ended already, or this kernel has no such files
-            return
-
-        def ended() -> None:
-            self._unwatch(owner)
-            os.close(owner)
-            self._owner_ended()
-
-        self._watch(owner, ended)
 
     def _owner_ended(self) -> None:
         if not self.detached:
@@ -261,7 +244,10 @@ class Agent:
             self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
 
     def _look_here(self, passed: float) -> None:
-        """Whether the owner lives; of a detached one, whether it can be found."""
+        """Whether the owner lives; of a detached one, whether it can be found.
+
+        A process that the owner has forked may hold our standard input open.
+        """
         if not self.detached and not processes.is_alive(self.options.owner):
             self._owner_ended()
         is_used = self.family.members or any(client.own for client in self.clients.values())
