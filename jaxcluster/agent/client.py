@@ -360,11 +360,10 @@ class Connection:
 
     def _transmit(self) -> None:
         session = self._session
-        now = time.monotonic()
         self._touch()
         while True:
             while self._waiting and not session.is_full:
-                session.send(self._waiting.popleft(), now)
+                session.send(self._waiting.popleft())
             if not (packets := session.take()):
                 return
             for packet in packets:

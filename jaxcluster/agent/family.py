@@ -6,7 +6,6 @@ Should the fork server end, so do its processes: the next ones get another one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -68,8 +67,8 @@ class Family:
         self.on_exit: Callable[[Exit], None] = lambda exit: None
         self._ending: set[int] = set()  # those whose end was asked for
         self._asked: dict[int, tuple[Request[Any], Then]] = {}
-        self._inbox, self._outbox, self._number = b"", bytearray(), 0
-        self._held = -1  # the file that says that they live
+        self._inbox, self._outbox = b"", bytearray()
+        self._number = self._all_ended = 0  # of the last request, and of the last end of all
         processes.adopt_orphans()
         self._record("")  # first: whoever finds the folder must be able to judge it
         self._start(self.env)
@@ -104,9 +103,10 @@ class Family:
         elif self.connection.fileno() < 0:  # there is nothing to end
             then(Reply())
             return
+        self._number += 1
         if isinstance(request, Kill):
             self._ending |= {*(request.pids or self.members)} & self.members.keys()
-        self._number += 1
+            self._all_ended = self._all_ended if request.pids else self._number
         self._asked[self._number] = request, then
         self._outbox += request.told(self._number) + b"\n"
         self.flush()
@@ -135,19 +135,6 @@ class Family:
             return
         self._end_server(RENEW_S)
         self._start(env)
-
-    def hold(self, path: str) -> None:
-        """Lock a file as long as there are processes."""
-        self._let_go()
-        self.exits.clear()
-        with contextlib.suppress(OSError):  # no such file, or a file system without locks
-            self._held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            fcntl.flock(self._held, fcntl.LOCK_SH)
-
-    def _let_go(self) -> None:
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
 
     @property
     def _is_stopped(self) -> bool:
@@ -180,10 +167,7 @@ class Family:
         if isinstance(request, Spawn):
             started = dict(zip(message["answer"], request.procs, strict=False))
             self.members |= started
-            if any(
-                later > number and isinstance(one, Kill) and not one.pids
-                for later, (one, _) in self._asked.items()
-            ):  # all were to end meanwhile
+            if number < self._all_ended:  # all were to end meanwhile
                 self._ending |= started.keys()
         then(Reply(answer=message["answer"]))
 
@@ -195,8 +179,6 @@ class Family:
             self._ending.discard(pid)
         else:
             self.exits.append(exit)
-        if not self.members:
-            self._let_go()
         self.on_exit(exit)
 
     def ended(self) -> None:

@@ -2,10 +2,10 @@
 
 zmq drops what it has queued for a peer whose connection ends, and what was on its way in either
 direction: with a cut of 8 s, 18 of a cell's 24 lines went missing and nobody was told. So each end
-of a link has a ``Session``. It numbers its messages and keeps each until the other end has it; all
-that is not acknowledged is sent again, in order, when the other end asks for it (go-back-N). What
-comes twice, or before its turn, is dropped. Whatever is cut, lost, doubled or reordered on the way,
-each message arrives once and in order, or the session says that it is over (``is_replaced``).
+of a link has a ``Session``. It numbers its messages and keeps each until the other end has it. On a
+new connection each end says what it has, and what comes after that is sent again, in order. What
+comes twice, or before its turn, is dropped. So each message arrives once and in order, or the
+session says that it is over (``is_replaced``). A connection itself loses nothing.
 
 A session is between two ends, each named by 8 random bytes. A process that takes the other's place
 has another name: what was meant for the old one is never given to the new one.
@@ -15,18 +15,13 @@ packet it is, from whom and to whom, a number, and the number of the last messag
 
     DATA     a message; its number
     ACK      nothing else
-    HELLO    the sender has a new connection, or lacks something: answer, and send again all
-             that comes after the last received; the question's number
-    PROBE    nothing has been acknowledged for a while: answer; the question's number
-    WELCOME  the answer to either; the question's number
+    HELLO    the sender has a new connection: answer, and send all that comes after the last
+             received; the question's number
+    WELCOME  the answer, and the same
     BYE      the sender ends the session
 
-An answer says what was received of all that had been sent before the question: if that is not all,
-it was lost, and is sent again. What is on its way behind the question is not.
-
 Time is passed in (seconds, monotonic). Whoever owns a session sends what ``take`` gives after every
-call, and calls ``tick`` when it is ``due``. Numbers have 64 bits: a million messages a second would
-wrap after 580,000 years.
+call, and calls ``tick`` when it is ``due``.
 """
 
 from __future__ import annotations
@@ -40,13 +35,11 @@ LIMIT = 64 << 20  # bytes that are kept for the other end; then ``is_full``
 OVERHEAD = 256  # bytes that a message costs besides its frames, so that empty ones count too
 ACK_S = 0.1  # how late an acknowledgement may be that nothing else carries
 ACK_MESSAGES = 64  # ... and how many messages it may be behind
-RETRY_S = 1.0  # until an unanswered question is asked again; doubles up to RETRY_MAX_S
-RETRY_MAX_S = 8.0
-PROBE_S = 2.0  # without a new acknowledgement, until the other end is asked
+RETRY_S = 1.0  # zmq may refuse a HELLO for a moment: until it is sent again
 
-VERSION = 1
+VERSION = 2
 HEAD = struct.Struct("<BB8s8sQQ")  # version, kind, from, to, number, received
-DATA, ACK, HELLO, PROBE, WELCOME, BYE = range(6)
+DATA, ACK, HELLO, WELCOME, BYE = range(5)
 NOBODY = bytes(8)
 
 Frames = Sequence[Any]  # bytes, memoryviews or zmq frames
@@ -99,13 +92,8 @@ class Session:
         self._kept: dict[int, tuple[Frames, int]] = {}
         self._out = 0  # the last message that was sent on the present connection
         self._outgoing: list[list[Any]] = []
-        self._is_connected = False
-        # Questions: the last one's number, and what had been sent before each that is unanswered.
-        self._asked = self._heard = 0
-        self._marks: dict[int, int] = {}
-        self._ask_at: float | None = None
-        self._retry_s = RETRY_S
-        self._gap_asked_at: float | None = None
+        self._asked = 0  # the last HELLO
+        self._ask_at: float | None = None  # again
         # What the other end has not been told that we have.
         self._owed = self._owed_bytes = 0
         self._owed_since = 0.0
@@ -122,17 +110,16 @@ class Session:
 
     def opened(self, now: float) -> None:
         """There is a new connection: ask the other end where we were."""
-        self._is_connected, self.is_open = True, False
-        self._marks.clear()
-        self._retry_s = RETRY_S
-        self._ask(HELLO, now)
+        self.is_open = False
+        self._asked += 1
+        self._ask_at = now + RETRY_S
+        self._emit(HELLO, self._asked)
 
     def closed(self) -> None:
         """The connection is gone: messages are kept until there is another."""
-        self._is_connected = self.is_open = False
-        self._ask_at = None
+        self.is_open, self._ask_at = False, None
 
-    def send(self, frames: Frames, now: float) -> None:
+    def send(self, frames: Frames) -> None:
         """Send a message, now or when that is possible. Its frames must not change until then."""
         if self.is_replaced or self.is_over:
             return
@@ -140,7 +127,7 @@ class Session:
         size = nbytes(frames) + OVERHEAD
         self._kept[self.sent] = frames, size
         self.kept_bytes += size
-        self._flush(now)
+        self._flush()
 
     def acknowledge(self) -> None:
         """Say what has been received, needed or not: whoever sends it finds out who is there."""
@@ -159,32 +146,28 @@ class Session:
             return None
         if version != VERSION or kind > BYE or self.is_replaced or self.is_over:
             return None
-        asks = kind in (HELLO, PROBE)
         if receiver != self.own and not (kind == HELLO and receiver == NOBODY):
-            if asks and (self.peer is None or sender == self.peer):
+            if kind == HELLO and self.peer in (None, sender):
                 # It takes us for one that was here before: the answer's sender tells it so.
                 self._emit(WELCOME, number, to=sender)
             return None
-        if self.peer is None and (asks or kind == WELCOME):
+        if self.peer is None and kind in (HELLO, WELCOME):
             self.peer = sender
         if sender != self.peer:
             if self.peer is not None and kind in (HELLO, WELCOME):
                 self.is_replaced = True
                 self._end()
             return None
-        self._acknowledge(received, now)
+        self._acknowledge(received)
+        if not self._asked and not self.is_open:  # it has a way to us, so we have one to it
+            self._open()
         if kind == DATA:
             return frames if self._is_next(number, nbytes(frames) + OVERHEAD, now) else None
-        if kind == HELLO and number > self._heard:
-            self._heard = number
+        if kind == HELLO:
             self._emit(WELCOME, number)
-            self._rewind(now)
-        elif kind == PROBE:
-            self._emit(WELCOME, number)
-            if not self.is_open:  # it has a way to us, so we have one to it
-                self._rewind(now)
-        elif kind == WELCOME:
-            self._answered(number, received, now)
+            self._open()
+        elif kind == WELCOME and number == self._asked:
+            self._open()
         elif kind == BYE:
             self.is_over = True
             self._end()
@@ -192,23 +175,23 @@ class Session:
 
     def tick(self, now: float) -> None:
         """Do what is due by now."""
-        if (due := self._ack_due()) is not None and now >= due:
+        if self._owed and self.is_open and now >= self._owed_since + ACK_S:
             self._emit(ACK, 0)
         if self._ask_at is not None and now >= self._ask_at:
-            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
-            self._ask(PROBE if self.is_open else HELLO, now)
+            self.opened(now)
 
     @property
     def due(self) -> float | None:
         """When ``tick`` has something to do; None if nothing."""
-        return min((t for t in (self._ack_due(), self._ask_at) if t is not None), default=None)
+        ack_at = self._owed_since + ACK_S if self._owed and self.is_open else None
+        return min((t for t in (ack_at, self._ask_at) if t is not None), default=None)
 
     def take(self) -> list[list[Any]]:
         """The packets to send now, in this order."""
         packets, self._outgoing = self._outgoing, []
         return packets
 
-    # ------------------------------------------------------------------ sending
+    # ------------------------------------------------------------------ inside
 
     def _emit(self, kind: int, number: int, frames: Frames = (), to: bytes = b"") -> None:
         head = HEAD.pack(VERSION, kind, self.own, to or self.peer or NOBODY, number, self.received)
@@ -216,72 +199,34 @@ class Session:
         if not to:
             self._owed = self._owed_bytes = 0
 
-    def _flush(self, now: float) -> None:
+    def _open(self) -> None:
+        """Send all that is not acknowledged."""
+        self.is_open, self._ask_at = True, None
+        self._out = self.acknowledged
+        self._flush()
+
+    def _flush(self) -> None:
         """Send all that has not been sent on this connection."""
-        if not self.is_open:
-            return
-        while self._out < self.sent:
+        while self.is_open and self._out < self.sent:
             self._out += 1
             self._emit(DATA, self._out, self._kept[self._out][0])
-        if self._kept and self._ask_at is None:
-            self._ask_at = now + PROBE_S
 
-    def _rewind(self, now: float) -> None:
-        """Send again all that is not acknowledged."""
-        self._is_connected = self.is_open = True
-        self._marks.clear()
-        self._out = self.acknowledged
-        self._ask_at = None
-        self._flush(now)
-
-    def _acknowledge(self, received: int, now: float) -> None:
-        if not self.acknowledged < received <= self.sent:
+    def _acknowledge(self, received: int) -> None:
+        if received > self.sent:
             return
         while self.acknowledged < received:
             self.acknowledged += 1
             self.kept_bytes -= self._kept.pop(self.acknowledged)[1]
         self._out = max(self._out, self.acknowledged)
-        if self.is_open:
-            self._retry_s = RETRY_S
-            self._ask_at = now + PROBE_S if self._kept else None
-
-    def _end(self) -> None:
-        self.closed()
-        self._kept.clear()
-        self.kept_bytes = self._owed = 0
-
-    # ------------------------------------------------------------------ questions
-
-    def _ask(self, kind: int, now: float) -> None:
-        self._asked += 1
-        self._marks[self._asked] = self._out
-        self._ask_at = now + self._retry_s
-        self._emit(kind, self._asked)
-
-    def _answered(self, question: int, received: int, now: float) -> None:
-        if (mark := self._marks.get(question)) is None:
-            return
-        self._marks = {q: m for q, m in self._marks.items() if q > question}
-        if not self.is_open or received < mark:
-            self._rewind(now)
-        elif not self._kept:
-            self._ask_at = None
-
-    # ------------------------------------------------------------------ receiving
 
     def _is_next(self, number: int, size: int, now: float) -> bool:
-        """Whether a message is to be delivered; notes what is owed to the other end, or missing."""
-        if number <= self.received:
-            return False  # it came twice; a question will be asked if we were not heard
-        if number > self.received + 1:
-            # Before the first answer on a connection that is expected, and was asked for already.
-            asked = self._gap_asked_at
-            if self.is_open and (asked is None or now - asked >= RETRY_S):
-                self._gap_asked_at = now
-                self._ask(HELLO, now)
+        """Whether a message is to be delivered; notes what is owed to the other end.
+
+        One that comes before its turn is of a new connection, on which all is sent again.
+        """
+        if number != self.received + 1:
             return False
         self.received = number
-        self._gap_asked_at = None
         if not self._owed:
             self._owed_since = now
         self._owed += 1
@@ -290,5 +235,7 @@ class Session:
             self._emit(ACK, 0)
         return True
 
-    def _ack_due(self) -> float | None:
-        return self._owed_since + ACK_S if self._owed and self._is_connected else None
+    def _end(self) -> None:
+        self.closed()
+        self._kept.clear()
+        self.kept_bytes = self._owed = 0

@@ -28,7 +28,8 @@ class Detach(Request[None], cmd="detach"):
     """It is nobody's now; or its owner's again.
 
     Attributes:
-      found_by: files there without which nobody finds the way to it: it ends with one of them.
+      found_by: files there without which nobody finds the way to it: it ends with one of them. The
+        first one is locked meanwhile, which shows that it lives.
     """
 
     detached: bool
@@ -77,7 +78,7 @@ class Mkdir(Request[int | None], cmd="mkdir"):
 
 
 class Put(Request[None], cmd="put"):
-    """Write data into a file: at 0 in place of what it has, at its end behind that."""
+    """Write data into a file: at 0 in place of what it has, in one step; at its end behind that."""
 
     path: str
     at: int = 0
@@ -96,13 +97,6 @@ class Ring(Request[tuple[int, int, int]], cmd="ring"):
 
     path: str
     at: int = 0
-
-
-class Move(Request[None], cmd="move"):
-    """Put a file in the place of another."""
-
-    path: str
-    to: str
 
 
 class Remove(Request[None], cmd="remove"):
@@ -136,10 +130,6 @@ def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[A
         case Ring():
             part = ringfile.read(path, request.at)
             return (part.start, part.end, part.size), part.data
-        case Move():
-            target = folder.inside(request.to)
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.replace(target)
         case Remove() if path.is_dir():
             shutil.rmtree(path)
         case Remove():
@@ -149,7 +139,10 @@ def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[A
 
 def _put(path: Path, at: int, data: Buffer) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    to = path if at else path.with_name(path.name + DRAFT)
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if at else os.O_TRUNC)
-    with open(os.open(path, flags, 0o600), "wb") as file:
+    with open(os.open(to, flags, 0o600), "wb") as file:
         file.seek(at)
         file.write(data)
+    if not at:
+        to.replace(path)

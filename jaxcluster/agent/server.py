@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -47,7 +48,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import zmq
 
@@ -104,6 +105,7 @@ class Agent:
         self._handlers: dict[Any, Callable[[], object]] = {}
         self._looked_at = self._touched_at = time.monotonic()
         self._heard = -1  # the fork server's connection
+        self._held: BinaryIO | None = None  # the file that shows that a detached cluster lives
         self._missed = 0  # how often in a row it could not be found
 
     # ------------------------------------------------------------------ start
@@ -150,29 +152,12 @@ class Agent:
         self._watch(self._woken, partial(os.read, self._woken, 4096))
         if self.options.owner_stdin:
             self._watch(0, self._stdin)
-        self._watch_owner()
         self._mind_family()
         while not self.why:
             for source, _ in self.poller.poll(self._timeout_ms()):
                 if (handler := self._handlers.get(source)) is not None:  # gone in this very pass
                     handler()
             self._look_after(time.monotonic())
-
-    def _watch_owner(self) -> None:
-        """A process that the owner has forked may hold our standard input open."""
-        if not self.options.owner:
-            return
-        try:
-            owner = os.pidfd_open(int(self.options.owner.partition(":")[0]))
-        except (OSError, ValueError):  # it has ended already, or this kernel has no such files
-            return
-
-        def ended() -> None:
-            self._unwatch(owner)
-            os.close(owner)
-            self._owner_ended()
-
-        self._watch(owner, ended)
 
     def _owner_ended(self) -> None:
         if not self.detached:
@@ -259,7 +244,10 @@ class Agent:
             self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
 
     def _look_here(self, passed: float) -> None:
-        """Whether the owner lives; of a detached one, whether it can be found."""
+        """Whether the owner lives; of a detached one, whether it can be found.
+
+        A process that the owner has forked may hold our standard input open.
+        """
         if not self.detached and not processes.is_alive(self.options.owner):
             self._owner_ended()
         is_used = self.family.members or any(client.own for client in self.clients.values())
@@ -276,6 +264,12 @@ class Agent:
     def _detach(self, detached: bool, found_by: list[str]) -> None:
         self.detached, self.idle_s = detached, 0.0
         self.found_by = {}
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        with contextlib.suppress(OSError, IndexError):  # or a file system without locks
+            self._held = open(found_by[0], "rb")  # noqa: SIM115 - locked as long as it is detached
+            fcntl.flock(self._held, fcntl.LOCK_SH)
         own = self.endpoint.removeprefix("ipc://")
         for path in [*found_by, *([own] if own != self.endpoint else [])] if detached else []:
             self.found_by[path] = None
@@ -322,7 +316,7 @@ class Agent:
                     self._watch(sock, partial(self._from_rank, client, rank, sock))
 
     def _post(self, client: Client, frames: list[Any]) -> None:
-        client.session.send(frames, time.monotonic())
+        client.session.send(frames)
         self._transmit(client)
 
     def _drop(self, client: Client) -> None:
@@ -415,20 +409,20 @@ class Agent:
         with contextlib.suppress(zmq.Again):
             for _ in range(4 * RANK_HWM):
                 frames = sock.recv_multipart(zmq.NOBLOCK, copy=False)
-                client.session.send([b"%d" % rank, *frames], time.monotonic())
+                client.session.send([b"%d" % rank, *frames])
         sock.close(0)
 
     # ------------------------------------------------------------------ the agent itself
 
     def _answer(self, client: Client, message: Mapping[str, Any], data: list[memoryview]) -> None:
-        id, now = message["id"], time.monotonic()
+        id = message["id"]
         beside: Buffer = b""
         try:
             request = parsed(message)
             if isinstance(request, forks.Spawn | forks.Kill | forks.Stop):
                 self._ask_family(client, id, request)
                 return
-            answer, beside = self._do(client, request, data[0] if data else b"", now)
+            answer, beside = self._do(client, request, data[0] if data else b"")
             reply = Reply(id, answer)
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
@@ -437,9 +431,7 @@ class Agent:
             reply = Reply(id, error=f"{type(error).__name__}: {error}")
         self._reply(client, reply, *([beside] if beside else ()))
 
-    def _do(
-        self, client: Client, request: Request[Any], data: Buffer, now: float
-    ) -> tuple[Any, Buffer]:
+    def _do(self, client: Client, request: Request[Any], data: Buffer) -> tuple[Any, Buffer]:
         """Do what a client asks for; returns the answer, and what goes beside it.
 
         Raises:
@@ -448,36 +440,34 @@ class Agent:
         match request:
             case requests.Quit():
                 self.end_for("it was asked to end")
-                return None, b""
             case requests.Detach(detached, found_by):
                 self._detach(detached, found_by)
-                return None, b""
             case forks.Preload(env):
                 self.family.preload(env)
                 self._mind_family()
-                return None, b""
-            case forks.Hold(path):
-                self.family.hold(path)
-                return None, b""
             case forks.Exits():
                 for exit in self.family.exits:
                     self._post(client, [EVENT, forks.line_of(exit)])
-                return None, b""
+            case requests.RelayFrames(path, host, port, key):
+                Relay(str(self.folder.inside(path)), (host, port), key)
             case requests.Facts():
                 return report.host_report(), b""
             case requests.Listen():
                 return self._open_door(request.address), b""
             case requests.Ways():  # the others wait for 2 s where nobody answers
                 return connection_errors([(a, p) for a, p in request.to]), b""
-            case requests.RelayFrames(path, host, port, key):
-                Relay(str(self.folder.inside(path)), (host, port), key)
-                return None, b""
-            case requests.Mkdir(own=True):
-                client.own.append(request.path)
-        answer = requests.answer(self.folder, request, data)
+            case _:
+                return self._do_with_files(client, request, data)
+        return None, b""
+
+    def _do_with_files(
+        self, client: Client, request: Request[Any], data: Buffer
+    ) -> tuple[Any, Buffer]:
+        if isinstance(request, requests.Mkdir) and request.own:
+            client.own.append(request.path)
         if isinstance(request, requests.Remove) and request.path in client.own:
             client.own.remove(request.path)
-        return answer
+        return requests.answer(self.folder, request, data)
 
     def _open_door(self, address: str) -> int:
         if self.door is not None:

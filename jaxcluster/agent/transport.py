@@ -80,12 +80,11 @@ class Authenticator:
 
 
 def open_router(
-    context: zmq.Context[zmq.Socket[bytes]], bind: str, keys: Keys, domain: bytes = SERVICE
+    context: zmq.Context[zmq.Socket[bytes]], bind: str, keys: Keys
 ) -> tuple[zmq.Socket[bytes], str]:
     """An agent's socket, and where it listens.
 
     Args:
-      domain: which one it is for who lets others in.
       bind: ``tcp://ADDRESS:*`` or ``ipc://PATH``.
 
     Raises:
@@ -97,7 +96,7 @@ def open_router(
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
-    router.setsockopt(zmq.ZAP_DOMAIN, domain)
+    router.setsockopt(zmq.ZAP_DOMAIN, SERVICE)
     router.curve_server = True
     router.curve_secretkey = bytes.fromhex(keys.secret)
     if bind.startswith("tcp://["):

@@ -23,7 +23,7 @@ from pathlib import Path
 from jaxcluster import wire
 from jaxcluster.agent.requests import Detach, Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation.fleet import Fleet, Host, Left, OnEvent, ask_each
+from jaxcluster.allocation.fleet import Fleet, Host, Left, OnEvent, ask_each, lease_of
 from jaxcluster.allocation.here import (
     AgentHere,
     may_wait,
@@ -31,7 +31,7 @@ from jaxcluster.allocation.here import (
     retire,
     take_agent,
 )
-from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder, lease_of
+from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
@@ -182,7 +182,7 @@ class Allocation:
         placed = self._place(spec, self.fleet.hosts)
         self._platform = placed.platform
         say(f"starting {placed.num_processes} processes ...")
-        return Processes(placed, self.fleet, self.folder)
+        return Processes(placed, self.fleet)
 
     def _come_up_here(
         self, spec: wire.ClusterSpec, deadline: float, stopped: threading.Event

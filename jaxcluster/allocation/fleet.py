@@ -25,14 +25,16 @@ from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
 from jaxcluster.agent.requests import Mkdir, Put, Quit
 from jaxcluster.agent.transport import Keys
-from jaxcluster.errors import LaunchError
+from jaxcluster.allocation.keys import keys_of
+from jaxcluster.allocation.limits import check_files
+from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
-from jaxcluster.records.registry import HostRecord
-from jaxcluster.text import join_words
+from jaxcluster.records.registry import ClusterRecord, HostRecord
+from jaxcluster.text import join_words, seconds
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import Request
 from jaxcluster.wire.sockets import Buffer
@@ -44,6 +46,7 @@ ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
+ASKED_S = 2.0  # ... by who only lists clusters
 FILE_S = 30.0  # for a part of a file
 REFUSAL_S = 0.3  # for the answer
 REFUSED_S = (
@@ -206,22 +209,23 @@ class Fleet:
             self.hosts.append(self._connect(number, name, agent))
 
     @classmethod
-    def joined(
-        cls, keys: Keys, hosts: Sequence[HostRecord], is_here: bool, lease_s: float = LEASE_S
-    ) -> Fleet:
+    def joined(cls, record: ClusterRecord, timeout_s: float = JOIN_S) -> Fleet:
         """The hosts of a cluster that another process has started. Those that are silent are lost.
 
-        Takes ``JOIN_S`` where there is one.
+        Takes ``timeout_s`` where there is one.
 
         Raises:
-          LaunchError: none of them answers.
+          LaunchError: none of them answers, or this process may not open enough files.
+          NoCluster: this user has no key to it.
         """
-        self = cls(keys, owns=False, is_here=is_here, lease_s=lease_s)
+        hosts, spec = record.hosts, record.spec
+        check_files(len(record.pids) if spec.is_here else 0, len(hosts))
+        self = cls(keys_of(record), owns=False, is_here=spec.is_here, lease_s=lease_of(spec))
         self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
         counts = [len(host.ranks) for host in hosts]
         for host, ranks in zip(self.hosts, ranks_by_host(counts), strict=True):
             host.ranks = ranks
-        deadline = time.monotonic() + JOIN_S
+        deadline = time.monotonic() + timeout_s
         connecting = [h for h in self.hosts if h.state is State.CONNECTING]
         if self.is_here and self.gone(self.hosts):
             connecting = []
@@ -249,16 +253,8 @@ class Fleet:
     def records(self) -> list[HostRecord]:
         """How another process of this machine joins the hosts."""
         return [
-            HostRecord(
-                host.name,
-                host.endpoint,
-                host.key,
-                host.folder,
-                host.memory,
-                host.address,
-                list(host.ranks),
-            )
-            for host in self.in_use
+            HostRecord(h.name, h.endpoint, h.key, h.folder, h.memory, h.address, list(h.ranks))
+            for h in self.in_use
         ]
 
     def replace(self, lost: Host, agent: StartedAgent) -> None:
@@ -418,6 +414,26 @@ def _listens(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+def lease_of(spec: wire.ClusterSpec) -> float:
+    """How long the agents of a cluster live without their owner's connection, in seconds."""
+    return max(LEASE_S, seconds(str(dict(spec.options).get("lease", LEASE_S))))
+
+
+def unreachable(record: ClusterRecord) -> list[str]:
+    """The other hosts of a cluster whose record is here that don't answer now.
+
+    Takes ``ASKED_S`` where there is one.
+    """
+    if record.spec.is_here:
+        return []
+    try:
+        fleet = Fleet.joined(record, ASKED_S)
+    except (LaunchError, NoCluster):
+        return [host.name for host in record.hosts]
+    fleet.close()
+    return [host.name for host in fleet.hosts if host.lost]
 
 
 def address_of(endpoint: str) -> tuple[str, int]:

@@ -9,18 +9,15 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.agent.client import WAIT_LONGER, Asked, Ended, OnMessage, answers
-from jaxcluster.agent.requests import Get, Look, Mkdir, Move, Put, RelayFrames, Ring
+from jaxcluster.agent.client import OnMessage, answers
+from jaxcluster.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring
 from jaxcluster.agreement.frames import KEY
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
 from jaxcluster.allocation.here import own_environment
-from jaxcluster.allocation.keys import keys_of, lease_of
-from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
@@ -28,12 +25,11 @@ from jaxcluster.host.ringfile import Part
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.wire.forks import STOPPED, Hold, Kill, Process, Spawn, Stop
+from jaxcluster.wire.forks import STOPPED, Kill, Process, Spawn, Stop
 from jaxcluster.wire.link import Channel, Link
 
 ASK_S = 10.0
 LOOK_S = 1.0
-REASON_S = 3.0
 FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
 KINDS = ("engine", "client")  # of ipyparallel's connection files
@@ -53,18 +49,13 @@ class Processes:
     Args:
       spec: with what the hosts' devices have decided.
       fleet: the hosts, whose fork servers have them as children.
-      folder: the cluster's, on this machine.
       record: that of a cluster that another process has started; None: this one starts it.
     """
 
     def __init__(
-        self,
-        spec: wire.ClusterSpec,
-        fleet: Fleet,
-        folder: Path,
-        record: ClusterRecord | None = None,
+        self, spec: wire.ClusterSpec, fleet: Fleet, record: ClusterRecord | None = None
     ) -> None:
-        self.spec, self.fleet, self.folder = spec, fleet, folder
+        self.spec, self.fleet = spec, fleet
         self.is_ours = record is None
         self._may_quit = record is not None and not record.owner  # it ends with its ranks
         self._pids = record.pids if record is not None else []
@@ -77,11 +68,7 @@ class Processes:
           LaunchError: a host does not answer.
           NoCluster: this user has no key to it.
         """
-        folder, is_here = registry.folder(record.name), record.spec.is_here
-        check_files(len(record.pids) if is_here else 0, len(record.hosts))
-        lease_s = lease_of(record.spec)
-        fleet = Fleet.joined(keys_of(record, folder), record.hosts, is_here, lease_s)
-        return cls(record.spec, fleet, folder, record)
+        return cls(record.spec, Fleet.joined(record), record)
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -102,15 +89,12 @@ class Processes:
             f"--location={first.address}",
             *CONTROLLER_ARGS,
         )
-        if first.is_here:
-            first.ask(Hold(f"{self.folder}/{registry.ALIVE}"), ASK_S)
         # It needs no jax, which fork servers import last.
         controller = self._process("controller", first, argv=argv)
-        asked = [(first, first.begin(Spawn([controller])))]
-        for where in self.hosts:
-            asked.append((where, where.begin(Spawn([self._rank(r, where) for r in where.ranks]))))
+        asked = [first.begin(Spawn([controller]))]
+        asked += [h.begin(Spawn([self._rank(r, h) for r in h.ranks])) for h in self.hosts]
         deadline = time.monotonic() + self.spec.timeout_s
-        _, *found = [_pids(where, one, deadline) for where, one in asked]
+        _, *found = [one.wait(max(0.1, deadline - time.monotonic()))[0] for one in asked]
         self._pids = [pid for pids in found for pid in pids]
         threading.Thread(target=self._hand_out, name="jaxcluster-controller", daemon=True).start()
         return self._pids
@@ -169,9 +153,7 @@ class Processes:
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(LaunchError, OSError):
-                draft = f"{RANKS}/engine.part"
-                ask_each(others, Put(draft), FILE_S, data=found["engine"])
-                ask_each(others, Move(draft, f"{RANKS}/engine.json"), FILE_S)
+                ask_each(others, Put(f"{RANKS}/engine.json"), FILE_S, data=found["engine"])
                 path = registry.client_file(self.spec.name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
@@ -253,23 +235,6 @@ class Processes:
             f"is not responding: host {where.name} has not been reached for "
             f"{where.cut_s:.0f} s; still waiting",
         )
-
-    @property
-    def addresses(self) -> list[str]:
-        """Each rank's own socket, on its host."""
-        return self._on_hosts("{}.sock", "ipc://")
-
-    @property
-    def logs(self) -> list[str]:
-        """Each rank's log, on its host."""
-        return self._on_hosts("rank-{}.log")
-
-    def _on_hosts(self, name: str, scheme: str = "") -> list[str]:
-        found = []
-        for rank, host in enumerate(map(self.host_of, range(self.spec.num_processes))):
-            begin = scheme if host.is_here else f"{host.name}:"
-            found.append(f"{begin}{host.folder}/{RANKS}/{name.format(rank)}")
-        return found
 
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
@@ -369,20 +334,3 @@ class Processes:
     def state_folder(self) -> HostStates:
         """A new place for what the ranks save."""
         return HostStates(self.fleet)
-
-
-def _pids(where: Host, asked: Asked[list[int]], deadline: float) -> list[int]:
-    try:
-        found = asked.poll(max(0.1, deadline - time.monotonic()))
-    except Ended:
-        deadline = time.monotonic() + REASON_S  # its agent says why with its next message
-        while not where.why and time.monotonic() < deadline:
-            time.sleep(0.01)
-        why = where.why or "its agent has ended"
-        raise LaunchError(f"Host {where.name} is lost: {why}.") from None
-    if found is None:
-        raise LaunchError(
-            f"Host {where.name} did not start its ranks in time{where.condition}.",
-            WAIT_LONGER,
-        )
-    return found[0]

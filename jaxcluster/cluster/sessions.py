@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation import keys
+from jaxcluster.allocation.fleet import unreachable
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events, handle, recovery
 from jaxcluster.cluster.handle import Cluster
@@ -188,7 +188,7 @@ def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
         known = ours.get(record.name)
         is_known = known is not None and not known.closed
         lost[record.name] = (
-            known.world.fleet.out_of_reach() if known and is_known else keys.unreachable(record)
+            known.world.fleet.out_of_reach() if known and is_known else unreachable(record)
         )
     return records, lost
 

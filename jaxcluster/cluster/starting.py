@@ -31,7 +31,7 @@ from jaxcluster.errors import (
     PlanError,
 )
 from jaxcluster.host.exits import OomKills, describe_event
-from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, host_key
+from jaxcluster.host.facts import gpu_plugin_installed, host_gpus
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.model import crash_log
 from jaxcluster.plan import placement, versions
@@ -136,11 +136,8 @@ class Starting:
             spec=spec,
             owner="" if spec.detach else process_token(os.getpid()),
             created_ns=time.time_ns(),
-            host_key=host_key(),
             hostname=socket.gethostname(),
-            addresses=list(processes.addresses),
             pids=pids,
-            logs=processes.logs,
             facts=facts,
             devices=replies,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),

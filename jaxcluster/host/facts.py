@@ -12,7 +12,7 @@ import importlib.util
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from jaxcluster.host.gpus import gpus_in_use
@@ -21,33 +21,28 @@ from jaxcluster.wire import EngineFacts
 
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 ROCM_PLUGINS = ("jax_rocm60_plugin", "jax_rocm7_plugin")
-KFD = Path("/sys/class/kfd/kfd/topology/nodes")  # what AMD's driver says of processors and GPUs
+KFD = "sys/class/kfd/kfd/topology/nodes"  # what AMD's driver says of processors and GPUs
+NVIDIA = "proc/driver/nvidia"
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 _VISIBLE_GPU = re.compile(r"\d+|(GPU|MIG)-\S+")
-_CONTAINERS = (Path("/.dockerenv"), Path("/run/.containerenv"))  # Docker's and Podman's own marks
+_CONTAINERS = (".dockerenv", "run/.containerenv")  # Docker's and Podman's own marks
+ROOT = Path("/")  # of the file system that is looked at
 
 
-def host_gpus(
-    environ: Mapping[str, str],
-    *,
-    proc: Path = Path("/proc/driver/nvidia/gpus"),
-    dev: Path = Path("/dev"),
-    kfd: Path = KFD,
-    contained: bool | None = None,
-) -> list[str]:
+def host_gpus(environ: Mapping[str, str]) -> list[str]:
     """The GPUs that a process with this environment may use, as CUDA, or AMD's HIP, names them.
 
     The entries of CUDA_VISIBLE_DEVICES where it is set, up to the first one that names no device,
     as CUDA itself reads it: so ``""``, ``"-1"`` and Slurm's ``"NoDevFiles"`` are not GPUs. Else the
     indices 0 .. k-1 of the k cards that are in ``/dev``; CUDA numbers those that it can open,
     whatever number their ``/dev/nvidia<number>`` carries. Where none is there yet, those that the
-    driver lists; in a container (``contained``; found out by default) that list is its node's, of
-    which it may have no card. On a host of AMD's: HIP_VISIBLE_DEVICES, which counts in
-    what ROCR_VISIBLE_DEVICES (Slurm's) leaves, and which HIP also reads as CUDA_VISIBLE_DEVICES.
+    driver lists; in a container that list is its node's, of which it may have no card. On a host of
+    AMD's: HIP_VISIBLE_DEVICES, which counts in what ROCR_VISIBLE_DEVICES (Slurm's) leaves, and
+    which HIP also reads as CUDA_VISIBLE_DEVICES.
     """
-    cards = _nvidia_cards(proc, dev, contained)
-    amd = 0 if cards else _amd_cards(kfd)
+    cards = _nvidia_cards()
+    amd = 0 if cards else _amd_cards()
     names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES") if amd else ("CUDA_VISIBLE_DEVICES",)
     for name in names:
         if (visible := environ.get(name)) is not None:
@@ -67,55 +62,48 @@ def _listed(visible: str) -> list[str]:
     return gpus
 
 
-def gpu_platform(
-    *,
-    proc: Path = Path("/proc/driver/nvidia/gpus"),
-    dev: Path = Path("/dev"),
-    kfd: Path = KFD,
-    contained: bool | None = None,
-) -> str:
+def gpu_platform() -> str:
     """JAX's platform for this host's GPUs: "rocm" where they are AMD's alone, else "cuda"."""
-    nvidia = _nvidia_cards(proc, dev, contained)
-    return "rocm" if not nvidia and _amd_cards(kfd) else "cuda"
+    return "rocm" if not _nvidia_cards() and _amd_cards() else "cuda"
 
 
-def _nvidia_cards(proc: Path, dev: Path, contained: bool | None) -> int:
-    if cards := len(_names(dev, r"nvidia\d+")):
+def _nvidia_cards() -> int:
+    if cards := len(_names("dev", r"nvidia\d+")):
         return cards
-    return 0 if (in_container() if contained is None else contained) else len(_names(proc))
+    return 0 if in_container() else len(_names(f"{NVIDIA}/gpus"))
 
 
-def in_container(
-    environ: Mapping[str, str] = os.environ, marks: Sequence[Path] = _CONTAINERS
-) -> bool:
+def in_container(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is in a pod's container, Docker's or Podman's."""
+    marks = (ROOT / mark for mark in _CONTAINERS)
     return "KUBERNETES_SERVICE_HOST" in environ or any(mark.exists() for mark in marks)
 
 
-def _amd_cards(kfd: Path) -> int:
+def _amd_cards() -> int:
     """AMD's GPUs: the nodes with vector units (``jax/_src/hardware_utils.py`` counts them so)."""
-    texts = [_text(kfd / name / "properties") for name in _names(kfd)]
+    texts = [_text(f"{KFD}/{name}/properties") for name in _names(KFD)]
     return sum(re.search(r"^simd_count 0*[1-9]", text, re.M) is not None for text in texts)
 
 
-def gpu_kind(*, driver: Path = Path("/proc/driver/nvidia")) -> str:
+def gpu_kind() -> str:
     """This host's NVIDIA cards and their driver in words; "" where there are none."""
-    texts = [_text(driver / "gpus" / name / "information") for name in _names(driver / "gpus")]
+    texts = [_text(f"{NVIDIA}/gpus/{name}/information") for name in _names(f"{NVIDIA}/gpus")]
     models = {model for text in texts for model in re.findall(r"^Model:\s*(.+?)\s*$", text, re.M)}
-    version = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _text(driver / "version"))
+    version = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _text(f"{NVIDIA}/version"))
     return ", ".join([*sorted(models), *([f"driver {version[1]}"] if version is not None else [])])
 
 
-def host_tpu_chips(*, dev: Path = Path("/dev"), pci: Path = Path("/sys/bus/pci/devices")) -> int:
+def host_tpu_chips() -> int:
     """How many TPU chips this host has: its ``/dev/accel<number>``, else ``/dev/vfio/<number>``.
 
     VFIO nodes are made for any device that is passed through to a virtual machine, so they count
     only where the PCI bus carries something of Google's.
     """
-    if accel := _names(dev, r"accel\d+"):
+    if accel := _names("dev", r"accel\d+"):
         return len(accel)
-    groups = _names(dev / "vfio", r"\d+")
-    return len(groups) if groups and _has_google_pci_device(pci) else 0
+    bus = "sys/bus/pci/devices"
+    is_google = any(_text(f"{bus}/{n}/vendor").strip() == GOOGLE_PCI_VENDOR for n in _names(bus))
+    return len(_names("dev/vfio", r"\d+")) if is_google else 0
 
 
 def gpu_plugin_installed(
@@ -131,18 +119,15 @@ def gpu_plugin_installed(
     return any(find_spec(name) is not None for name in names)
 
 
-def host_key(
-    *,
-    boot_id: Path = Path("/proc/sys/kernel/random/boot_id"),
-    net_namespace: Path = Path("/proc/self/ns/net"),
-) -> str:
+def host_key() -> str:
     """A string that is equal in the processes of one host, and of one container on it.
 
     The kernel's boot id and the network namespace: host names repeat between containers and
     clones. Where there is no ``/proc`` it is the host name after all.
     """
     try:
-        return f"{boot_id.read_text().strip()} {os.readlink(net_namespace)}"
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot_id} {os.readlink('/proc/self/ns/net')}"
     except OSError:
         return socket.gethostname()
 
@@ -204,21 +189,17 @@ def nccl_version() -> str:
     return ""
 
 
-def _names(folder: Path, pattern: str = r".+") -> list[str]:
+def _names(folder: str, pattern: str = r".+") -> list[str]:
     """The names in a folder that match the whole pattern; none where there is no such folder."""
     try:
-        return [name for name in os.listdir(folder) if re.fullmatch(pattern, name)]
+        return [name for name in os.listdir(ROOT / folder) if re.fullmatch(pattern, name)]
     except OSError:
         return []
 
 
-def _text(path: Path) -> str:
+def _text(path: str) -> str:
     """What is in a file; "" where it can't be read."""
     try:
-        return path.read_text()
+        return (ROOT / path).read_text()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _has_google_pci_device(pci: Path) -> bool:
-    return any(_text(pci / name / "vendor").strip() == GOOGLE_PCI_VENDOR for name in _names(pci))

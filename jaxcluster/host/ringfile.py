@@ -15,7 +15,6 @@ from pathlib import Path
 
 from jaxcluster.host import free_space
 
-UNSEEN = 1 << 16  # bytes that are written between looks at how much is free
 CHUNK = 8 << 20  # bytes that are read at once; a line that is longer is passed over
 
 
@@ -34,7 +33,7 @@ class Part:
 
 
 class RingFile:
-    """The writer. It goes on with what an earlier process has left in a file of its own.
+    """The writer. It goes on with what an earlier process has left.
 
     Args:
       path: of the log: its files are called that, with their positions behind it. Its folder is
@@ -43,89 +42,45 @@ class RingFile:
     """
 
     def __init__(self, path: Path, most: int) -> None:
-        self._path = path
-        self._most = most
-        self._fd = -1
-        self._inode = (0, 0)
-        self._start = self._nbytes = self._unseen = 0
-        self._found: int | None = None  # where the last process has ended
+        self._path, self._most = path, most
+        self._has_begun = False
 
     @property
     def end(self) -> int:
         """The position of the next line."""
-        if self._fd < 0:
-            if self._found is None:
-                files = _files(self._path)
-                self._found = sum(files[-1]) if files else 0
-            return self._found
-        return self._start + self._nbytes
+        files = _files(self._path)
+        return sum(files[-1]) if files else 0
 
     def write(self, lines: bytes) -> None:
-        """Add whole lines.
+        """Add whole lines. No file is kept open: a cell may close what it has not opened.
 
         Raises:
           OSError: they can't be written, or would leave others too little room; nothing of them
             counts.
         """
-        self._unseen += len(lines)
-        if self._unseen >= UNSEEN or self._fd < 0:
-            if not self._has_room(len(lines)):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._unseen = 0
-        if not self._is_ours():  # a cell has closed it, and the number may be another file's
-            self._fd, self._found = -1, None
-        if self._fd < 0:
-            self._open_next(len(lines))
-            lines = b"\n" + lines  # a process that was killed may have left half a line
-        elif self._nbytes >= self._most // 4:
-            self._open_next(len(lines))
-        before = self._nbytes
-        try:
-            self._nbytes += _write_all(self._fd, lines)
-        except BaseException:  # else what is left of it would be the beginning of the next line
-            self._nbytes = before
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, before)
-            raise
-
-    def _has_room(self, nbytes: int) -> bool:
-        try:
-            return free_space.has_spare(self._path.parent, nbytes)
-        except FileNotFoundError:  # it is made, or that is refused, further on
-            return True
-
-    def _is_ours(self) -> bool:
-        try:
-            return self._fd >= 0 and _inode(self._fd) == self._inode
-        except OSError:
-            return False
-
-    def _open_next(self, nbytes: int) -> None:
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not free_space.has_spare(self._path.parent, len(lines)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if not self._has_begun:
+            lines = b"\n" + lines  # a process that was killed may have left half a line
         files = _files(self._path)
-        at = self.end
-        if files and files[-1] == (at, 0):  # an earlier process could write nothing to it
-            os.unlink(_file(self._path, at))
-        _drop(self._path, files, self._most - self._most // 4 - nbytes)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(_file(self._path, at), flags, 0o600)
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd, self._inode = fd, _inode(fd)
-        self._start, self._nbytes = at, 0
-
-
-def _inode(fd: int) -> tuple[int, int]:
-    about = os.fstat(fd)
-    return about.st_dev, about.st_ino
-
-
-def _write_all(fd: int, data: bytes) -> int:
-    """Write all of it; returns how much that is."""
-    written = os.write(fd, data)
-    while written < len(data):
-        written += os.write(fd, memoryview(data)[written:])
-    return written
+        start, size = files[-1] if files else (0, self._most)
+        if size >= self._most // 4:
+            _drop(self._path, files, self._most - self._most // 4 - len(lines))
+            start, size = start + (size if files else 0), 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(_file(self._path, start), flags, 0o600)
+        try:
+            left = memoryview(lines)
+            while left:
+                left = left[os.write(fd, left) :]
+            self._has_begun = True
+        except BaseException:  # else what is left of it would be the beginning of the next line
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+        finally:
+            os.close(fd)
 
 
 def _drop(path: Path, files: list[tuple[int, int]], most: int) -> None:

@@ -54,7 +54,7 @@ class ClusterRecord:
     """What it takes to find a running cluster again.
 
     ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
-    ``addresses``, ``pids`` and ``logs`` are indexed by rank. ``coordinator_pid`` is the one that
+    ``pids`` are indexed by rank. ``coordinator_pid`` is the one that
     hosts JAX's coordination service; 0: rank 0 does, and all others end with it. ``claim`` is the
     id of the claim on its name, ``pid_space`` where its pids mean something, and ``protocol`` what
     its ranks speak. ``hosts`` are in the order of ranks, whose pids are their hosts' own.
@@ -64,11 +64,8 @@ class ClusterRecord:
     spec: wire.ClusterSpec
     owner: str
     created_ns: int
-    host_key: str
     hostname: str
-    addresses: list[str] = field(default_factory=list)
     pids: list[int] = field(default_factory=list)
-    logs: list[str] = field(default_factory=list)
     facts: list[wire.EngineFacts] = field(default_factory=list)
     devices: list[wire.InitializeReply] = field(default_factory=list)
     notebook: str = ""
@@ -156,7 +153,7 @@ def parse(folder: Path) -> ClusterRecord | None:
     except (OSError, ValueError, RecursionError):
         return None
     n = record.spec.num_processes
-    per_rank = (record.addresses, record.pids, record.logs, record.facts, record.devices)
+    per_rank = (record.pids, record.facts, record.devices)
     whole = all(len(each) == n for each in per_rank)
     return record if whole and record.name == record.spec.name == folder.name else None
 

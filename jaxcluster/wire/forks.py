@@ -89,12 +89,6 @@ class Exits(Request[None], cmd="exits"):
     """Tell of those since the cluster's start, for who was not connected then."""
 
 
-class Hold(Request[None], cmd="hold"):
-    """Keep a file locked as long as there are processes, which shows others that they live."""
-
-    path: str
-
-
 class Preload(Request[None], cmd="preload"):
     """Have a fork server that answers, and has imported all in this environment."""
 

@@ -202,9 +202,8 @@ def test_a_start_that_was_killed_leaves_its_name_to_the_next(alone: Home) -> Non
 # --------------------------------------------------------------------------- a folder of others
 
 
-@pytest.mark.parametrize("fork", ["", "1"], ids=["forked", "plain processes"])
 def test_nothing_beside_the_notebook_runs_but_what_cells_import(
-    private_home: Home, tmp_path: Path, fork: str
+    private_home: Home, tmp_path: Path
 ) -> None:
     """Another user's file in a shared folder may have the name of a module that we import."""
     ran = tmp_path / "ran"
@@ -222,7 +221,7 @@ def test_nothing_beside_the_notebook_runs_but_what_cells_import(
         '''.replace("            ", ""), show=False)
         print(record.stdout(1))
     """
-    env = private_home.environ(JAXCLUSTER_NO_FORK=fork)
+    env = private_home.environ()
     done = python("-P", "-c", textwrap.dedent(source), env=env, cwd=tmp_path)
     first = ["", str(tmp_path)]
     if overhosts.hosts():  # what was brought there comes before the folder that the rank is in
@@ -282,9 +281,8 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
     ended = python("-c", "from jaxcluster.records import claims; claims.claim('far')",
                    env=private_home.environ())  # fmt: skip
     assert ended.returncode == 0
-    monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
-    monkeypatch.setattr(claims, "is_local", lambda path: False)
-    record = registry.ClusterRecord("far", wire.ClusterSpec("far", 0), "12:345", 1, "key", "gpu-07")
+    monkeypatch.setattr(claims.Holder, "is_here", False)
+    record = registry.ClusterRecord("far", wire.ClusterSpec("far", 0), "12:345", 1, "gpu-07")
     registry.write(record)
     assert [(r.name, r.hostname) for r in live_records()] == [("far", "gpu-07")]
     for action in (attach, stop):
@@ -651,9 +649,8 @@ def test_the_warnings_of_cells_alone_are_errors_where_that_is_wished(private_hom
     # Nothing of the notebook's environment goes to other hosts but what is asked for.
     asked_for = {"PYTHONWARNINGS": "error"} if overhosts.hosts() else {}
     source = textwrap.dedent(source).replace("ENV", repr(asked_for))
-    for fork in ("", "1"):
-        done = python("-c", source, env=env | {"JAXCLUSTER_NO_FORK": fork})
-        assert done.stdout == "raised\nerror False\n", done.stderr
+    done = python("-c", source, env=env)
+    assert done.stdout == "raised\nerror False\n", done.stderr
 
 
 @pytest.mark.parametrize("soft", [24, 40, 60])

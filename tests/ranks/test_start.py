@@ -211,17 +211,17 @@ def test_a_rank_that_crashes_says_why_with_the_tail_of_its_log(home: Home) -> No
     assert_nothing_is_registered("bad")
 
 
-@pytest.mark.one_machine("fork is switched off by this machine's environment")
-def test_the_rank_that_crashes_is_named(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.one_machine("a file of this machine is read by the fork server")
+def test_the_rank_that_crashes_is_named(home: Home, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import os\n"
-        """if '"rank": 1' in os.environ.get("JAXCLUSTER_ENGINE", ""):\n"""
-        "    print('dying on purpose', flush=True)\n"
-        "    os._exit(7)\n"
+        "import os, sys\n"
+        "def die(event, args):\n"
+        "    engine = os.environ.get('JAXCLUSTER_ENGINE', '')\n"
+        """    if event == 'os.chdir' and '"rank": 1' in engine:\n"""
+        "        print('dying on purpose', flush=True)\n"
+        "        os._exit(7)\n"
+        "sys.addaudithook(die)\n"
     )
-    monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")  # a rank of its own reads that file
     with pytest.raises(EnginesMissing) as caught:
         jaxcluster.start(2, name="bad", env={"PYTHONPATH": str(tmp_path)})
     assert str(caught.value).startswith(
@@ -305,26 +305,6 @@ def test_after_a_failure_the_next_start_works(start: Start) -> None:
     with pytest.raises(LaunchError):
         jaxcluster.start(2, name="again", timeout_s=0.1, env={"JAX_LOG_COMPILES": "0"})
     assert on_each_rank(start(name="again"), "1") == ["1", "1"]
-
-
-# --------------------------------------------------------------------------- without fork
-
-
-@pytest.mark.one_machine("it looks at this machine's processes")
-def test_where_fork_is_not_to_be_had_ranks_are_plain_processes(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAXCLUSTER_NO_FORK", "1")
-    running = start(name="plain", devices_per_process=2)
-    running.run("import jax, jax.numpy as jnp")
-    assert on_each_rank(running, "jax.process_index(), jax.device_count()") == ["0 4", "1 4"]
-    commands = [" ".join(psutil.Process(pid).cmdline()) for pid in running.record.pids]
-    assert all(line.endswith("-m jaxcluster.engine") for line in commands)
-    with pytest.raises(jaxcluster.JaxClusterError, match="ZeroDivisionError"):
-        running.run("1/0")
-    pids = running.record.pids
-    running.stop()
-    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 # --------------------------------------------------------------------------- versions of jax

@@ -149,6 +149,7 @@ def test_a_detached_one_that_nobody_can_find_ends(tmp_path: Path, is_there: bool
     alive.unlink(missing_ok=True)
     agent.passes(10)
     assert agent.why == "nobody can find the way to it any more"
+    agent._detach(False, [])
 
 
 def test_a_process_is_started_where_there_is_a_folder(

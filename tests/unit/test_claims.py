@@ -33,7 +33,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 def record(name: str, owner: str = "", claim: str = "") -> ClusterRecord:
     spec = wire.ClusterSpec(name, 0)
-    return ClusterRecord(name, spec, owner, 1, "key", "box", claim=claim)
+    return ClusterRecord(name, spec, owner, 1, "box", claim=claim)
 
 
 @pytest.fixture

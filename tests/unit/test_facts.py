@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster import wire
+from jaxcluster.host import facts
 from jaxcluster.host.facts import (
     cores,
     engine_facts,
@@ -33,12 +33,28 @@ POD = {
 }
 
 
-def make_files(folder: Path, *names: str) -> Path:
-    for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    return folder
+GPUS = "proc/driver/nvidia/gpus"
+
+
+@pytest.fixture
+def make_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes files of a made-up host, with this text in them."""
+    monkeypatch.setattr(facts, "ROOT", tmp_path)
+
+    def make(*names: str, text: str = "") -> None:
+        for name in names:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    return make
+
+
+def make_amd(make_files: Callable[..., None], gpus: int) -> None:
+    """What AMD's driver says of a host with one processor and some GPUs."""
+    for number in range(gpus + 1):
+        text = f"cpu_cores_count 64\nsimd_count {304 * bool(number)}\nmem_banks_count 1\n"
+        make_files(f"sys/class/kfd/kfd/topology/nodes/{number}/properties", text=text)
 
 
 # --------------------------------------------------------------------------- GPU
@@ -57,44 +73,31 @@ def make_files(folder: Path, *names: str) -> Path:
     ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(
-    visible: str, gpus: list[str], tmp_path: Path
+    visible: str, gpus: list[str], make_files: Callable[..., None]
 ) -> None:
-    dev = make_files(tmp_path, "nvidia0", "nvidia1", "nvidia2", "nvidia3")
-    assert host_gpus({"CUDA_VISIBLE_DEVICES": visible}, proc=tmp_path / "no", dev=dev) == gpus
+    make_files(*(f"dev/nvidia{n}" for n in range(4)))
+    assert host_gpus({"CUDA_VISIBLE_DEVICES": visible}) == gpus
 
 
-def test_gpus_are_counted_in_the_drivers_folder(tmp_path: Path) -> None:
-    proc = make_files(tmp_path / "gpus", "0000:1b:00.0/information", "0000:43:00.0/information")
-    assert host_gpus({}, proc=proc, dev=tmp_path / "no", contained=False) == ["0", "1"]
+def test_gpus_are_counted_in_the_drivers_folder(make_files: Callable[..., None]) -> None:
+    assert host_gpus({}) == []
+    make_files(f"{GPUS}/0000:1b:00.0/information", f"{GPUS}/0000:43:00.0/information")
+    assert host_gpus({}) == ["0", "1"]
 
 
 @pytest.mark.parametrize("cards", [0, 1])
-def test_a_container_has_the_cards_in_its_dev_and_not_its_nodes(cards: int, tmp_path: Path) -> None:
-    proc = make_files(tmp_path / "gpus", *(f"0000:{bus}:00.0/information" for bus in range(8)))
-    dev = make_files(tmp_path / "dev", "nvidiactl", *[f"nvidia{n}" for n in range(3, 3 + cards)])
-    kfd = amd_nodes(tmp_path / "kfd", 1)
-    places = {"proc": proc, "dev": dev}
-    assert host_gpus({}, **places, contained=True) == ["0"][:cards]
-    assert gpu_platform(**places, kfd=kfd, contained=True) == ("cuda" if cards else "rocm")
-    if cards:  # of a container that bears no mark
-        assert host_gpus({}, **places, contained=False) == ["0"]
-
-
-def test_what_marks_a_container(tmp_path: Path) -> None:
-    mark = tmp_path / ".dockerenv"
-    assert not in_container({}, [mark])
-    assert in_container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, [mark])
-    mark.touch()
-    assert in_container({}, [mark])
-
-
-def test_gpus_of_a_container_are_numbered_from_zero(tmp_path: Path) -> None:
-    dev = make_files(tmp_path, "nvidia5", "nvidia7", "nvidiactl", "nvidia-uvm")
-    assert host_gpus({}, proc=tmp_path / "no", dev=dev) == ["0", "1"]
-
-
-def test_a_host_without_gpus_has_none(tmp_path: Path) -> None:
-    assert host_gpus({}, proc=tmp_path / "no", dev=tmp_path) == []
+def test_a_container_has_the_cards_in_its_dev_and_not_its_nodes(
+    cards: int, make_files: Callable[..., None]
+) -> None:
+    make_files(*(f"{GPUS}/0000:{bus}:00.0/information" for bus in range(8)))
+    make_files("dev/nvidiactl", *[f"dev/nvidia{n}" for n in range(3, 3 + cards)])
+    make_amd(make_files, 1)
+    assert not in_container({}) and in_container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    assert host_gpus({}) == ["0"] if cards else len(host_gpus({})) == 8
+    make_files(".dockerenv")
+    assert in_container({})
+    assert host_gpus({}) == ["0"]  # NVIDIA's, or else AMD's
+    assert gpu_platform() == ("cuda" if cards else "rocm")
 
 
 def test_cuda_plugin_is_found_by_name_alone() -> None:
@@ -105,16 +108,6 @@ def test_cuda_plugin_is_found_by_name_alone() -> None:
     assert not gpu_plugin_installed("cuda", only("jax_rocm7_plugin"))
     assert gpu_plugin_installed("rocm", only("jax_rocm7_plugin"))
     assert not gpu_plugin_installed("cuda", lambda name: None)
-
-
-def amd_nodes(folder: Path, gpus: int) -> Path:
-    """What AMD's driver says of a host with one processor and some GPUs."""
-    for number in range(gpus + 1):
-        (folder / str(number)).mkdir(parents=True)
-        simds = 0 if number == 0 else 304
-        text = f"cpu_cores_count 64\nsimd_count {simds}\nmem_banks_count 1\n"
-        (folder / str(number) / "properties").write_text(text)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -129,95 +122,68 @@ def amd_nodes(folder: Path, gpus: int) -> Path:
     ],
 )
 def test_amd_s_gpus_are_those_of_hip(
-    environ: dict[str, str], gpus: list[str], tmp_path: Path
+    environ: dict[str, str], gpus: list[str], make_files: Callable[..., None]
 ) -> None:
-    places = {"proc": tmp_path / "no", "dev": tmp_path / "no"}
-    kfd = amd_nodes(tmp_path / "kfd", 4)
-    assert host_gpus(environ, **places, kfd=kfd) == gpus
-    assert gpu_platform(**places, kfd=kfd) == "rocm"
-    nvidia = make_files(tmp_path / "dev", "nvidia0")
-    assert host_gpus({"HIP_VISIBLE_DEVICES": "2"}, proc=tmp_path / "no", dev=nvidia, kfd=kfd) == [
-        "0"
-    ]
-    assert gpu_platform(proc=tmp_path / "no", dev=nvidia, kfd=kfd) == "cuda"
+    make_amd(make_files, 4)
+    assert (host_gpus(environ), gpu_platform()) == (gpus, "rocm")
+    make_files("dev/nvidia0")
+    assert (host_gpus({"HIP_VISIBLE_DEVICES": "2"}), gpu_platform()) == (["0"], "cuda")
 
 
-def test_cards_and_driver_are_named(tmp_path: Path) -> None:
-    assert gpu_kind(driver=tmp_path) == ""
-    for bus in ("0000:1b:00.0", "0000:43:00.0"):
-        (tmp_path / "gpus" / bus).mkdir(parents=True)
-        text = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 144\n"
-        (tmp_path / "gpus" / bus / "information").write_text(text)
-    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 2024\n"
-    (tmp_path / "version").write_text(version)
-    assert gpu_kind(driver=tmp_path) == "NVIDIA H200, driver 550.54.15"
-    open_one = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release\n"
-    (tmp_path / "version").write_text(open_one)
-    assert gpu_kind(driver=tmp_path) == "NVIDIA H200, driver 570.124.06"
+def test_cards_and_driver_are_named(make_files: Callable[..., None]) -> None:
+    assert gpu_kind() == ""
+    model = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 144\n"
+    make_files(f"{GPUS}/1/information", f"{GPUS}/2/information", text=model)
+    for told, version in (
+        ("x86_64 Kernel Module  550.54.15  Tue Mar  5 2024", "550.54.15"),
+        ("Open Kernel Module for x86_64  570.124.06  Release", "570.124.06"),
+    ):
+        make_files("proc/driver/nvidia/version", text=f"NVRM version: NVIDIA UNIX {told}\n")
+        assert gpu_kind() == f"NVIDIA H200, driver {version}"
 
 
 # --------------------------------------------------------------------------- TPU
 
 
-def test_accel_nodes_are_tpu_chips(tmp_path: Path) -> None:
-    dev = make_files(tmp_path, "accel0", "accel1", "accel2", "accel3")
-    assert host_tpu_chips(dev=dev, pci=tmp_path / "no") == 4
-
-
-def test_the_kernels_accel_folder_is_no_tpu_chip(tmp_path: Path) -> None:
-    dev = make_files(tmp_path, "accel/accel0")
-    assert host_tpu_chips(dev=dev, pci=tmp_path / "no") == 0
+def test_accel_nodes_are_tpu_chips_and_the_kernels_own_folder_is_none(
+    make_files: Callable[..., None],
+) -> None:
+    make_files("dev/accel/accel0")
+    assert host_tpu_chips() == 0
+    make_files(*(f"dev/accel{n}" for n in range(4)))
+    assert host_tpu_chips() == 4
 
 
 @pytest.mark.parametrize(("vendor", "chips"), [("0x1ae0\n", 2), ("0x10de\n", 0)])
 def test_vfio_groups_are_tpu_chips_where_the_bus_carries_googles(
-    vendor: str, chips: int, tmp_path: Path
+    vendor: str, chips: int, make_files: Callable[..., None]
 ) -> None:
-    dev = make_files(tmp_path / "dev", "vfio/0", "vfio/1", "vfio/vfio")
-    pci = make_files(tmp_path / "pci", "0000:00:04.0/vendor", "0000:00:05.0/class")
-    (pci / "0000:00:04.0/vendor").write_text(vendor)
-    assert host_tpu_chips(dev=dev, pci=pci) == chips
+    make_files("dev/vfio/0", "dev/vfio/1", "dev/vfio/vfio")
+    make_files("sys/bus/pci/devices/0000:00:05.0/class")
+    make_files("sys/bus/pci/devices/0000:00:04.0/vendor", text=vendor)
+    assert host_tpu_chips() == chips
 
 
 # --------------------------------------------------------------------------- host
 
 
-def test_containers_of_one_machine_are_different_hosts(tmp_path: Path) -> None:
-    boot_id = tmp_path / "boot_id"
-    boot_id.write_text("5d5ecd85\n")
-    for name in ("one", "other"):
-        (tmp_path / name).symlink_to(f"net:[{name}]")
-    keys = {host_key(boot_id=boot_id, net_namespace=tmp_path / name) for name in ("one", "other")}
-    assert keys == {"5d5ecd85 net:[one]", "5d5ecd85 net:[other]"}
-
-
-def test_host_key_is_the_host_name_where_there_is_no_proc(tmp_path: Path) -> None:
-    assert host_key(boot_id=tmp_path / "no") == socket.gethostname()
-
-
 def test_engine_facts_of_this_process_are_true() -> None:
-    facts = engine_facts(3, "10.0.0.7", environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
-    assert facts.rank == 3
-    assert facts.pid == os.getpid()
-    assert facts.hostname == socket.gethostname()
-    assert facts.host_key == host_key()
-    assert facts.address == "10.0.0.7"
-    assert facts.jax == importlib.metadata.version("jax")
-    assert facts.gpus == ["4"]
-    assert facts.tpu_worker_id == 2
-    assert facts.tpu_hosts == ["t0", "t1", "t2"]
+    said = engine_facts(3, "10.0.0.7", environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
+    assert said.rank == 3
+    assert said.pid == os.getpid()
+    assert said.hostname == socket.gethostname()
+    assert said.host_key == host_key()
+    assert said.address == "10.0.0.7"
+    assert said.jax == importlib.metadata.version("jax")
+    assert said.gpus == ["4"]
+    assert said.tpu_worker_id == 2
+    assert said.tpu_hosts == ["t0", "t1", "t2"]
 
 
 def test_a_host_has_its_launchers_name() -> None:
     """One name in all messages: in a death, which its agent tells, as in a divergence."""
     assert engine_facts(0, "10.0.0.7", "pod-w1").hostname == "pod-w1"
     assert engine_facts(0).hostname == socket.gethostname()
-
-
-def test_engine_facts_travel_unchanged() -> None:
-    facts = engine_facts(0)
-    body = wire.decode(wire.encode("facts", "1", facts))["body"]
-    assert wire.parse(wire.EngineFacts, body) == facts
 
 
 def test_engine_facts_do_not_import_jax() -> None:

@@ -33,7 +33,9 @@ START_S = 30.0
 
 @pytest.fixture
 def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
-    """Takes this process's agent."""
+    """Takes this process's agent. Its fork server imports nothing."""
+    light = Path(__file__).parents[1] / "lightranks"
+    monkeypatch.setenv("PYTHONPATH", f"{light}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(here, "_idle", None)
     with tempfile.TemporaryDirectory() as root:  # short: it is a socket's path
         monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", root)

@@ -228,7 +228,6 @@ def test_a_cell_whose_end_could_not_be_kept_did_not_die(
     rank.begin(cell(1))
     with monkeypatch.context() as patched:  # others need what room there is
         patched.setattr(ringfile.free_space, "SPARE_NBYTES", 1 << 62)
-        patched.setattr(ringfile, "UNSEEN", 0)
         patched.setattr(ringfile.free_space, "SPARE", 1)
         rank.end(reply(1))
     rank.begin(cell(2))

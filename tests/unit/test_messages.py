@@ -13,10 +13,7 @@ from jaxcluster.agent.messages import (
     BYE,
     DATA,
     HEAD,
-    HELLO,
     OVERHEAD,
-    PROBE,
-    RETRY_MAX_S,
     VERSION,
     WELCOME,
     Session,
@@ -36,7 +33,7 @@ class End:
 
     def send(self, now: float, nbytes: int = 0) -> None:
         self.given.append(b"%d-%s" % (len(self.given), b"x" * nbytes))
-        self.session.send([self.given[-1]], now)
+        self.session.send([self.given[-1]])
 
     def feed(self, packet: Packet, now: float) -> None:
         found = self.session.feed(packet[0], packet[1:], now)
@@ -119,12 +116,10 @@ def linked(limit: int = 1 << 20) -> Net:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_pattern_of_cuts_losses_doubles_and_reorderings_gives_each_message_once_in_order(
-    seed: int,
-) -> None:
+def test_any_pattern_of_cuts_gives_each_message_once_in_order(seed: int) -> None:
+    """Also where packets come twice, or late, of a connection that is gone."""
     net = Net(seed)
     draw = net.random
-    lossy = seed % 4  # cuts only; losses too; doubles and reorderings too; late frames too
     net.open()
     for _ in range(1500):
         step = draw.random()
@@ -132,16 +127,12 @@ def test_any_pattern_of_cuts_losses_doubles_and_reorderings_gives_each_message_o
             draw.choice((net.a, net.b)).send(net.now, draw.randrange(200))
             net.collect()
         elif step < 0.75 and net.flying:
-            at = draw.randrange(min(4, len(net.flying))) if lossy >= 2 else 0
-            if lossy >= 1 and draw.random() < 0.1:
-                net.flying.pop(at)
-            else:
-                if lossy >= 2 and draw.random() < 0.1:
-                    net.flying.append(net.flying[at])
-                net.deliver(at)
+            if seed % 3 and draw.random() < 0.1:
+                net.flying.append(net.flying[0])
+            net.deliver()
         elif step < 0.93:
             net.tick(draw.choice((0.001, 0.05, 0.3, 1.5)))
-        elif step < 0.97 and lossy == 3 and net.late:
+        elif step < 0.97 and seed % 3 == 2 and net.late:
             end, packet = draw.choice(net.late)
             end.feed(packet, net.now)
             net.collect()
@@ -157,29 +148,13 @@ def test_any_pattern_of_cuts_losses_doubles_and_reorderings_gives_each_message_o
     assert len(net.a.given) > 100
 
 
-@pytest.mark.parametrize("kind", [HELLO, WELCOME, ACK, DATA, PROBE])
-def test_the_loss_of_the_first_packets_of_any_kind_is_made_good(kind: int) -> None:
-    for lost in range(1, 4):
-        net = Net()
-        left = lost
-        net.open()
-        for _ in range(5):
-            net.a.send(net.now)
-            net.b.send(net.now)
-        net.collect()
-        for _ in range(3000):
-            if not net.flying:
-                due = [s.due for s in (net.a.session, net.b.session) if s.due is not None]
-                if not due:
-                    break
-                net.tick(max(0.0, min(due) - net.now) + 1e-6)
-                continue
-            if left and HEAD.unpack(net.flying[0][1][0])[1] == kind:
-                left -= 1
-                net.flying.pop(0)
-            else:
-                net.deliver()
-        net.check()
+def test_a_question_that_zmq_has_refused_is_asked_again() -> None:
+    net = Net()
+    net.a.send(net.now)
+    net.open()
+    net.flying.clear()
+    net.settle()
+    net.check()
 
 
 def test_a_connection_that_loses_nothing_carries_each_message_once() -> None:
@@ -244,19 +219,6 @@ def test_an_acknowledgement_alone_is_soon_enough_and_no_sooner() -> None:
     assert net.a.session.kept_bytes == 0
 
 
-def test_an_end_that_is_never_answered_asks_less_and_less_often() -> None:
-    net = Net()
-    net.open()
-    net.flying.clear()
-    before = net.now
-    for _ in range(100):
-        net.tick(1.0)
-        net.flying.clear()
-    asked = [kind for kind, _ in net.sent].count(HELLO)
-    assert 8 <= asked <= 100 / RETRY_MAX_S + 5
-    assert net.now - before == 100
-
-
 # --------------------------------------------------------------------------- what is kept
 
 
@@ -288,7 +250,7 @@ def test_frames_are_kept_as_they_are_and_not_copied() -> None:
     net = linked()
     frame = bytearray(b"frame")
     net.cut()
-    net.a.session.send([frame], net.now)
+    net.a.session.send([frame])
     net.a.given.append(b"frame")
     net.open()
     net.flying[-1][0].feed(net.flying.pop()[1], net.now)
@@ -321,7 +283,7 @@ def test_a_process_in_the_others_place_is_no_successor() -> None:
 
 def test_a_new_end_takes_nothing_that_was_meant_for_another() -> None:
     new = Session(b"c" * 8)
-    for kind in (DATA, ACK, PROBE, WELCOME, BYE):
+    for kind in (DATA, ACK, WELCOME, BYE):
         head = HEAD.pack(VERSION, kind, b"a" * 8, b"b" * 8, 1, 0)
         assert new.feed(head, [b"stop"], 0.0) is None
     assert not new.is_open

@@ -71,7 +71,7 @@ class Running:
             for r in range(n)
         ]
         self.record = ClusterRecord(
-            "main", spec, "", 5_000_000, "k", "host-a", "", pids=[100 + r for r in range(n)],
+            "main", spec, "", 5_000_000, "host-a", pids=[100 + r for r in range(n)],
             facts=facts, devices=devices,
         )  # fmt: skip
         self.name, self.num_processes, self.spec = "main", n, spec

@@ -75,7 +75,6 @@ def record(name: str, owner: str = "12:34", seconds_ago: float = 5) -> ClusterRe
         spec=wire.ClusterSpec(name, 4),
         owner=owner,
         created_ns=int(1e18 - seconds_ago * 1e9),
-        host_key="",
         hostname="box",
         notebook="a.ipynb",
     )

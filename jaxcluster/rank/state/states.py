@@ -117,8 +117,6 @@ def save(
             whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
             continue
         try:
-            if place.is_new:
-                path.parent.mkdir(mode=0o700, exist_ok=True)
             path.unlink(missing_ok=True)
             size = pickled.write(path, compare=compare)
             break
