@@ -25,7 +25,7 @@ QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
 DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of refusals
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Ending:
     """A cell, as far as it has come to its end.
 
