@@ -513,7 +513,7 @@ class CellRunner:
         self.interrupts.keep_handler()
         for name, own in zip(("stdout", "stderr"), self._streams, strict=True):
             now = getattr(sys, name, None)
-            if now is None or getattr(now, "closed", False):
+            if not hasattr(now, "write") or getattr(now, "closed", False):
                 setattr(sys, name, own)
 
     def is_child(self) -> bool:
