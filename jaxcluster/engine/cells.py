@@ -267,7 +267,8 @@ class CellRunner:
         if not running.over:
             running.has_left = running.over = True
             self.given.forget()
-            self.agreement.end(*self._outcome(running))
+            outcome = tracebacks.attempt(running.faults, self._outcome, running)
+            self.agreement.end(*(outcome or ("error", "")))
 
     def _outcome(self, running: Running) -> tuple[str, str]:
         """How the cell has ended, and whether XLA is still at work, for the referee.
