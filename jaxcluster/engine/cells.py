@@ -267,7 +267,8 @@ class CellRunner:
         if not running.over:
             running.has_left = running.over = True
             self.given.forget()
-            self.agreement.end(*self._outcome(running))
+            outcome = tracebacks.attempt(running.faults, self._outcome, running)
+            self.agreement.end(*(outcome or ("error", "")))
 
     def _outcome(self, running: Running) -> tuple[str, str]:
         """How the cell has ended, and whether XLA is still at work, for the referee.
@@ -513,7 +514,7 @@ class CellRunner:
         self.interrupts.keep_handler()
         for name, own in zip(("stdout", "stderr"), self._streams, strict=True):
             now = getattr(sys, name, None)
-            if now is None or getattr(now, "closed", False):
+            if not hasattr(now, "write") or getattr(now, "closed", False):
                 setattr(sys, name, own)
 
     def is_child(self) -> bool:

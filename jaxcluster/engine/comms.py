@@ -13,6 +13,7 @@ nothing.
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -97,10 +98,15 @@ def merge(outputs: Sequence[dict[str, Any]], new: Sequence[Said]) -> list[dict[s
         elif kind != "stream":  # a widget's view has no Out[n]
             made.append({"output_type": "display_data", **shown, **named})
         elif made and made[-1].get("name") == content["name"]:
-            made[-1] = made[-1] | {"text": made[-1]["text"] + content["text"]}
+            made[-1] = made[-1] | {"text": overwritten(made[-1]["text"] + content["text"])}
         else:
-            made.append({"output_type": "stream", **content})
+            made.append({"output_type": "stream", **content, "text": overwritten(content["text"])})
     return made
+
+
+def overwritten(text: str) -> str:
+    """Text without what carriage returns have overwritten, as a terminal shows it."""
+    return re.sub(r"[^\n]*\r(?=[^\r\n])", "", text)
 
 
 @dataclass

@@ -135,7 +135,8 @@ class History:
 
     def _write_texts(self) -> None:
         """What was printed, each stream's text in a row as lines of some length."""
-        texts, self._texts, self._chars = self._texts, [], 0
+        texts, self._chars = list(self._texts), 0
+        del self._texts[: len(texts)]  # other threads append meanwhile
         for name, parts in itertools.groupby(texts, key=lambda one: one[0]):
             joined = "".join(text for _, text in parts)
             for start in range(0, len(joined), DISPLAY_CHARS):

@@ -6,7 +6,7 @@ import threading
 import types
 from typing import Any
 
-from jaxcluster.engine.comms import LATEST_S, Captured, merge
+from jaxcluster.engine.comms import LATEST_S, Captured, merge, overwritten
 from jaxcluster.wire import with_buffers, without_buffers
 
 
@@ -59,6 +59,12 @@ def test_an_output_has_what_a_cell_would_have() -> None:
     wait = ("clear_output", {"wait": True})
     assert outputs_of(stream("a"), wait) == outputs_of(stream("a"))
     assert outputs_of(stream("a"), wait, stream("b"))[0]["text"] == "b"
+
+
+def test_of_a_bar_in_an_output_its_last_state_is_kept() -> None:
+    assert overwritten("10%\r50%\r100%\ndone") == "100%\ndone"
+    assert overwritten("one\r\ntwo") == "one\r\ntwo"
+    assert outputs_of(*(stream(f"{n}%\r") for n in range(50)))[0]["text"] == "49%\r"
 
 
 def test_an_output_is_shown_while_more_may_come() -> None:

@@ -39,7 +39,6 @@ class ErrorInfo(Message):
     evalue: str
     traceback: list[str]  # as IPython has it, in the cell's lines
     lineno: int | None = None
-    hint: str = ""  # what the rank knows of the reason, and the message does not say
 
 
 class NameChanges(Message):
