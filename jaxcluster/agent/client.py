@@ -1,7 +1,8 @@
 """The notebook's end of its agents: one thread that owns the sockets to all of them.
 
     agents = Agents(keys)
-    host = agents.connect(endpoint, key, name="h1")    an agent, as its own line says where it is
+    host = Connection(agents, endpoint, key, "h1")     an agent, as its own line says where it is
+    host.open()
     host.ask(Mkdir("code"))                            requests to the agent
     host.rank(3, on_message).send([envelope, buffer])  rank 3, for ``wire.link.Link``
 
@@ -91,18 +92,6 @@ class Agents:
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-agents", daemon=True)
         self._thread.start()
 
-    def connect(self, endpoint: str, key: str, *, name: str = "") -> Connection:
-        """Begin to connect to an agent; returns at once.
-
-        Args:
-          endpoint: where it listens, or the end of a tunnel to there.
-          key: its public key.
-          name: what messages call it.
-        """
-        made = Connection(self, endpoint, key, name or endpoint)
-        made.open()
-        return made
-
     def close(self) -> None:
         """End all connections and the thread. The agents hear of it at once."""
         with self._lock:
@@ -165,6 +154,11 @@ class Agents:
 
 class Connection:
     """One agent, from the notebook. Thread-safe.
+
+    Args:
+      endpoint: where it listens, or the end of a tunnel to there.
+      key: its public key.
+      name: what messages call it.
 
     Attributes:
       state: of the connection.

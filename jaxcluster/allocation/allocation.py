@@ -194,25 +194,19 @@ class Allocation:
             self._give_hosts_back()
         if self.fleet is not None:
             return
-        for is_last in (False, True):
-            agent = self._here = take_agent(env)
-            fleet = self.fleet = Fleet(agent.keys, is_here=True)
-            agent.on_end = partial(fleet.ended, [0])
-            self._keys = agent.keys
-            try:
-                self._write_keys(agent.keys)
-                found = agent.found(deadline - time.monotonic(), stopped)
-                fleet.add([(socket.gethostname(), found)])
-                fleet.command(Preload(env), ASK_S)
-            except BaseException:
-                was_ending = not agent.alive  # the idle one: there will be another
-                agent.quit()
-                self._give_hosts_back()
-                if is_last or not was_ending:
-                    raise
-            else:
-                self._counts = self._shares = [spec.num_processes]
-                return
+        agent = self._here = take_agent(env)
+        self._keys, self._counts = agent.keys, [spec.num_processes]
+        self.fleet = Fleet(agent.keys, is_here=True)
+        agent.on_end = partial(self.fleet.ended, [0])
+        try:
+            self._write_keys(agent.keys)
+            found = agent.found(deadline - time.monotonic(), stopped)
+            self.fleet.add([(socket.gethostname(), found)])
+            self.fleet.command(Preload(env), ASK_S)
+        except BaseException:
+            agent.quit()
+            self._give_hosts_back()
+            raise
 
     def _is_there(self, env: Mapping[str, str]) -> bool:
         """Whether the agent is, also for others, with a fork server of this environment."""

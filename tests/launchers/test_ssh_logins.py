@@ -26,7 +26,7 @@ from helpers import processes_with, until
 
 import jaxcluster
 from jaxcluster.agent import transport
-from jaxcluster.agent.client import Agents
+from jaxcluster.agent.client import Agents, Connection
 from jaxcluster.agent.requests import Mkdir
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet
@@ -562,7 +562,8 @@ def test_the_real_agent_answers_through_ssh_and_ends_with_it(site: Site) -> None
     (started,) = launch.start(60)
     pid = int(started.facts["token"].split(":")[0])
     agents = Agents(keys)
-    host = agents.connect(f"ipc://{started.via}", started.facts["key"], name="h1")
+    host = Connection(agents, f"ipc://{started.via}", started.facts["key"], "h1")
+    host.open()
     try:
         assert host.ask(Mkdir("code"), timeout_s=30) is not None
         os.kill(pid, signal.SIGTERM)

@@ -129,7 +129,9 @@ def connect() -> Iterator[Callable[..., Connection]]:
     def connect(running: Running, endpoint: str = "", **options: Any) -> Connection:
         made.append(Agents(options.pop("keys", running.keys)))
         to = endpoint or running.said["endpoint"]
-        return made[-1].connect(to, running.said["key"], name="h1", **options)
+        host = Connection(made[-1], to, running.said["key"], "h1")
+        host.open()
+        return host
 
     yield connect
     for agents in made:

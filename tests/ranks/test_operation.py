@@ -475,7 +475,7 @@ def test_an_array_of_one_rank_under_the_name_of_one_of_all_is_not_mixed_in(
 
 def folder_of(cluster: jaxcluster.Cluster) -> Path:
     """Where the sockets and logs of ranks of this machine lie."""
-    return Path(cluster.record.logs[0]).parent
+    return Path(cluster.record.hosts[0].folder) / "ranks"
 
 
 @pytest.mark.one_machine("on several hosts it can only listen on a port: docs/security.md")
