@@ -110,8 +110,14 @@ class Run:
 
     def may_be_tried_again(self) -> bool:
         """Whether it was none of its own that has ended it."""
-        again, said = self.command.tried_again, "\n".join(self.err)
-        return bool(again and self.tries < TRIES and re.search(again, said)) and not self.is_ready
+        if not self.has_ended or self.is_ready or self.trouble or not self.command.tried_again:
+            return False
+        said = "\n".join(self.err)
+        return self.tries < TRIES and re.search(self.command.tried_again, said) is not None
+
+    @property
+    def has_failed(self) -> bool:
+        return self.trouble is not None or self.has_ended
 
     def take(self, line: str) -> None:
         """A line of its output."""
@@ -208,32 +214,22 @@ class Launch:
         Raises:
           LaunchError: why not.
         """
-        due, runs, failed = list(wanted), list[Run](), list[Run]()
-        give_up_at = math.inf
+        due, runs = list(wanted), list[Run]()
 
         def look() -> list[StartedAgent]:
-            nonlocal give_up_at
-            now = time.monotonic()
-            for run in [run for run in due if run.not_before <= now and not failed]:
+            for run in [run for run in due if run.not_before <= time.monotonic()]:
                 due.remove(run)
                 runs.append(self._run(run))
-            for run in list(runs):
-                if run.trouble is None and run.has_ended and run.may_be_tried_again():
-                    runs.remove(run)
-                    due.append(Run(run.command, run.tries + 1))
-                elif run.trouble is not None or run.has_ended:
-                    runs.remove(run)
-                    # Who fails in the same moment is told with it, instead of at the next try.
-                    give_up_at = min(give_up_at, now + OTHERS_S)
-                    failed.append(run)
-            is_waiting = any(not run.is_ready for run in runs)
-            if failed and (not is_waiting or now > give_up_at):
-                raise self._refusal(failed)
+            for run in [run for run in runs if run.may_be_tried_again()]:
+                runs.remove(run)
+                due.append(Run(run.command, run.tries + 1))
+            if any(run.has_failed for run in runs):
+                if not all(run.has_failed or run.is_ready for run in runs):
+                    time.sleep(OTHERS_S)  # who fails in the same moment is told with it
+                raise self._refusal([run for run in runs if run.has_failed])
             return [agent for run in runs for agent in run.agents]
 
         def late() -> Reason:
-            if failed:
-                raise self._refusal(failed)
             one = next((run for run in runs if not run.is_ready), None)
             return self.reason(one) if one else Reason("", "--timeout 180")
 

@@ -145,7 +145,7 @@ class Commands:
           OSError: it can't be run.
         """
         one = Running(task, on_line, on_end, outlives)
-        for name, stream in one.streams.items():
+        for name, stream in list(one.streams.items()):  # each may end once it is read
             self._selector.register(stream, selectors.EVENT_READ, (one, name))
         with self._lock:
             self._running.append(one)
