@@ -391,7 +391,7 @@ class Launch:
             with self._lock:
                 self._runs.append(run)
                 run.running = self._commands.run(run.command, line, ended, self._outlives)
-            self._keeper.watch(run.running.token, run.command)
+                self._keeper.watch(run.running.token, run.command)
         except OSError as error:  # told as a shell does
             line("err", f"{run.command.argv[0]}: {error.strerror}")
             ended(127 if isinstance(error, FileNotFoundError) else 126)
