@@ -36,7 +36,7 @@ from jaxcluster.launchers.base import (
     announcements,
 )
 from jaxcluster.launchers.failures import Reason, how_it_ended
-from jaxcluster.supervision import commands
+from jaxcluster.supervision import commands, ends
 from jaxcluster.supervision.keeper import Keeper
 from jaxcluster.supervision.starting import ROOT
 
@@ -114,6 +114,10 @@ class Run:
             return False
         said = "\n".join(self.err)
         return self.tries < TRIES and re.search(self.command.tried_again, said) is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        return not (self.is_ready or self.has_failed)
 
     @property
     def has_failed(self) -> bool:
@@ -224,8 +228,9 @@ class Launch:
                 runs.remove(run)
                 due.append(Run(run.command, run.tries + 1))
             if any(run.has_failed for run in runs):
-                if not all(run.has_failed or run.is_ready for run in runs):
-                    time.sleep(OTHERS_S)  # who fails in the same moment is told with it
+                # Who fails in the same moment is told with it.
+                for _ in ends.wait(OTHERS_S, lambda: any(run.is_awaited for run in runs)):
+                    time.sleep(LOOK_S)
                 raise self._refusal([run for run in runs if run.has_failed])
             return [agent for run in runs for agent in run.agents]
 
