@@ -341,8 +341,8 @@ class Launch:
 
     def _watch(self) -> None:
         """Tell of the agents' end while there is time; that may be put off meanwhile."""
-        while (ends := self.ends_in()) is not None and self.on_notice is not None:
-            who, left_s = ends
+        while (limit := self.ends_in()) is not None and self.on_notice is not None:
+            who, left_s = limit
             if left_s <= WARN_S:
                 return self.on_notice(
                     f"{who} in {left_s:.0f} s, at its time limit (--time). To keep the variables: "
@@ -358,7 +358,7 @@ class Launch:
         None: its command has ended, and ``on_end`` has been told; or it started others, too.
         """
         with self._lock:
-            runs = [run for run in self._runs if run.command.hosts == (number,)]
+            runs = [r for r in self._runs if r.command.hosts == (number,) and not r.has_ended]
         return self.reason(runs[-1]) if runs else None
 
     def reason(self, run: Run) -> Reason:
@@ -380,13 +380,13 @@ class Launch:
             self._stirred.set()
 
         def ended(code: int, cancelled: int | None = None, said: str = "") -> None:
-            with self._lock:
-                if run in self._runs:
-                    self._runs.remove(run)
-            run.code, run.has_ended = code, True
+            with self._lock:  # once it is in ``_runs``
+                run.code, run.has_ended = code, True
             if run.running is not None and self._keeper is not None:
                 self._keeper.forget(run.running.token)
             _tell_left_behind(run, cancelled, said)
+            with self._lock:
+                self._runs.remove(run)
             if run.is_ready and self._is_up and not self._over.is_set() and self.on_end is not None:
                 self.on_end(run.command.hosts, self.reason(run))
             self._stirred.set()
