@@ -36,7 +36,7 @@ from jaxcluster.launchers.base import (
     announcements,
 )
 from jaxcluster.launchers.failures import Reason, how_it_ended
-from jaxcluster.supervision import commands
+from jaxcluster.supervision import commands, ends
 from jaxcluster.supervision.keeper import Keeper
 from jaxcluster.supervision.starting import ROOT
 
@@ -110,8 +110,18 @@ class Run:
 
     def may_be_tried_again(self) -> bool:
         """Whether it was none of its own that has ended it."""
-        again, said = self.command.tried_again, "\n".join(self.err)
-        return bool(again and self.tries < TRIES and re.search(again, said)) and not self.is_ready
+        if not self.has_ended or self.is_ready or self.trouble or not self.command.tried_again:
+            return False
+        said = "\n".join(self.err)
+        return self.tries < TRIES and re.search(self.command.tried_again, said) is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        return not (self.is_ready or self.has_failed)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.trouble is not None or self.has_ended
 
     def take(self, line: str) -> None:
         """A line of its output."""
@@ -208,32 +218,23 @@ class Launch:
         Raises:
           LaunchError: why not.
         """
-        due, runs, failed = list(wanted), list[Run](), list[Run]()
-        give_up_at = math.inf
+        due, runs = list(wanted), list[Run]()
 
         def look() -> list[StartedAgent]:
-            nonlocal give_up_at
-            now = time.monotonic()
-            for run in [run for run in due if run.not_before <= now and not failed]:
+            for run in [run for run in due if run.not_before <= time.monotonic()]:
                 due.remove(run)
                 runs.append(self._run(run))
-            for run in list(runs):
-                if run.trouble is None and run.has_ended and run.may_be_tried_again():
-                    runs.remove(run)
-                    due.append(Run(run.command, run.tries + 1))
-                elif run.trouble is not None or run.has_ended:
-                    runs.remove(run)
-                    # Who fails in the same moment is told with it, instead of at the next try.
-                    give_up_at = min(give_up_at, now + OTHERS_S)
-                    failed.append(run)
-            is_waiting = any(not run.is_ready for run in runs)
-            if failed and (not is_waiting or now > give_up_at):
-                raise self._refusal(failed)
+            for run in [run for run in runs if run.may_be_tried_again()]:
+                runs.remove(run)
+                due.append(Run(run.command, run.tries + 1))
+            if any(run.has_failed for run in runs):
+                # Who fails in the same moment is told with it.
+                for _ in ends.wait(OTHERS_S, lambda: any(run.is_awaited for run in runs)):
+                    time.sleep(LOOK_S)
+                raise self._refusal([run for run in runs if run.has_failed])
             return [agent for run in runs for agent in run.agents]
 
         def late() -> Reason:
-            if failed:
-                raise self._refusal(failed)
             one = next((run for run in runs if not run.is_ready), None)
             return self.reason(one) if one else Reason("", "--timeout 180")
 
@@ -340,8 +341,8 @@ class Launch:
 
     def _watch(self) -> None:
         """Tell of the agents' end while there is time; that may be put off meanwhile."""
-        while (ends := self.ends_in()) is not None and self.on_notice is not None:
-            who, left_s = ends
+        while (limit := self.ends_in()) is not None and self.on_notice is not None:
+            who, left_s = limit
             if left_s <= WARN_S:
                 return self.on_notice(
                     f"{who} in {left_s:.0f} s, at its time limit (--time). To keep the variables: "
@@ -357,7 +358,7 @@ class Launch:
         None: its command has ended, and ``on_end`` has been told; or it started others, too.
         """
         with self._lock:
-            runs = [run for run in self._runs if run.command.hosts == (number,)]
+            runs = [r for r in self._runs if r.command.hosts == (number,) and not r.has_ended]
         return self.reason(runs[-1]) if runs else None
 
     def reason(self, run: Run) -> Reason:
@@ -379,13 +380,13 @@ class Launch:
             self._stirred.set()
 
         def ended(code: int, cancelled: int | None = None, said: str = "") -> None:
-            with self._lock:
-                if run in self._runs:
-                    self._runs.remove(run)
-            run.code, run.has_ended = code, True
+            with self._lock:  # once it is in ``_runs``
+                run.code, run.has_ended = code, True
             if run.running is not None and self._keeper is not None:
                 self._keeper.forget(run.running.token)
             _tell_left_behind(run, cancelled, said)
+            with self._lock:
+                self._runs.remove(run)
             if run.is_ready and self._is_up and not self._over.is_set() and self.on_end is not None:
                 self.on_end(run.command.hosts, self.reason(run))
             self._stirred.set()
@@ -395,7 +396,7 @@ class Launch:
             with self._lock:
                 self._runs.append(run)
                 run.running = self._commands.run(run.command, line, ended, self._outlives)
-            self._keeper.watch(run.running.token, run.command)
+                self._keeper.watch(run.running.token, run.command)
         except OSError as error:  # told as a shell does
             line("err", f"{run.command.argv[0]}: {error.strerror}")
             ended(127 if isinstance(error, FileNotFoundError) else 126)

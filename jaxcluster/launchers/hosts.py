@@ -75,35 +75,27 @@ def named_hosts(hosts: str, file: str) -> tuple[Host, ...]:
 
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
-    """The hosts of a hostfile.
-
-    Raises:
-      UsageError: it can't be read, or ``parse_hostfile`` refuses it.
-    """
-    try:
-        return parse_hostfile(path.expanduser().read_text(), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"The hostfile {path} can't be read: {why}.", FILE_EXAMPLE) from None
-
-
-def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
-    """The hosts of a hostfile's text, in its order; ``name`` is for what is said.
+    """The hosts of a hostfile, in its order.
 
     A line is a host as in ``--hosts``, with ``slots=2``, ``user=me`` and ``port=22`` behind it
     (Open MPI, DeepSpeed), or a Slurm nodelist. ``#`` begins a comment.
 
     Raises:
-      UsageError: a line is none of these, or the file names no host. It names line and word.
+      UsageError: it can't be read, a line is none of these, or the file names no host.
     """
     found: list[Host] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        words, where = line.partition("#")[0].split(), f"{name}, line {number}"
+    try:
+        lines = path.expanduser().read_text(errors="replace").splitlines()
+    except OSError as error:
+        told = f"The hostfile {path} can't be read: {error.strerror}."
+        raise UsageError(told, FILE_EXAMPLE) from None
+    for number, line in enumerate(lines, 1):
+        words, where = line.partition("#")[0].split(), f"{path}, line {number}"
         if words:
             settings = _settings(words[1:], where)
             found += [replace(h, **settings) for h in _parse(words[0], where, FILE_EXAMPLE)]
     if not found:
-        raise UsageError(f"The hostfile {name} names no host.", FILE_EXAMPLE)
+        raise UsageError(f"The hostfile {path} names no host.", FILE_EXAMPLE)
     return _merged(found)
 
 

@@ -130,7 +130,7 @@ class Commands:
         self._selector = selectors.DefaultSelector()
         self._running: list[Running] = []
         self._lock = threading.Lock()
-        self._is_read = False
+        self._reader: threading.Thread | None = None
 
     def run(self, task: Task, on_line: OnLine, on_end: OnEnd, outlives: bool = False) -> Running:
         """Start a command.
@@ -145,19 +145,20 @@ class Commands:
           OSError: it can't be run.
         """
         one = Running(task, on_line, on_end, outlives)
-        for name, stream in one.streams.items():
+        for name, stream in list(one.streams.items()):  # each may end once it is read
             self._selector.register(stream, selectors.EVENT_READ, (one, name))
         with self._lock:
             self._running.append(one)
-            if not self._is_read:
-                self._is_read = True
-                threading.Thread(target=self._read, name="jaxcluster-read", daemon=True).start()
+            if self._reader is None:
+                name = "jaxcluster-commands"
+                self._reader = threading.Thread(target=self._read, name=name, daemon=True)
+                self._reader.start()
         return one
 
     def _read(self) -> None:
         """On a thread, while there are commands."""
         looked_at = 0.0
-        while self._is_read:
+        while self._reader is threading.current_thread():
             ends = False
             for key, _ in self._selector.select(LOOK_S):
                 one, name = key.data
@@ -180,7 +181,8 @@ class Commands:
                     self._selector.unregister(stream)
                 one.finishing.start()
         with self._lock:
-            self._is_read = bool(self._running)
+            if not self._running:
+                self._reader = None
 
     @staticmethod
     def end(commands: Sequence[Running]) -> None:

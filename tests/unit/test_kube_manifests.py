@@ -100,9 +100,6 @@ def test_the_labels_by_which_a_launch_is_found_are_nobody_elses() -> None:
     labels = pod_of(pod={"label": (f"{LAUNCH}=another's", "team=a")})["metadata"]["labels"]
     assert labels[LAUNCH] == "n" and labels[MANAGED] == "jaxcluster"
     assert (labels["team"], labels["mine"]) == ("a", "1")
-    for name in (LAUNCH, MANAGED):
-        with pytest.raises(UsageError, match=f"--label can't set {name}: the launcher"):
-            Kubernetes(image="jax", label=(f"{name}=x",)).render(AGENT, "/f")
 
 
 def test_a_template_is_data(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import psutil
 import pytest
-from helpers import Home, until
+from helpers import Home, python, until
 from manyhosts import ManyHosts
 
 import jaxcluster
@@ -18,6 +20,7 @@ from jaxcluster.agent import client
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.errors import Divergence, LaunchError, RankDied
 from jaxcluster.launchers import commands
+from jaxcluster.records import registry
 from jaxcluster.wire.link import Link
 from jaxcluster.wire.ops.status import Busy
 
@@ -196,3 +199,18 @@ def test_one_rank_is_asked_for_what_all_wait_for(
     assert looked is not None
     assert [one.number for one in looked.agreed] == [*range(11, 21)]
     assert (asked["look"], looked.waits) == (1, [])
+
+
+def test_a_killed_notebook_leaves_no_command_and_no_folder(hosts: ManyHosts) -> None:
+    source = (
+        f"import jaxcluster, os; jaxcluster.start(**{hosts.options!r}); os.kill(os.getpid(), 9)"
+    )
+    assert python("-c", source).returncode == -signal.SIGKILL
+    mine = str(hosts.folder), str(registry.folder("main"))
+
+    def left() -> list[str]:
+        lines = [" ".join(one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
+        return [line for line in lines if any(word in line for word in mine)]
+
+    until(lambda: len(left()) == 1, "the end of all but of who plays the hosts", 20)
+    assert not registry.folder("main").exists()

@@ -173,10 +173,6 @@ class Kubernetes(Launcher):
                 "--launcher kubernetes needs an image, with Python, jax and this jaxcluster in it.",
                 "--image registry.example/team/jax:1",
             )
-        for name in (one.partition("=")[0] for one in self.label):
-            if name in manifests.OURS:
-                told = f"--label can't set {name}: the launcher sets it."
-                _refuse(told, "--label kueue.x-k8s.io/queue-name=team-a")
         example = "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4 --tpu-chips 4"
         if bool(self.tpu_type) != bool(self.tpu_topology) or (self.tpu_chips and not self.tpu_type):
             _refuse("--tpu-type, --tpu-topology and --tpu-chips belong together.", example)

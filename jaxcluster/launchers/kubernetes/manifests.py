@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 LAUNCH = "jaxcluster/launch"  # the label by which the pods of one launch are found
 CLUSTER = "jaxcluster/cluster"
 MADE_BY = {"app.kubernetes.io/managed-by": "jaxcluster"}
-OURS = (LAUNCH, CLUSTER, *MADE_BY)  # labels that no option may set
 CONTAINER = "jaxcluster"  # the agent's
 # Pods may come minutes after each other, and one that is made in the place of a lost one waits for
 # the next cell: an agent waits for its first connection at least so long.
