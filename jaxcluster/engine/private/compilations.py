@@ -119,7 +119,7 @@ def keep_compiled(folder: CompiledFolder) -> None:
         backend: Any, module: Any, devices: Any, options: Any, callbacks: Any, device_list: Any,
         *rest: Any, **more: Any,
     ) -> Any:  # fmt: skip
-        name = executable = None
+        name = None
         with _told("loaded"):
             name = None if callbacks else _name(backend, module, devices, options)
             if name is not None and (kept := folder.read(name)) is not None:
@@ -127,8 +127,7 @@ def keep_compiled(folder: CompiledFolder) -> None:
                 executable = backend.deserialize_executable(serialized, device_list, options)
                 read = lambda: (folder.read(name) or b"").partition(b"\n")[2]  # noqa: E731
                 loaded.note(executable, programs.Text.parse(json.loads(text)), read)
-        if executable is not None:
-            return executable
+                return executable
         given = backend, module, devices, options, callbacks, device_list
         executable = original(*given, *rest, **more)
         loaded.note(executable)

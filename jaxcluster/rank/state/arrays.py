@@ -82,8 +82,7 @@ class ArraysToSave:
     def __init__(self, parts: list[Part], until: list[float]) -> None:
         self.name, self.parts, self._until = "", parts, until
         self.described: list[SavedArray] = []
-        self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # else another one may get the id of one that is gone
+        self._numbers: dict[int, tuple[int, Any]] = {}  # with the array, whose id stays its own
         self._sections: dict[Any, int] = {}  # of buffers: arrays may share one
         self._met: Counter[str] = Counter()
 
@@ -93,8 +92,8 @@ class ArraysToSave:
         Raises:
           CannotSave: it has no values, or not soon.
         """
-        if (known := self._numbers.get(id(array))) is not None:
-            return known
+        if id(array) in self._numbers:
+            return self._numbers[id(array)][0]
         self._wait_ready(array)
         shards: dict[Index, int] = {}
         for shard in array.addressable_shards:
@@ -105,10 +104,9 @@ class ArraysToSave:
         same = repr((self.name, self._met[self.name], what, on))
         kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
         self._met[self.name] += 1
-        self._kept.append(array)
-        self._numbers[id(array)] = len(self.described)
+        self._numbers[id(array)] = len(self.described), array
         self.described.append(SavedArray(same, *what, *kind, shards))
-        return self._numbers[id(array)]
+        return len(self.described) - 1
 
     def _wait_ready(self, array: Any) -> None:
         if array.is_deleted():
@@ -127,7 +125,6 @@ class ArraysToSave:
         if key not in self._sections:
             self._sections[key] = len(self.parts)
             self.parts.append(Part(data.nbytes, lambda: host_values(data)))
-            self._kept.append(data)
         return self._sections[key]
 
 

@@ -100,15 +100,13 @@ def load(
         broken: Mapping[int, str] = getattr(unpickler, "broken", {})
         for name in about["names"]:
             value = unpickler.load()
-            if name in (SETTINGS, REGISTERED) and (broken or is_part):
-                continue
-            if name == SETTINGS:
+            if name == SETTINGS and not broken and not is_part:
                 found.settings, found.left = value, apply(value)
-            elif name == REGISTERED:
+            elif name == REGISTERED and not is_part:
                 for cls, how in value:
                     with contextlib.suppress(Exception):  # JAX refuses it
                         register(cls, how)
-            elif only is None or name in only:
+            elif name not in (SETTINGS, REGISTERED) and (only is None or name in only):
                 (found.results if name.startswith(OUT) else found.names)[name] = value
         return broken
 
