@@ -392,7 +392,7 @@ def test_a_thread_whose_launch_failed_keeps_no_other_waiting(rank: Rank, tmp_pat
     lane.close()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_child_says_nothing_of_launches_of_its_parents_threads(
     rank: Rank, tmp_path: Path
 ) -> None:
