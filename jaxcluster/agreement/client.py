@@ -68,7 +68,7 @@ class Lane:
     """
 
     def __init__(self, agreement: Agreement, name: str, task: str, seq: int) -> None:
-        self._agreement, self.ident = agreement, get_ident()
+        self._agreement, self.ident, self._pid = agreement, get_ident(), os.getpid()
         self.socket = agreement.dial([agreement.rank, name, task, seq])
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
@@ -81,7 +81,8 @@ class Lane:
 
     def __del__(self) -> None:
         if hasattr(self, "socket"):
-            self._agreement.note_failed(self)  # or other threads would wait for its launch
+            if self._pid == os.getpid():  # not where a fork ends its parent's threads
+                self._agreement.note_failed(self)  # or other threads would wait for its launch
             self.socket.close()
 
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
@@ -323,7 +324,7 @@ class Agreement:
     def note_failed(self, lane: Lane) -> None:
         """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
         record = self.begun.pop(lane.ident, None)
-        if record is not None and record[-1]:
+        if record is not None and record[-1] and not lane.messages:  # else it was not announced
             if not record[0].meets_all:  # a rendezvous is over, however it ended
                 _say(lane.socket, "unmade")
             self._taken += 1

@@ -65,8 +65,8 @@ class Rank:
     """What is known of one rank.
 
     Attributes:
-      goes: how many agreed launches it has; ``made`` has the last one of each lane, with its
-        number and cell.
+      goes: how many agreed launches it has.
+      made: the last one of each lane, until that says what it does next: number, cell, program.
       lanes: its threads that launch, with their names and the cells that started them.
     """
 
@@ -114,7 +114,8 @@ class Referee:
           folded: hashes the launches without collectives.
           at_work: AT_WORK or STUCK if XLA still computes; else "".
         """
-        answers = self._tear(rank)
+        self._ranks[rank].made.pop(MAIN, None)
+        answers = self._tear()
         if (cell := self.cells.running[rank]) is None:
             return answers
         cell.ended[rank], cell.folded[rank] = outcome, folded or {}
@@ -168,7 +169,7 @@ class Referee:
         state.lanes.pop(lane, None)
         state.made.pop(lane, None)
         if lane != BASE:
-            return self._settle()
+            return self._tear() + self._settle()
         state.lanes.clear()
         self.cells.dead.add(rank)
         return self.end(rank, DIED) + self.cells.step() + self._settle()
@@ -190,8 +191,9 @@ class Referee:
           folded: hashes the launches without collectives of these processes in the cell.
           now: the time, in seconds; for status and reports alone.
         """
-        answers = self._tear(rank) if self._unmade and lane == MAIN else []
         state, seq, covered, name = self._ranks[rank], 0, 0, MAIN
+        state.made.pop(lane, None)
+        answers = self._tear() if self._unmade else []
         if lane != MAIN:
             name, seq = state.lanes.get(lane, (lane, 0))
         elif (cell := self.cells.running[rank]) is not None:
@@ -211,14 +213,13 @@ class Referee:
     def unmade(self, rank: int, lane: str) -> list[Answer]:
         """XLA has refused the last agreed launch of this thread.
 
-        If it has refused a main thread's launch on all ranks, that is an error of the program's.
-        Otherwise the other ranks are in a launch that can't end.
+        If it has refused it on all ranks, that is an error of the program's. Otherwise the other
+        ranks are in a launch that can't end.
         """
         if (made := self._ranks[rank].made.get(lane)) is None:
             return []
         self._unmade.setdefault(made, set()).add(rank)
-        spoke = [one for one in made[-1].processes if lane != MAIN or not self._works(one)]
-        return self._tear(*spoke) + self._settle()
+        return self._tear() + self._settle()
 
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
         """Something raised in a wait. It is refused, unless ``go`` is on its way.
@@ -443,22 +444,22 @@ class Referee:
                 answers.append(Answer("refuse", wait.rank, wait.lane, 0, refusal))
         return answers
 
-    def _tear(self, *spoke: int) -> list[Answer]:
-        """Notice that XLA has launched an agreed program on some ranks alone.
-
-        Args:
-          spoke: ranks that have made their agreed launches, or have said that XLA refused them.
-        """
+    def _tear(self) -> list[Answer]:
+        """Notice that XLA has launched an agreed program on some ranks alone."""
         answers: list[Answer] = []
         for made, ranks in [*self._unmade.items()]:
             _, seq, program = made
             others = {*program.processes} - ranks - self.cells.dead
-            if others and others.isdisjoint(spoke):
-                continue
+            if others and all(made in self._ranks[rank].made.values() for rank in others):
+                continue  # they may still say that XLA has refused it
             del self._unmade[made]
-            for cell in self._cells_of(program.processes, seq) if others else ():
-                cell.is_torn = True
-                answers += self._give_up("torn", ranks, cells=[cell])
+            if others:
+                cells = self._cells_of(program.processes, seq)
+                refusal = self._refusal("torn", ranks, cells=cells)
+                for cell in cells:
+                    cell.is_torn = True
+                for closed in dict.fromkeys([seq, *(cell.spec.seq for cell in cells)]):
+                    answers += self._close(closed, refusal)
         return answers
 
     # -------------------------------------------------------------------- helpers

@@ -125,7 +125,7 @@ class Schedule:
         self.left: set[int] = set()  # cells in which a main flow has left a wait
         self.troubled: set[int] = set()  # cells that a rank has left or failed in
         self.refusals: list[tuple[int, str, Refusal]] = []
-        self.outlived: set[int] = set()  # launches that XLA refused after their cell
+        self.outlived: set[int] = set()  # launches of threads that outlive their cell
         self.skips: dict[int, dict[int, bool]] = {}  # seq -> rank -> whether it was run
         self.is_struck = False
         self.strikes_at = self.rng.randint(3, 60)
@@ -350,10 +350,6 @@ class Schedule:
                 )
             )
         else:
-            if name == "unmade":
-                number = self.referee._ranks[rank.rank].made[args[0]][0]
-                if self.granted[number][1] in self.decided:  # the thread has outlived its cell
-                    self.outlived.add(number)
             self.hear(getattr(self.referee, name)(rank.rank, *args))
 
     def hear(self, answers: list[Answer]) -> None:
@@ -371,6 +367,8 @@ class Schedule:
             if told[0] is not program:
                 raise Broken("P1 one number for two programs")
             agreed.setdefault(number, set()).add(go.rank)
+            if lane.name != core.MAIN and lane.seq in self.decided:
+                self.outlived.add(number)
             if lane.seq in self.closed or (lane.name == core.MAIN and lane.seq in self.left):
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
@@ -381,6 +379,12 @@ class Schedule:
                     self.left.add(lane.seq)
             if answer.word == "over":
                 self.decided[seq] = why
+                self.outlived.update(
+                    number
+                    for number, (_, of, lane) in self.granted.items()
+                    if of == seq and lane != core.MAIN
+                    and any(lane in r.lanes or r.out.get(lane) for r in self.ranks)
+                )  # fmt: skip
             if answer.word == "run":
                 spec = self.cells[seq].spec
                 for before, refusal in self.decided.items():
@@ -709,7 +713,7 @@ class Schedule:
         for seq in self.troubled:
             if self.outcome(seq) == "ok":
                 raise Broken("P1 a rank has left or failed, and the cell is ok")
-        if self.fault == "unmade on all" and 2 in self.granted and self.granted[2][2] == core.MAIN:
+        if self.fault == "unmade on all":
             torn = [r for r in [*self.closed.values(), *self.decided.values()] if r is not None]
             if any(r.kind == "torn" for r in torn):
                 raise Broken("P2 what XLA has refused on all ranks is torn")

@@ -207,7 +207,9 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         (
             Referee,
             "_tear",
-            lambda original: lambda self, *spoke: original(self, *range(len(self._ranks))),
+            lambda original: (
+                lambda self: [rank.made.clear() for rank in self._ranks] and original(self)
+            ),
         )
     ],
     "counts go wrong": [

@@ -184,6 +184,9 @@ def test_an_error_while_a_launch_is_announced_shifts_no_later_one(rank: Rank) ->
             raise ValueError(raises.pop())
         return trace
 
+    rank.other.main.launch(0, 1)
+    assert rank.launch() == "made"
+    rank.other.main.hears()
     old = sys.gettrace()
     sys.settrace(trace)
     try:
@@ -193,6 +196,7 @@ def test_an_error_while_a_launch_is_announced_shifts_no_later_one(rank: Rank) ->
         sys.settrace(old)
     rank.other.main.launch(0, 1)
     assert rank.launch() == "made"
+    assert rank.agreement.taken() == 2
 
 
 def test_a_signal_whose_handler_is_gone_does_not_come_again(rank: Rank) -> None:
@@ -386,6 +390,36 @@ def test_a_thread_whose_launch_failed_keeps_no_other_waiting(rank: Rank, tmp_pat
     assert rank.launch() == "made"
     assert rank.agreement.taken() == 2
     lane.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_child_says_nothing_of_launches_of_its_parents_threads(
+    rank: Rank, tmp_path: Path
+) -> None:
+    """Its copy of another thread's connection ends with the fork."""
+    made: list[int] = []
+    load = Program((0, 1), 8, "jit(load)")
+    rank.agreement.watch_threads()
+
+    def run() -> None:
+        for _ in range(2):
+            rank.launch(load, lambda: made.append(len(made)))
+
+    thread = threading.Thread(target=run, name="loader")
+    thread.start()
+    until(lambda: rank.is_waiting, "the thread waits")
+    (wait,) = rank.server.referee.look(0.0).waits
+    name, seq = rank.server.referee._ranks[0].lanes[wait.lane]
+    other = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
+    other.launch(0, 1, fingerprint=8)
+    until(lambda: made == [0] and rank.is_waiting, "it waits again")
+    if not (child := os.fork()):
+        os._exit(0)
+    os.waitpid(child, 0)
+    other.launch(0, 1, fingerprint=8)
+    thread.join(20)
+    assert made == [0, 1]
+    other.close()
 
 
 def test_a_process_that_was_forked_launches_nothing(rank: Rank) -> None:

@@ -95,6 +95,21 @@ def test_a_rank_with_several_threads_is_told_in_which_order_they_launch(made: Ma
     assert made.main[0].hears() == b"g"
 
 
+def test_turns_that_may_have_met_others_are_counted_from_the_loops_first_on(made: Made) -> None:
+    made.begin(5, 0, 1)
+    for fingerprint in (9, 7, 8, 7, 8, 7, 8):
+        for rank in (0, 1):
+            made.main[rank].launch(0, 1, fingerprint=fingerprint)
+        made.step()
+        assert [made.main[rank].hears() for rank in (0, 1)] == [b"g", b"g"]
+    made.main[0].launch(0, 1)
+    made.main[1].tell("end", "ok")
+    made.step()
+    refusal = made.main[0].is_refused()
+    assert (refusal.kind, refusal.causes, refusal.mixed_launches) == ("ended", (1,), 6)
+    assert refusal.mixed is not None and refusal.mixed.line == 3
+
+
 def test_cells_of_other_ranks_may_meet_in_a_program_of_all(made: Made) -> None:
     made.begin(5, 0, 1)
     made.begin(6, 2)
