@@ -53,7 +53,6 @@ from jaxcluster.wire.ops.start import Reserved
 from jaxcluster.wire.requests import EVENT, Reply, Request
 
 TICK_S = 0.05
-FILE = "/tmp/ipykernel_jaxcluster/cell_{}.py"
 
 
 # --------------------------------------------------------------------------- for tests
@@ -219,10 +218,7 @@ class Ranks:
             return state
         cell, _ = rank.has[rank.seq]
         number = cell.execution_count
-        frame = f"<module> ({FILE.format(number)}:2)"
-        return replace(
-            state, state="running", seq=rank.seq, cell=number, line=2, frame=frame, seconds=1.0
-        )
+        return replace(state, state="running", seq=rank.seq, cell=number, line=2, seconds=1.0)
 
     def look(self, launches: int) -> Looked:
         return self.referee.look(time.monotonic(), launches)

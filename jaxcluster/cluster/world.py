@@ -186,7 +186,7 @@ class World:
                 if event.is_first and self.record.coordinator_pid and event.gone:
                     self.coordinator_died = why
                 for rank in event.ranks:
-                    self.mark_dead(rank, wire.Death(why, host_lost=True, may_live=not event.gone))
+                    self.mark_dead(rank, wire.Death(why, may_live=not event.gone))
             case forks.Exit(rank=int(rank)):
                 why = describe_event(event, self._oom_kills)
                 if self.coordinator_died and -event.code in BY_JAX:

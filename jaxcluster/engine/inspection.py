@@ -40,7 +40,9 @@ def rank_state(runner: CellRunner, process: Process) -> wire.RankState:
     if running is not None:
         numbers, own = runner.cell_numbers, running.cell.execution_count
         own_files = {file for file in list(numbers) if numbers[file] == own}
-        where = _where(stack_of(runner.main_thread_id), own_files)
+        # A function of another cell may be further in: its line is not in this cell.
+        if (place := _in_a_cell(stack_of(runner.main_thread_id), own_files)) is not None:
+            where["line"] = place[1]
         where["seconds"] = time.perf_counter() - running.started
     if (launching := runner.agreement.launching(frames_of(runner.main_thread_id))) is not None:
         where["launching"], where["launching_s"] = launching
@@ -65,21 +67,6 @@ def _has_heard(runner: CellRunner, running: Running) -> bool:
     """Whether its code was told that it is closed, and has not come to another launch since."""
     refusals = runner.agreement.refusals
     return refusals == 1 or (running.heard and not refusals)
-
-
-def _where(stack: Sequence[Place], own_files: Collection[str]) -> dict[str, Any]:
-    """The innermost line of the cell that runs, and the innermost frame that is not folded.
-
-    A function of another cell may be further in: its line is not in this cell.
-    """
-    if not stack:
-        return {}
-    code, line = next((place for place in stack if not is_folded(place[0])), stack[0])
-    innermost = f"{code.co_qualname} ({code.co_filename}:{line})"
-    user = _in_a_cell(stack, own_files)
-    if user is None:
-        return {"frame": innermost}
-    return {"line": user[1], "frame": innermost}
 
 
 def _in_a_cell(stack: Sequence[Place], files: Collection[str]) -> Place | None:

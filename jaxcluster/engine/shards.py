@@ -36,7 +36,6 @@ from jaxcluster.engine.control import Request
 from jaxcluster.engine.given import LOOK_NBYTES, Room, hashes
 from jaxcluster.engine.inspection import rss_nbytes
 from jaxcluster.engine.values import BadName, Values
-from jaxcluster.host.free_space import free_memory
 from jaxcluster.wire.ops.arrays import (
     Arrays,
     CheckShards,
@@ -435,7 +434,6 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
         in_use=[s.get("bytes_in_use") for s in stats],
         limit=[s.get("bytes_limit") for s in stats],
         rss_nbytes=rss_nbytes(),
-        available_nbytes=free_memory() or 0,
     )
 
 

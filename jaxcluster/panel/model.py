@@ -23,9 +23,8 @@ from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views import report
 
-KEPT_CELLS = 200
-KEPT_RECORDS = 50
-KEPT_CHARS = 50_000_000  # of all kept records together
+KEPT_CELLS = 50
+KEPT_CHARS = 50_000_000  # of all their outputs together
 READINGS = 2  # of what idle ranks use: a share of a processor takes two
 RECORDS_S = 1.0  # between two looks at what runs on this machine
 
@@ -43,7 +42,7 @@ class Followed:
     """A cell of this kernel: as it goes on, or as it was."""
 
     cell: RunningCell | None
-    record: CellRecord | None
+    record: CellRecord
     shown: protocol.Cell
 
 
@@ -245,19 +244,16 @@ class Model:
         self._forget_old()
 
     def _forget_old(self) -> None:
-        while len(self._followed) > KEPT_CELLS:
-            self._followed.popitem(last=False)
         chars = 0
-        for number, followed in enumerate(reversed(self._followed.values())):
-            if followed.record is not None:
-                chars += sum(r.chars for r in followed.record.records.values())
-                if number >= KEPT_RECORDS or chars > KEPT_CHARS:
-                    followed.record = None if followed.cell is None else followed.record
+        for number, (key, followed) in enumerate([*reversed(self._followed.items())]):
+            chars += sum(record.chars for record in followed.record.records.values())
+            if followed.cell is None and (number >= KEPT_CELLS or chars > KEPT_CHARS):
+                del self._followed[key]
 
     def _take_in(self, followed: Followed, now: int) -> None:
         """How far a cell has come."""
         cell, record = followed.cell, followed.record
-        assert cell is not None and record is not None
+        assert cell is not None
         is_done = cell.done  # before its ranks are looked at: it may end meanwhile
         poller = self._poller if cell.cluster is self._current else RankPoller()
         ranks = []

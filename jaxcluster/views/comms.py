@@ -23,11 +23,12 @@ from jaxcluster.cluster import Cluster
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.ranks import name_ranks
-from jaxcluster.wire import VIEW_MIME
 from jaxcluster.wire.link import Event
 
 HEARD_S = 2.0  # that a page which was loaded again hears what its message puts out
 CONTROL = "jupyter.widget.control"
+WIDGET = "jupyter.widget"  # ipywidgets' target
+VIEW_MIME = "application/vnd.jupyter.widget-view+json"
 UPDATES = ("update", "echo_update")
 
 Message = dict[str, Any]  # of Jupyter's, or its content
@@ -95,8 +96,8 @@ class Relayed(BaseComm):
         self._kernel, self._hear = kernel, hear
         self.home, self.parent, self.world = home, home.parent, world
         self.rank, self.twin = push.rank, push.twin
-        is_widget = push.target_name == wire.WIDGET
-        self.state = wire.with_buffers(wire.plain(push.data), buffers) if is_widget else {}
+        is_widget = push.target_name == WIDGET
+        self.state = with_buffers(wire.plain(push.data), buffers) if is_widget else {}
         super().__init__(
             push.target_name or "comm",
             push.data,
@@ -109,7 +110,7 @@ class Relayed(BaseComm):
     def take(self, data: Any, buffers: Sequence[Any]) -> None:
         """A message that went over it, in either direction."""
         if self.state and isinstance(data, dict) and data.get("method") in UPDATES:
-            self.state.update(wire.with_buffers(wire.plain(data), buffers))
+            self.state.update(with_buffers(wire.plain(data), buffers))
 
     def publish_msg(
         self,
@@ -228,7 +229,7 @@ class CommRelay:
         data = message["content"].get("data") or {}
         buffers = raw(message.get("buffers") or ())
         if relayed.state and data.get("method") == "request_state":
-            state, paths, frames = wire.without_buffers(relayed.state)
+            state, paths, frames = without_buffers(relayed.state)
             told = {"method": "update", "state": state, "buffer_paths": paths}
             relayed.publish_msg("comm_msg", told, buffers=frames, parent=message)
         elif kind != "comm_close" and (why := self._why_dead(relayed)):
@@ -366,3 +367,41 @@ def shown_by(cluster: Cluster, outputs: Iterable[wire.RankOutput]) -> list[wire.
     if relay is None:
         return list(outputs)
     return [dataclasses.replace(output, content=relay.as_shown(output)) for output in outputs]
+
+
+# --------------------------------------------------------------------------- a widget's state
+#
+# ipywidgets sends the whole state in the message that opens a comm, and parts of it in every
+# update. Binary values are buffers beside the JSON.
+
+
+def with_buffers(data: dict[str, Any], buffers: Sequence[Any]) -> dict[str, Any]:
+    """The state of a message, with its buffers in their places. The message's state is changed."""
+    state = data.get("state")
+    if not isinstance(state, dict):
+        return {}
+    for path, buffer in zip(data.get("buffer_paths") or (), buffers, strict=False):
+        at: Any = state
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = bytes(buffer)
+    return state
+
+
+def without_buffers(state: Any) -> tuple[Any, list[list[str | int]], list[bytes]]:
+    """A copy of a state, the places of its buffers (None there), and the buffers."""
+    paths: list[list[str | int]] = []
+    buffers: list[bytes] = []
+
+    def copy(value: Any, path: list[str | int]) -> Any:
+        if isinstance(value, dict):
+            return {key: copy(item, [*path, key]) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [copy(item, [*path, at]) for at, item in enumerate(value)]
+        if isinstance(value, bytes | bytearray | memoryview):
+            paths.append(path)
+            buffers.append(bytes(value))
+            return None
+        return value
+
+    return copy(state, []), paths, buffers

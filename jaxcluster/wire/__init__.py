@@ -14,7 +14,6 @@ these sockets is unpickled, except the values that a user pushes and pulls on pu
 from jaxcluster.agreement.cellqueue import CellSpec, Skipped
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.wire.codec import *
-from jaxcluster.wire.comms import VIEW_MIME, WIDGET, with_buffers, without_buffers
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.ops.arrays import *
 from jaxcluster.wire.ops.cells import *

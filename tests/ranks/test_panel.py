@@ -335,7 +335,6 @@ def test_texts(notebook: Notebook, page: Page) -> None:
 def test_errors_say_what_to_do_and_have_no_traceback(notebook: Notebook, page: Page) -> None:
     assert "there is no --nonsense" in page.refused("start", line="--nonsense 1")
     assert "has no 'fly'" in page.refused("fly")
-    assert "rank must be a whole number, not 'x'" in page.refused("logs", rank="x", lines=1)
     assert "There is no rank 9" in page.refused("logs", rank=9, lines=1)
     assert "There is no cluster 'nobody'" in page.refused("stop", name="nobody")
 

@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from jaxcluster.engine.comms import LATEST_S, Captured, merge, overwritten
-from jaxcluster.wire import with_buffers, without_buffers
+from jaxcluster.views.comms import with_buffers, without_buffers
 
 
 def test_a_state_is_the_same_after_its_way_in_a_message() -> None:

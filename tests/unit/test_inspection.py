@@ -65,7 +65,7 @@ def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
     runner.paused.kind = "debugger"
     found = inspection.rank_state(runner, PROCESS)
     assert (found.state, found.seq, found.cell, found.line) == ("running", 70, 7, 3)
-    assert "wait" in found.frame and found.seconds > 0
+    assert found.seconds > 0
     assert (found.paused, found.launching) == ("debugger", "")
 
 

@@ -157,7 +157,7 @@ def failed(ename: str, evalue: str) -> wire.CellReply:
         (failed("ValueError", ""), {1: wire.Death("", -9)}, None, 0, 137),
         (None, {0: wire.Death("", 0), 1: wire.Death("", 5)}, None, 0, 5),
         (None, {0: wire.Death("", 0)}, None, 0, 0),
-        (None, {1: wire.Death("", host_lost=True)}, None, 0, 1),
+        (None, {1: wire.Death("its host is lost")}, None, 0, 1),
         (None, {}, CellInterrupted(), signal.SIGINT, 130),
         (None, {}, CellInterrupted(), signal.SIGTERM, 143),
         (failed("SystemExit", "9"), {}, CellFailed(), signal.SIGTERM, 9),

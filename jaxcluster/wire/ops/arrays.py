@@ -102,7 +102,6 @@ class MemoryReport(Message):
     in_use: list[int | None]  # by the allocator, where the platform says so
     limit: list[int | None]
     rss_nbytes: int = 0  # of the process
-    available_nbytes: int = 0  # on its host
 
 
 class VariableInfo(Message):

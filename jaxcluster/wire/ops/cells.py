@@ -101,7 +101,6 @@ class Death(Message):
 
     why: str
     code: int | None = None  # what its process has ended with, if that is known: below 0 the signal
-    host_lost: bool = False  # its host is lost, with all its ranks
     may_live: bool = False
     log: str = ""  # after a crash the end of its log, with its stack
 

@@ -19,7 +19,6 @@ class RankState(Message):
     seq: int = 0  # of the running cell
     cell: int | None = None  # its number
     line: int | None = None  # the innermost line of the running cell
-    frame: str = ""  # the innermost frame of all
     seconds: float = 0.0
     queued: int = 0  # cells that wait for their turn
     rss_nbytes: int = 0
