@@ -189,10 +189,9 @@ class Commands:
         failed = "The restart was not completed." if count is None else "It was not resized."
         with StartDisplay(self.page.rich, failed) as display:
             display.progress("restarting ..." if count is None else "resizing ...")
-            if count is None:
-                kept = running.restart(display.progress, clean=clean)
-            else:
-                kept = running.resize(count, parsed.mesh or {}, display.progress)
+            kept = running.restart(
+                display.progress, clean=clean, num_processes=count, mesh=parsed.mesh or {}
+            )
             if clean:
                 self.logs.forget(running)
         display.done(f"{running.summary()}\n{kept}")
