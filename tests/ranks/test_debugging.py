@@ -307,7 +307,7 @@ def test_an_error_of_another_rank_does_not_end_a_debugger(
 def test_a_rank_that_dies_while_it_asks_ends_the_cell(start: Callable[..., Any]) -> None:
     pair = start(2, devices_per_process=1)
     pair.run("import jax, os, signal\nrank = jax.process_index()", show=False)
-    made = Talk(pair, "import threading\nif rank == 1: input('?')\nelse: breakpoint()").begin()
+    made = Talk(pair, "import time\nif rank == 1: input('?')\nelse: time.sleep(600)").begin()
     until(lambda: len(made.person.asked) == 1, "a question")
     send_signal(pair, 1)
     with pytest.raises(RankDied):

@@ -216,8 +216,8 @@ def test_stops_when_all_is_done_end_nothing(
     """What was saved takes a moment to remove."""
     folders: Any = type(ranks.world.processes).state_folder
 
-    def of_saved(processes: Any, had: Any = None) -> Any:
-        made = folders(processes, had)
+    def of_saved(processes: Any) -> Any:
+        made = folders(processes)
         remove = made.remove
         made.remove = lambda: press(remove)
         return made
