@@ -610,21 +610,14 @@ def test_jaxs_own_errors_have_a_hint(ranks: jaxcluster.Cluster, source: str, hin
 # ------------------------------------------------------------------------------- the messages
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        *("%%time", "%%capture out", "%%timeit -n1 -r1", "%%prun -q", "!true"),
-        *("%%prun -q y = 1", "%time \\\n  1", "out = !true \\\n  1"),
-    ],
-)
+@pytest.mark.parametrize("first", ["%%time", "%%capture out", "%%timeit -n1 -r1", "!true"])
 def test_a_cell_with_a_magic_is_told_with_its_branch_and_line(
     ranks: jaxcluster.Cluster, first: str
 ) -> None:
     with pytest.raises(Divergence) as caught:
         ranks.run(f"{first}\ny = 1\nif r != 1:\n    s = float(total(x))", show=False)
-    at = first.count("\n") + 3
-    assert f"line {at} is `if r != 1:`" in str(caught.value)
-    assert f"line {at + 1}   s = float(total(x))" in str(caught.value)
+    assert "line 3 is `if r != 1:`" in str(caught.value)
+    assert "line 4   s = float(total(x))" in str(caught.value)
 
 
 def test_a_line_of_a_module_is_told_with_the_cells(
