@@ -294,8 +294,8 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
 
 
 def server_of(running: Running) -> int:
-    (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
-    return server
+    """Its ranks, which it has forked, have its command line."""
+    return min(p for p, line in running.processes().items() if "engine.forkserver" in line)
 
 
 def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
