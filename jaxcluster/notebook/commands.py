@@ -177,33 +177,23 @@ class Commands:
             cluster.current()  # says that there is none, and what there is elsewhere
 
     def _restart(self, parsed: Namespace) -> None:
-        clean = bool(parsed.clean)
-        if clean and parsed.num_processes is not None:
+        clean, count = bool(parsed.clean), parsed.num_processes
+        if clean and count is not None:
             raise UsageError(
                 "restart -n keeps the variables, so it does not take --clean.",
                 "%jaxcluster stop   and %jaxcluster start -n 8",
             )
-        if parsed.num_processes is not None:
-            self._become(parsed)
-            return
-        if parsed.mesh is not None:
+        if parsed.mesh is not None and count is None:
             raise UsageError("--mesh is for another number of ranks.", "%jaxcluster restart -n 8")
         running = cluster.current()
-        with StartDisplay(self.page.rich, "The restart was not completed.") as display:
-            display.progress("restarting ...")
-            kept = running.restart(display.progress, clean=clean)
+        failed = "The restart was not completed." if count is None else "It was not resized."
+        with StartDisplay(self.page.rich, failed) as display:
+            display.progress("restarting ..." if count is None else "resizing ...")
+            kept = running.restart(
+                display.progress, clean=clean, num_processes=count, mesh=parsed.mesh
+            )
             if clean:
                 self.logs.forget(running)
-        display.done(f"{running.summary()}\n{kept}")
-
-    def _become(self, parsed: Namespace) -> None:
-        """Give it another number of ranks."""
-        running = cluster.current()
-        with StartDisplay(self.page.rich, "The cluster was not resized.") as display:
-            display.progress("resizing ...")
-            kept = running.restart(
-                display.progress, num_processes=parsed.num_processes, mesh=parsed.mesh or {}
-            )
         display.done(f"{running.summary()}\n{kept}")
 
     def _interrupt(self, _: Namespace) -> None:

@@ -34,27 +34,15 @@ from jaxcluster.panel import Panel
 from jaxcluster.views import shards as array_views
 
 
-def shows_help(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """A magic that prints what it takes where its line says ``--help``."""
-
-    @functools.wraps(magic)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return magic(*args, **kwargs)
-        except arguments.Help as help:
-            print(help)
-            return None
-
-    return call
-
-
 def tells_plainly(magic: Callable[..., Any]) -> Callable[..., Any]:
-    """A magic that shows no frames of ours where stop was pressed."""
+    """A magic that prints what ``--help`` asks for, and shows no frames of ours after a stop."""
 
     @functools.wraps(magic)
     def call(self: JaxClusterMagics, *args: Any, **kwargs: Any) -> Any:
         try:
             return magic(self, *args, **kwargs)
+        except arguments.Help as help:
+            print(help)
         except CellInterrupted:
             raise
         except KeyboardInterrupt:
@@ -77,36 +65,22 @@ class JaxClusterMagics(Magics):
 
     @no_var_expand
     @line_magic
-    @shows_help
     @tells_plainly
     def jaxcluster(self, line: str) -> None:
-        """Start, look at and control clusters: ``%jaxcluster`` alone lists what there is.
-
-        ``%jaxcluster start -n 4`` starts one, ``%jaxcluster start --help`` says what that takes.
-        """
+        """Start, look at and control clusters."""
         self.commands.run(line)
 
     @no_var_expand
     @line_cell_magic
-    @shows_help
     @tells_plainly
     def spmd(self, line: str, cell: str | None = None) -> None:
-        """%%spmd [--ranks 0,2] [--all] [--out NAME] [--timeout S] [--async] [--profile [FOLDER]]
-
-        Run the cell on every rank; process 0's output is shown as it comes. ``%spmd EXPRESSION``,
-        with the same options before it, does one line.
-        """
+        """Run a cell, or a line, on every rank."""
         self.cells.run(line, cell)
 
     @line_magic
-    @shows_help
     @tells_plainly
     def shards(self, line: str) -> None:
-        """%shards NAME [--check] [--widget]: which rank and device holds which part of an array.
-
-        NAME may be a pytree, or a part of one: ``params['w']``. ``--check`` compares all copies and
-        looks for NaN; ``--widget`` also gives statistics and values of single shards.
-        """
+        """Show which rank and device holds which part of an array."""
         name, options = arguments.shards_line(line)
         running = cluster.current()
         with say_usage():
@@ -117,10 +91,9 @@ class JaxClusterMagics(Magics):
                 array_views.show(view, self.page.rich)
 
     @line_magic
-    @shows_help
     @tells_plainly
     def push(self, line: str) -> None:
-        """%push NAME...: bind notebook variables on every rank."""
+        """Bind the notebook's variables on every rank."""
         names = arguments.Parser("%push").read(line.replace(",", " ")).names
         transfer.check_names(names)
         missing = [n for n in names if n not in self.page.shell.user_ns]
@@ -135,10 +108,9 @@ class JaxClusterMagics(Magics):
         self.logs.add(running, export.Push({n: export.describe(n, v) for n, v in values.items()}))
 
     @line_magic
-    @shows_help
     @tells_plainly
     def pull(self, line: str) -> None:
-        """%pull NAME... [--as NAME]: bind rank 0's variables here, arrays whole, as numpy."""
+        """Bind rank 0's variables here, arrays whole, as numpy."""
         parsed = arguments.Parser("%pull").read(line.replace(",", " "))
         if parsed.new_name is not None and len(parsed.names) > 1:
             raise UsageError("--as takes one variable, and you named several.", "%pull x --as y")
@@ -152,10 +124,8 @@ class JaxClusterMagics(Magics):
 
 # What %%spmd? shows, and Shift-Tab.
 JaxClusterMagics.jaxcluster.__doc__ = list_commands()
-JaxClusterMagics.spmd.__doc__ = arguments.Parser("%%spmd").format_help()
-JaxClusterMagics.push.__doc__ = arguments.Parser("%push").format_help()
-JaxClusterMagics.pull.__doc__ = arguments.Parser("%pull").format_help()
-JaxClusterMagics.shards.__doc__ = arguments.Parser("%shards").format_help()
+for _name in ("%%spmd", "%push", "%pull", "%shards"):
+    getattr(JaxClusterMagics, _name.strip("%")).__doc__ = arguments.Parser(_name).format_help()
 
 
 _loaded: dict[int, contextlib.ExitStack] = {}  # what takes it all back, by shell
