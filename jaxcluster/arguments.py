@@ -41,7 +41,7 @@ class Parser:
         self.options = (*takes_start, *self.command.takes)
         self.flags = {f: one for one in self.options for f in (one.flag, one.short) if f[:1] == "-"}
         self.words = [one for one in self.options if one.flag[0] != "-"]
-        example = self.command.example or " ".join(one.metavar for one in self.words)
+        example = self.command.example or " ".join(one.sample for one in self.words)
         self.example = f"{prog} {example}".strip()
 
     def format_help(self, topic: str = "") -> str:
