@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from rig import Rig, find_mpi, provided
-from rig.hosts import CHECKOUT
 
 pytest.importorskip("flax")
 pytest.importorskip("grain")
@@ -42,21 +40,20 @@ def faults(*in_ci: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[Path]:
-    """Compiled programs, kept from test to test where all hosts see them."""
-    (CHECKOUT / "tmp").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CHECKOUT / "tmp") as name:
-        yield Path(name)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled programs, kept from test to test."""
+    return tmp_path_factory.mktemp("compiled")
 
 
 @pytest.fixture
 def check(hosts: Rig, compiled: Path) -> Iterator[Callable[..., None]]:
     """Runs the training with a fault, and looks at what all processes have printed."""
-    folder = hosts.shared / "checkpoints"
+    folder, cache = hosts.shared / "checkpoints", hosts.shared / "compiled"
+    shutil.copytree(compiled, cache)
 
     def check(fault: str, *launch: str, **env: str) -> None:
-        cache = f"JAX_COMPILATION_CACHE_DIR={compiled} JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
-        script = f"{cache} {hosts.python} {SCRIPT} {fault} {STEP} {STEP + 4} {folder}"
+        keep = f"JAX_COMPILATION_CACHE_DIR={cache} JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0"
+        script = f"{keep} {hosts.python} {SCRIPT} {fault} {STEP} {STEP + 4} {folder}"
         argv = (*launch, "sh", "-c", f"{script}; echo status $?")
         done = hosts["h0"].run(*argv, env=env, check=False, timeout_s=LIMIT_S)
         told = done.stdout + done.stderr
@@ -74,6 +71,8 @@ def check(hosts: Rig, compiled: Path) -> Iterator[Callable[..., None]]:
         assert max(float(when) for when, _ in named) - float(made[1]) < soon_s, told
 
     yield check
+    shutil.copytree(cache, compiled, dirs_exist_ok=True)
+    shutil.rmtree(cache)
     shutil.rmtree(folder, ignore_errors=True)
 
 
