@@ -38,6 +38,7 @@ SWITCH_S = 0.0005  # as on a notebook's ranks: the wait for the GIL would be the
 START_S = 300.0  # that other processes have to call ``agree``
 LOOK_S = 0.5
 LEAVE_S = 5.0  # that other processes have to end after a failure
+STUCK_S = 10.0  # ... and this one's threads, such as Orbax's, which may wait for a dead process
 POLL_S = 0.05
 RAISE_S = 0.2  # that a launch has to raise why it is refused, or it is printed
 ASKED, STALLED, LEAVING = "asked", "stalled", "leaving"  # why the referee is asked who waits
@@ -65,6 +66,7 @@ class Job:
         self._child: subprocess.Popen[str] | None = None
         self._is_over = self._has_failed = False
         self._outcome = ""
+        self._over_at = 0.0
         self._all_over = threading.Event()  # or nothing more is launched
         self._connected: list[int] = []
         self._wake, self._woken = socket.socketpair()
@@ -184,7 +186,7 @@ class Job:
     def _end(self, outcome: str) -> None:
         """The main thread makes no more launches."""
         if not self._is_over:
-            self._is_over = True
+            self._is_over, self._over_at = True, time.monotonic()
             self._outcome = outcome
             self.agreement.end(outcome)
 
@@ -223,10 +225,19 @@ class Job:
                     self._all_over.set()
                     return
                 self._hear(frame)
+            if self._is_stuck():
+                _say("Threads of this process do not end, so it is ended.")
+                os._exit(1)
             since = self._waits_since()
             if since and since != told and time.monotonic() - since > self._stall_s:
                 told = since
                 self._look(STALLED)
+
+    def _is_stuck(self) -> bool:
+        """Whether the script has failed, and ended here long ago. Process 0 ends last."""
+        patience_s = STUCK_S * (2 if self._rank == 0 else 1)
+        is_over = self._has_failed and self._is_over
+        return is_over and time.monotonic() - self._over_at > patience_s
 
     def _waits_since(self) -> float:
         """When the main thread announced the launch that it waits for; 0.0 if it doesn't."""

@@ -190,7 +190,7 @@ class Commands:
         with StartDisplay(self.page.rich, failed) as display:
             display.progress("restarting ..." if count is None else "resizing ...")
             kept = running.restart(
-                display.progress, clean=clean, num_processes=count, mesh=parsed.mesh or {}
+                display.progress, clean=clean, num_processes=count, mesh=parsed.mesh
             )
             if clean:
                 self.logs.forget(running)

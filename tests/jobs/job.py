@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 
 import jax
@@ -19,6 +20,8 @@ if case != "auto":
 sharding = NamedSharding(Mesh(np.array(jax.devices()), "x"), PartitionSpec("x"))
 x = jax.make_array_from_callback((12,), sharding, lambda at: np.arange(12.0)[at])
 step = jax.jit(lambda x: x.sum())
+if case == "thread":  # it is no daemon, and waits for longer than anybody would
+    threading.Thread(target=time.sleep, args=(100,)).start()
 for turn in range(40):
     if rank == 1 and turn == 20:
         match case:
@@ -28,7 +31,7 @@ for turn in range(40):
                 jnp.max(x)
             case "fail":
                 raise ValueError("a bad batch")
-            case "die":
+            case "die" | "thread":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(5)

@@ -139,12 +139,11 @@ def main(fault: str, at: int, steps: int, folder: str) -> None:
     mesh = Mesh(np.array(jax.devices()), ("data",))  # make_mesh refuses CPUs of several hosts
     rows = NamedSharding(mesh, P("data"))
     manager = ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(max_to_keep=1))
-    schedule = optax.cosine_decay_schedule(RATE, steps)
     data, began, value = batches(rank, size), time.monotonic(), jnp.nan
     with jax.set_mesh(mesh):
         model, optimizer = create()
         for step in range(1, steps + 1):
-            batch, rate = next(data), np.float32(schedule(step))
+            batch, rate = next(data), np.float32(RATE * (1 + np.cos(np.pi * step / steps)) / 2)
             if rank == 1 and step == at and fault not in ("none", "unchecked"):
                 print(f"makes {fault}", file=sys.stderr)
                 match fault:

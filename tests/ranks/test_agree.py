@@ -25,6 +25,7 @@ if os.environ.get("JAXCLUSTER_AGREE") == "1":
         ("mix", [1, 1, 1], "Ranks 0-2 came to launch different programs."),
         ("fail", [1, 1, 1], "failed   ValueError: a bad batch"),
         ("die", [1, -signal.SIGKILL, 1], "Rank 1 died."),
+        ("thread", [1, -signal.SIGKILL, 1], "Rank 1 died."),
     ],
 )
 def test_a_mistake_of_one_process_is_an_error_in_all(
@@ -45,7 +46,7 @@ def test_a_slow_process_is_waited_for_and_named(folder: Path) -> None:
     processes = start("sleep", folder)
     codes, told = ended(processes)
     assert codes == [0, 0, 0]
-    assert "ranks 0, 2 wait for rank 1 since 2 s:   line 35   total = float(step(x))" in told[0]
+    assert "ranks 0, 2 wait for rank 1 since 2 s:   line 38   total = float(step(x))" in told[0]
     assert "wait" not in told[2], "one process tells it"
     check_nothing_is_left(folder)
 
