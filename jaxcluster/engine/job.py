@@ -227,6 +227,7 @@ class Job:
                 self._hear(frame)
             if self._is_stuck():
                 _say("Threads of this process do not end, so it is ended.")
+                sys.stdout.flush()
                 os._exit(1)
             since = self._waits_since()
             if since and since != told and time.monotonic() - since > self._stall_s:
