@@ -43,7 +43,7 @@ echo 42.head
 QDEL = """#!/bin/sh
 cd {path}
 echo "$1" >> deleted
-[ -s job.pid ] && kill -TERM -- -$(cat job.pid) 2>/dev/null
+[ -s job.pid ] && kill -TERM -$(cat job.pid) 2>/dev/null
 exit 0
 """
 
