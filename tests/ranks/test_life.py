@@ -18,7 +18,7 @@ from overhosts import Process, process_of, processes_of
 
 import jaxcluster
 from jaxcluster.allocation.processes import Processes
-from jaxcluster.cluster import attach, current, live_records, stop, stop_owned
+from jaxcluster.cluster import attach, current, live_records, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.records import registry
 
@@ -469,7 +469,7 @@ def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch
     """The second one used to end the agent, under the next start."""
     cluster = start(2, name="twice")
     server, took = agent_of(cluster), []
-    other = threading.Thread(target=lambda: took.append(stop("twice")))
+    other = threading.Thread(target=lambda: took.append(cluster.stop()))
     stop_processes = Processes.stop
 
     def stop_meanwhile(local: Processes, why: str) -> None:

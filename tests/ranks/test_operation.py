@@ -24,7 +24,15 @@ from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
 import jaxcluster
 from jaxcluster import wire
 from jaxcluster.allocation.here import quit_warm
-from jaxcluster.cluster import attach, connect, live_records, make_spec, start_spec, stop, transfer
+from jaxcluster.cluster import (
+    attach,
+    connect,
+    live_records,
+    make_spec,
+    start_spec,
+    stop_by_name,
+    transfer,
+)
 from jaxcluster.errors import (
     ClusterExists,
     NoCluster,
@@ -285,7 +293,7 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
     record = registry.ClusterRecord("far", wire.ClusterSpec("far", 0), "12:345", 1, "gpu-07")
     registry.write(record)
     assert [(r.name, r.hostname) for r in live_records()] == [("far", "gpu-07")]
-    for action in (attach, stop):
+    for action in (attach, stop_by_name):
         with pytest.raises(NoCluster) as caught:
             action("far")
         assert "'far' was started on host gpu-07 and can't be reached from here" in str(
