@@ -221,6 +221,15 @@ class Referee:
         self._unmade.setdefault(made, set()).add(rank)
         return self._tear() + self._settle()
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether XLA has refused a launch on some ranks, and others have not spoken since."""
+        return bool(self._unmade)
+
+    def silent(self) -> list[Answer]:
+        """Those others have said nothing for long: they are in a launch that can't end."""
+        return self._tear(is_late=True) + self._settle()
+
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
         """Something raised in a wait. It is refused, unless ``go`` is on its way.
 
@@ -444,13 +453,14 @@ class Referee:
                 answers.append(Answer("refuse", wait.rank, wait.lane, 0, refusal))
         return answers
 
-    def _tear(self) -> list[Answer]:
+    def _tear(self, is_late: bool = False) -> list[Answer]:
         """Notice that XLA has launched an agreed program on some ranks alone."""
         answers: list[Answer] = []
         for made, ranks in [*self._unmade.items()]:
             _, seq, program = made
             others = {*program.processes} - ranks - self.cells.dead
-            if others and all(made in self._ranks[rank].made.values() for rank in others):
+            may_say = all(made in self._ranks[rank].made.values() for rank in others)
+            if others and may_say and not is_late:
                 continue  # they may still say that XLA has refused it
             del self._unmade[made]
             if others:

@@ -22,6 +22,7 @@ from jaxcluster.agreement.referee import Referee
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
+SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 
 
 class Peer:
@@ -56,7 +57,7 @@ class Server:
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
         self._peers: dict[tuple[int, str], Peer] = {}
         self._streams: list[Stream] = []
-        self._tick_at: float | None = None
+        self._due: dict[Callable[[], list[Answer]], float] = {}
         self._told: tuple[Any, Any] = None, None  # the last reason, and its plain form
         self.port = 0
 
@@ -79,16 +80,20 @@ class Server:
 
     def step(self, timeout_s: float | None = None) -> bool:
         """Wait for messages, and answer those that have come; returns whether some have."""
-        if not self.referee.wants_tick:
-            self._tick_at = None
-        else:
-            self._tick_at = self._tick_at or self._clock() + TICK_S
-            tick_s = max(0.0, self._tick_at - self._clock())
-            timeout_s = tick_s if timeout_s is None else min(timeout_s, tick_s)
+        referee = self.referee
+        if self._due or referee.wants_tick or referee.is_unsure:
+            now, due = self._clock(), {}
+            if referee.wants_tick:
+                due[referee.tick] = self._due.get(referee.tick, now + TICK_S)
+            if referee.is_unsure:
+                due[referee.silent] = self._due.get(referee.silent, now + SILENT_S)
+            self._due = due
+            limits = [max(0.0, at - now) for at in due.values()]
+            timeout_s = min([*limits, *([] if timeout_s is None else [timeout_s])], default=None)
         has_heard = self._hub.step(timeout_s)
-        if self._tick_at is not None and self._clock() >= self._tick_at:
-            self._tick_at = None
-            self._answer(self.referee.tick())
+        for act in [act for act, at in self._due.items() if self._clock() >= at]:
+            del self._due[act]
+            self._answer(act())
         for stream in self._streams:
             stream.flush()
         return has_heard

@@ -15,7 +15,7 @@ from refereepeers import Peer, serving
 
 from jaxcluster.agreement.cellqueue import BASE, CellSpec
 from jaxcluster.agreement.frames import BUFFER, LONG, Relay, pack, unpack
-from jaxcluster.agreement.server import TICK_S, Server
+from jaxcluster.agreement.server import SILENT_S, TICK_S, Server
 from jaxcluster.agreement.words import explain
 
 KEY = "a key"
@@ -332,6 +332,23 @@ def test_one_xla_refusal_of_many_ranks_is_an_error_of_the_programs(made: Made) -
     told = [made.base[0].is_told() for _ in range(2)]
     assert [one[0] for one in told] == ["closed", "over"]
     assert told[1][2][0] == "failed"
+
+
+def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made) -> None:
+    made.begin(5, 0, 1)
+    for rank in (0, 1):
+        made.main[rank].launch(0, 1)
+    made.step()
+    made.main[0].tell("unmade")
+    made.main[0].tell("end", "ok", {}, "")
+    made.step()
+    made.clock.now += SILENT_S - 1
+    made.step()
+    assert made.server.referee.cells.running[1] is not None
+    made.clock.now += 2
+    made.step()
+    kind, seq, refusal, *_ = made.base[1].is_told()
+    assert (kind, seq, refusal[0], refusal[1]) == ("closed", 5, "torn", (0,))
 
 
 @pytest.mark.parametrize(
