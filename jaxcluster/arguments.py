@@ -124,6 +124,9 @@ class Parser:
         """The option at a word with its value, if it is one, and the place behind both."""
         flag, equals, value = words[at].partition("=")
         option = self.flags.get(flag)
+        short = self.flags.get(words[at][:2])
+        if option is None and short is not None and short.kind is not SWITCH:
+            return short, words[at][2:], at + 1  # -n4
         if equals or option is None or option.kind is SWITCH:
             return option, value if equals else None, at + 1
         if words[at + 1 : at + 2] and not _FLAG.fullmatch(words[at + 1]):

@@ -22,6 +22,7 @@ import select
 import socket
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from typing import Any
@@ -29,7 +30,6 @@ from typing import Any
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
 LONG = 1 << 14  # bytes from which on a frame is compressed: hundreds of ranks do much the same
-PATIENCE_S = 1.0  # for a rank that takes no more
 Send = Callable[[bytes], None]
 
 
@@ -52,18 +52,43 @@ def receive(peer: socket.socket) -> bytes:
         return b""
 
 
-def send(peer: socket.socket, frame: bytes) -> None:
-    """Send it to a rank. One that takes no more, since it is suspended for long, is cut off."""
-    try:
-        try:
-            peer.send(frame, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # such as of many cells that are skipped at once
-            peer.settimeout(PATIENCE_S)
-            peer.send(frame)
-            peer.settimeout(None)
-    except OSError:
-        with contextlib.suppress(OSError):  # its end is read then
-            peer.shutdown(socket.SHUT_RDWR)
+class Outlet:
+    """Sends frames to a thread of a rank, in order.
+
+    It does not wait for one that takes no more, such as a rank that is suspended while hundreds of
+    its cells are skipped: a thread sends the rest.
+    """
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._late: deque[bytes] = deque()  # the thread runs while there are some
+        self._lock = threading.Lock()
+
+    def send(self, frame: bytes) -> None:
+        with self._lock:
+            if self._late:
+                self._late.append(frame)
+                return
+            try:
+                self._peer.send(frame, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._late.append(frame)
+                threading.Thread(
+                    target=self._send_late, name="jaxcluster-late", daemon=True
+                ).start()
+            except OSError:  # it has ended: that is read
+                pass
+
+    def _send_late(self) -> None:
+        is_over = False
+        while not is_over:
+            try:
+                self._peer.send(self._late[0])
+            except OSError:
+                return  # it has ended: what comes is kept until that is read
+            with self._lock:
+                self._late.popleft()
+                is_over = not self._late
 
 
 class Hub:
@@ -113,7 +138,7 @@ class Hub:
 
     def _accept(self) -> None:
         peer, _ = self._listener.accept()
-        hear = self._join(functools.partial(send, peer))
+        hear = self._join(Outlet(peer).send)
         self.peers.add(peer)
 
         def read() -> None:

@@ -86,7 +86,7 @@ class Refusal:
         for one in self.doing:
             same = replace(one, rank=-1)
             if same not in groups and len(groups) >= MOST_TOLD:
-                same = Doing(-1, one.does)
+                same = replace(same, name="", signature="", place=NOWHERE)
             groups.setdefault(same, []).append(one.rank)
         doing = [(ranks, *astuple(same)[1:]) for same, ranks in groups.items()]
         mixed = self.mixed and astuple(self.mixed)

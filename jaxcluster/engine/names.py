@@ -65,6 +65,7 @@ class Names:
         if before is not None and not (bound or gone):
             return None
         users = [name for name in bound if is_users(name, namespace.get(name))]
+        gone = [name for name in gone if is_users(name, None)]
         return wire.NameChanges(users, gone, before is None)
 
 

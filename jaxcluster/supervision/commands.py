@@ -204,7 +204,7 @@ def end_leaders(commands: Mapping[str, Task]) -> None:
         for _ in wait(most_s, lambda: any(map(is_alive, commands))):
             time.sleep(0.02)
         for token in commands:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # it has ended, or runs as another user
                 send_signal(token, number)
 
 

@@ -83,7 +83,7 @@ def wait(most_s: float, goes_on: Callable[[], object]) -> Iterator[None]:
 
 def end(token: str, number: signal.Signals, most_s: float) -> bool:
     """Send a signal to the process of this token, and wait; returns whether it is gone by then."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(OSError):  # it has ended, or runs as another user
         send_signal(token, number)
     for _ in wait(most_s, lambda: is_alive(token)):
         time.sleep(0.02)

@@ -78,6 +78,12 @@ def test_every_argument_of_initialize_can_be_given() -> None:
     }
 
 
+def test_a_short_option_may_stand_before_its_value() -> None:
+    assert Parser("%jaxcluster start").read("-n4").num_processes == 4
+    with pytest.raises(UsageError, match="-n must be a whole number from 1 up, not 'ame'"):
+        Parser("%jaxcluster start").read("-name x")
+
+
 @pytest.mark.parametrize(
     ("word", "value"), [("90", 90.0), ("1.5", 1.5), ("30s", 30.0), ("15m", 900.0), ("2h", 7200.0)]
 )

@@ -154,6 +154,12 @@ def test_of_many_inputs_the_first_are_shown_that_differ() -> None:
     assert "jit(sum) float32[1000], float32[1001]," in alike and len(alike) < 150
 
 
+def test_many_ranks_with_values_of_their_own_are_said_to_differ_in_values() -> None:
+    doing = [replace(one, fingerprint=7, given=one.rank + 1) for one in waits(*range(20))]
+    refusal = Refusal.parse(Refusal("differs", (0,), tuple(doing)).plain())
+    assert "different values" in explain(refusal).splitlines()[0]
+
+
 @pytest.mark.parametrize("source", ["", "if (:\n", "s = float(jnp.sum(x))\n" * 4])
 def test_without_a_branch_or_its_source_none_is_named(source: str) -> None:
     refusal = Refusal("ended", (1,), (*waits(0), Doing(1, "ended")))

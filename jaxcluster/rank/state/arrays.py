@@ -235,7 +235,7 @@ def mesh_at(fitted: Fitted, at: Any, shape: Sequence[int], names: Any, types: An
     """The same mesh; for another number of ranks the one that was fitted."""
     import jax
 
-    if (new := fitted.get((names, tuple(shape)))) == []:
+    if (new := fitted.get((tuple(map(str, names)), tuple(shape)))) == []:
         told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
         raise CannotLoad(f"its mesh {told} does not fit {len(jax.devices())} devices")
     devices = [device_at(*place) for place in at] if new is None else jax.devices(at[0][0])

@@ -126,7 +126,7 @@ def save(
     else:
         raise NoRoom(f"{pickled.nbytes >> 20} MiB found no room: {'; '.join(whys)}")
     of_all = {one for one in pickled.meshes if one.size == len(jax.devices())}
-    axes = sorted({(one.axis_names, one.devices.shape) for one in of_all}, key=str)
+    axes = {(tuple(map(str, one.axis_names)), one.devices.shape) for one in of_all}
     return Saved(
         place.folder,
         [path.name],
@@ -135,5 +135,5 @@ def save(
         {name: why for name, why in pickled.lost.items() if name in names},
         sorted(pickled.spanning & names.keys()),
         left={n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
-        meshes=[MeshAxes(list(names), list(sizes)) for names, sizes in axes],
+        meshes=[MeshAxes(list(names), list(sizes)) for names, sizes in sorted(axes)],
     )
