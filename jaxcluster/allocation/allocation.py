@@ -377,6 +377,8 @@ class Allocation:
           LaunchError: an agent does not answer.
         """
         assert self.fleet is not None
+        if self._here is not None:
+            self._here.is_detached = True
         found_by = [str(self.folder / registry.ALIVE)] if self.fleet.is_here else []
         self.fleet.command(Detach(True, found_by))
         self._is_detached = True

@@ -43,11 +43,13 @@ class AgentHere:
 
     Attributes:
       on_end: called with why, when it has ended though nobody here asked for it; on a thread.
+      is_detached: whether its cluster was: it ends with that one.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.keys: Keys = new_keys()
         self.on_end: Callable[[Reason], None] | None = None
+        self.is_detached = False
         self._found: StartedAgent | None = None
         self._trouble = ""
         self._is_asked_to_end = False
@@ -153,7 +155,7 @@ def take_agent(env: Mapping[str, str]) -> AgentHere:
 
 def may_wait(agent: AgentHere) -> bool:
     """Whether it is kept for the next cluster when its own has ended."""
-    return agent.alive and _idle is None
+    return agent.alive and not agent.is_detached and _idle is None
 
 
 def retire(agent: AgentHere) -> None:

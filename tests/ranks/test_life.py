@@ -255,6 +255,14 @@ def test_a_detached_cluster_outlives_even_kill_9(
     attached.stop()
 
 
+@pytest.mark.one_machine("it is about this machine's agent")
+def test_a_start_after_the_stop_of_a_detached_cluster_lives_on(start: Start) -> None:
+    start(1, name="kept", detach=True).stop()
+    following = start(1, name="following")
+    time.sleep(3.0)  # an agent that nobody finds has ended by then
+    assert following.run("print(1)", show=False).stdout() == "1\n"
+
+
 # --------------------------------------------------------------------------- restart
 
 

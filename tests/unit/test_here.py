@@ -114,6 +114,15 @@ def test_a_detached_one_without_processes_ends_and_another_is_taken(take: Take) 
     second.found(START_S, threading.Event())
 
 
+def test_one_whose_cluster_was_detached_is_not_taken_again(take: Take) -> None:
+    """It would end itself: what it is found by goes with its cluster."""
+    first = take()
+    first.is_detached = True
+    retire(first)
+    assert not first.alive
+    assert take() is not first
+
+
 def test_one_that_is_left_lives_on_with_what_it_has(take: Take) -> None:
     agent = take()
     fleet = connected(agent)
