@@ -43,13 +43,14 @@ class AgentHere:
 
     Attributes:
       on_end: called with why, when it has ended though nobody here asked for it; on a thread.
+      is_used: whether it had a cluster before this one; so it may be ending.
       is_detached: whether its cluster was: it ends with that one.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.keys: Keys = new_keys()
         self.on_end: Callable[[Reason], None] | None = None
-        self.is_detached = False
+        self.is_used = self.is_detached = False
         self._found: StartedAgent | None = None
         self._trouble = ""
         self._is_asked_to_end = False
@@ -163,7 +164,7 @@ def retire(agent: AgentHere) -> None:
     global _idle
     agent.on_end = None
     if may_wait(agent):
-        _idle = agent
+        agent.is_used, _idle = True, agent
     else:
         agent.quit()
 

@@ -81,6 +81,8 @@ def test_one_that_was_killed_is_a_lost_host_and_is_replaced(take: Take) -> None:
     (lost,) = events
     assert isinstance(lost, HostLost)
     assert lost.why == "its agent has ended: it ended with code -9"
+    with pytest.raises(LaunchError, match=f"^Host here is lost: {lost.why}.$"):
+        fleet.hosts[0].ask(forks.Exits(), START_S)
     fleet.close()
     retire(first)
     assert take() is not first
