@@ -49,6 +49,7 @@ MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 WAIT_LONGER = "Wait longer: %jaxcluster start --timeout 120"
 AT_A_LOOK = 100  # messages of one host, before the others are looked at
 TICK_S = 0.1  # between looks at what sessions have to do
+LEFT = "this notebook has disconnected from it"
 
 Heard = tuple[Reply, list[memoryview]] | None  # None: the host is lost
 OnMessage = Callable[[Sequence[Any]], None]
@@ -237,9 +238,9 @@ class Connection:
         self._ranks[rank] = on_message
         return RankChannel(self, rank, on_message)
 
-    def close(self) -> None:
-        """Leave this agent, which lives on. What waits for an answer is told so."""
-        self._agents._do(self._leave)
+    def close(self, why: str = LEFT) -> None:
+        """Leave this agent, which may live on. What waits for an answer is told why."""
+        self._agents._do(partial(self._leave, why))
 
     @property
     def cut_s(self) -> float:
@@ -272,7 +273,7 @@ class Connection:
         self._socket.connect(self.endpoint)
         agents._touched[self] = None
 
-    def _leave(self) -> None:
+    def _leave(self, why: str = LEFT) -> None:
         agents = self._agents
         if self not in agents._hosts:
             return
@@ -280,7 +281,7 @@ class Connection:
         agents._due.pop(self, None)
         self._session.bye()
         self._transmit()
-        self._end("this notebook has disconnected from it")
+        self._end(why)
         for source in (self._socket, self._monitor):
             agents._selector.unregister(source.fileno())
         self._socket.disable_monitor()

@@ -192,21 +192,21 @@ class Allocation:
         env = {**own_environment(), **spec.env}
         if self.fleet is not None and not self._is_there(env):
             self._give_hosts_back()
-        if self.fleet is not None:
-            return
-        agent = self._here = take_agent(env)
-        self._keys, self._counts = agent.keys, [spec.num_processes]
-        self.fleet = Fleet(agent.keys, is_here=True)
-        agent.on_end = partial(self.fleet.ended, [0])
-        try:
-            self._write_keys(agent.keys)
-            found = agent.found(deadline - time.monotonic(), stopped)
-            self.fleet.add([(socket.gethostname(), found)])
-            self.fleet.command(Preload(env), ASK_S)
-        except BaseException:
-            agent.quit()
-            self._give_hosts_back()
-            raise
+        while self.fleet is None:
+            agent = self._here = take_agent(env)
+            self._keys, self._counts = agent.keys, [spec.num_processes]
+            self.fleet = Fleet(agent.keys, is_here=True)
+            agent.on_end = partial(self.fleet.ended, [0])
+            try:
+                self._write_keys(agent.keys)
+                found = agent.found(deadline - time.monotonic(), stopped)
+                self.fleet.add([(socket.gethostname(), found)])
+                self.fleet.command(Preload(env), ASK_S)
+            except BaseException as error:
+                agent.quit()
+                self._give_hosts_back()
+                if not (agent.is_used and isinstance(error, LaunchError)) or stopped.is_set():
+                    raise  # else it was ending: there will be another
 
     def _is_there(self, env: Mapping[str, str]) -> bool:
         """Whether the agent is, also for others, with a fork server of this environment."""
@@ -377,6 +377,8 @@ class Allocation:
           LaunchError: an agent does not answer.
         """
         assert self.fleet is not None
+        if self._here is not None:
+            self._here.is_detached = True
         found_by = [str(self.folder / registry.ALIVE)] if self.fleet.is_here else []
         self.fleet.command(Detach(True, found_by))
         self._is_detached = True

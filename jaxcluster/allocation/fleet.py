@@ -385,6 +385,8 @@ class Fleet:
         elif isinstance(event, Reason):
             why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
             self._lose(host, why, self.owns or event.has_ended)
+            if self.is_here:
+                host.close(why)  # nobody waits for an answer of a process that has ended
         elif self.on_event is not None and not host.lost:
             if isinstance(event, forks.Exit) and not host.is_here:
                 event = replace(event, host=host.name)
@@ -424,9 +426,13 @@ def lease_of(spec: wire.ClusterSpec) -> float:
 def unreachable(record: ClusterRecord) -> list[str]:
     """The other hosts of a cluster whose record is here that don't answer now.
 
-    Takes ``ASKED_S`` where there is one.
+    Takes ``ASKED_S`` where there is one. None where this process may not open enough files to know.
     """
     if record.spec.is_here:
+        return []
+    try:
+        check_files(0, len(record.hosts))
+    except LaunchError:
         return []
     try:
         fleet = Fleet.joined(record, ASKED_S)

@@ -43,11 +43,14 @@ class AgentHere:
 
     Attributes:
       on_end: called with why, when it has ended though nobody here asked for it; on a thread.
+      is_used: whether it had a cluster before this one; so it may be ending.
+      is_detached: whether its cluster was: it ends with that one.
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.keys: Keys = new_keys()
         self.on_end: Callable[[Reason], None] | None = None
+        self.is_used = self.is_detached = False
         self._found: StartedAgent | None = None
         self._trouble = ""
         self._is_asked_to_end = False
@@ -153,7 +156,7 @@ def take_agent(env: Mapping[str, str]) -> AgentHere:
 
 def may_wait(agent: AgentHere) -> bool:
     """Whether it is kept for the next cluster when its own has ended."""
-    return agent.alive and _idle is None
+    return agent.alive and not agent.is_detached and _idle is None
 
 
 def retire(agent: AgentHere) -> None:
@@ -161,7 +164,7 @@ def retire(agent: AgentHere) -> None:
     global _idle
     agent.on_end = None
     if may_wait(agent):
-        _idle = agent
+        agent.is_used, _idle = True, agent
     else:
         agent.quit()
 

@@ -2,14 +2,16 @@
 
 A cluster's folder holds a file ``alive``. It says who has made the folder, and it is locked by the
 process that starts the cluster and by the agent that carries it. The kernel releases a lock when
-its holder ends, however that ends. So a lock tells of life and death over all processes of one
-kernel, in whatever container they are. Another host may share the folder (a home directory): its
-locks need not be seen here, so what it has made is left alone.
+its holder ends, however that ends. So a lock that is held is a sign of life. One that nobody holds
+is a sign of death where all locks are seen: of processes of this pid namespace, and on a file
+system that one kernel alone has mounted. Elsewhere another host or container may share the folder
+(a home directory), and have a lock that is not seen here. What can't be judged is left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import enum
 import errno
 import fcntl
@@ -18,6 +20,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +34,19 @@ from jaxcluster.supervision.processes import is_alive, pid_space, process_token
 
 LOCK_S = 10.0
 DRAFT, DEAD = ".start-", ".dead-"  # no cluster's name begins with a dot
+
+# What statfs says of file systems that one kernel alone has mounted.
+LOCAL_FILE_SYSTEMS = {
+    0x01021994: "tmpfs",
+    0xEF53: "ext2 to 4",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x794C7630: "overlayfs",
+    0x2FC12FC1: "zfs",
+    0xF2F52010: "f2fs",
+    0xCA451A4E: "bcachefs",
+    0x858458F6: "ramfs",
+}
 
 
 class Life(enum.Enum):
@@ -49,12 +65,6 @@ class Holder:
     pid_space: str
     owner: str
     hostname: str
-
-    @property
-    def is_here(self) -> bool:
-        """Whether its host is this one: after it was booted again it has its name still."""
-        boot = self.pid_space.partition(" ")[0] == pid_space().partition(" ")[0]
-        return boot or self.hostname == socket.gethostname()
 
 
 class Claim:
@@ -157,16 +167,26 @@ def holds(name: str, id: str) -> bool:
 def judge(folder: Path) -> Life:
     """Whether a cluster lives, or is being started, in a folder, as far as that is known here."""
     holder, record = read_holder(folder), registry.parse(folder)
-    if holder is None or not holder.is_here:
+    if holder is None:
         return Life.UNKNOWN
+    is_near = holder.pid_space == pid_space()
     # A cluster ends with its owner, whoever else has inherited the lock; a detached one has none.
     owner = holder.owner if record is None else record.owner
-    if owner and holder.pid_space == pid_space() and not is_alive(owner):
+    if owner and is_near and not is_alive(owner):
         return Life.DEAD
     held = is_locked(folder / ALIVE)
-    if held is None:  # no locks there
-        return Life.ALIVE if owner and holder.pid_space == pid_space() else Life.UNKNOWN
-    return Life.ALIVE if held else Life.DEAD
+    if held or (held is None and owner and is_near):
+        return Life.ALIVE
+    return Life.DEAD if held is False and (is_near or is_local(folder)) else Life.UNKNOWN
+
+
+def is_local(path: Path) -> bool:
+    """Whether a file system is mounted by this kernel alone, so that all its locks are seen."""
+    buffer = ctypes.create_string_buffer(256)  # struct statfs: its first field is the type
+    if ctypes.CDLL(None).statfs(os.fsencode(path), buffer) != 0:
+        return False
+    width = ctypes.sizeof(ctypes.c_long)
+    return int.from_bytes(buffer.raw[:width], sys.byteorder) & 0xFFFFFFFF in LOCAL_FILE_SYSTEMS
 
 
 def read_holder(folder: Path) -> Holder | None:
@@ -194,9 +214,10 @@ def tidy() -> None:
     """Remove the folders of clusters, and of starts, that are known to be dead."""
     with _one_at_a_time() as root:
         for folder in root.iterdir():
-            if folder.name.startswith((DRAFT, DEAD)):  # nobody is at it now
+            is_draft = folder.name.startswith(DRAFT)  # another host's may be on its way
+            if folder.name.startswith(DEAD):
                 shutil.rmtree(folder, ignore_errors=True)
-            elif registry.is_name(folder.name) and judge(folder) is Life.DEAD:
+            elif (is_draft or registry.is_name(folder.name)) and judge(folder) is Life.DEAD:
                 _discard(folder)
 
 

@@ -289,7 +289,8 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
     ended = python("-c", "from jaxcluster.records import claims; claims.claim('far')",
                    env=private_home.environ())  # fmt: skip
     assert ended.returncode == 0
-    monkeypatch.setattr(claims.Holder, "is_here", False)
+    monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
+    monkeypatch.setattr(claims, "is_local", lambda path: False)
     record = registry.ClusterRecord("far", wire.ClusterSpec("far", 0), "12:345", 1, "gpu-07")
     registry.write(record)
     assert [(r.name, r.hostname) for r in live_records()] == [("far", "gpu-07")]

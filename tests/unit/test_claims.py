@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -39,7 +40,8 @@ def record(name: str, owner: str = "", claim: str = "") -> ClusterRecord:
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is was made on another host: its pids and locks say nothing here."""
-    monkeypatch.setattr(claims.Holder, "is_here", False)
+    monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
+    monkeypatch.setattr(claims, "is_local", lambda path: False)
 
 
 def test_a_name_is_claimed_once() -> None:
@@ -162,6 +164,7 @@ def test_in_another_namespace_of_this_kernel_the_lock_tells(
     registry.write(record("main", owner="12:345"))  # pids mean nothing there
     with monkeypatch.context() as patch:
         patch.setattr(claims, "pid_space", lambda: f"{pid_space().split()[0]} pid:[1]")
+        patch.setattr(claims, "is_local", lambda path: True)
         assert claims.life("main") is Life.ALIVE
         mine.let_go()
         assert claims.life("main") is Life.DEAD
@@ -220,11 +223,28 @@ def test_an_unfinished_claim_of_a_dead_process_is_removed(root: Path) -> None:
     assert [p.name for p in root.iterdir()] == [".lock"]
 
 
-def test_a_host_is_known_again_after_it_was_booted(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = claims.Holder("1", "boot-1 pid:[1]", "1:2", "box")
-    monkeypatch.setattr(claims.socket, "gethostname", lambda: "box")
-    assert holder.is_here
-    assert not dataclasses.replace(holder, hostname="other").is_here
+@pytest.mark.parametrize(
+    ("is_local", "life"), [(False, Life.UNKNOWN), (True, Life.DEAD)], ids=["shared", "local"]
+)
+def test_an_equal_hostname_says_nothing_where_locks_may_not_be_seen(
+    root: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool, life: Life
+) -> None:
+    """Two containers of one hostname on a file system whose locks don't travel."""
+    monkeypatch.setattr(claims, "is_local", lambda path: is_local)
+    holder = claims.Holder("1", "boot-1 pid:[1]", "1:2", socket.gethostname())
+    for name in ("main", ".start-1"):
+        (root / name).mkdir()
+        (root / name / "alive").write_text(json.dumps(dataclasses.asdict(holder)))
+    assert claims.life("main") is life
+    claims.tidy()
+    left = {".lock", "main", ".start-1"} if life is Life.UNKNOWN else {".lock"}
+    assert {path.name for path in root.iterdir()} == left
+
+
+def test_only_file_systems_of_one_kernel_are_local() -> None:
+    assert claims.is_local(Path("/dev/shm"))
+    assert not claims.is_local(Path("/proc"))
+    assert not claims.is_local(Path("/none"))
 
 
 def test_where_nothing_can_be_written_the_start_says_so(

@@ -16,12 +16,14 @@ from jaxcluster import wire
 from jaxcluster.agent.client import State, wait_all
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.agent.transport import new_keys
+from jaxcluster.allocation import fleet as fleets
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet, Host, HostLost, Left, _refusing
+from jaxcluster.allocation.fleet import Fleet, Host, HostLost, Left, _refusing, unreachable
 from jaxcluster.allocation.placing import place, share_out
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.wire import forks
 
 
@@ -269,6 +271,22 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     fleet.hosts[1].lost = "its agent has ended"
     allocation.check_returns()  # nobody needs it
     assert [one.name for one in fleet.in_use] == ["h1"]
+
+
+def test_without_files_to_ask_with_no_host_is_called_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(num_processes: int, num_hosts: int) -> None:
+        raise LaunchError("This process may open 20 files, and 1 hosts need 90.")
+
+    spec = wire.ClusterSpec("c", 1, launcher="ssh")
+    there = HostRecord("h1", "tcp://[::1]:9", new_keys().public, "", "", "", [0])
+    record = ClusterRecord("c", spec, "", 1, "box", hosts=[there])
+    monkeypatch.setattr(fleets, "keys_of", lambda record: new_keys())
+    monkeypatch.setattr(fleets, "ASKED_S", 0.1)
+    assert unreachable(record) == ["h1"]
+    monkeypatch.setattr(fleets, "check_files", refuse)
+    assert unreachable(record) == []
 
 
 @pytest.mark.parametrize("passed_over", [(), (LaunchError,)])

@@ -81,6 +81,8 @@ def test_one_that_was_killed_is_a_lost_host_and_is_replaced(take: Take) -> None:
     (lost,) = events
     assert isinstance(lost, HostLost)
     assert lost.why == "its agent has ended: it ended with code -9"
+    with pytest.raises(LaunchError, match=f"^Host here is lost: {lost.why}.$"):
+        fleet.hosts[0].ask(forks.Exits(), START_S)
     fleet.close()
     retire(first)
     assert take() is not first
@@ -112,6 +114,15 @@ def test_a_detached_one_without_processes_ends_and_another_is_taken(take: Take) 
     second = take()
     assert second is not first
     second.found(START_S, threading.Event())
+
+
+def test_one_whose_cluster_was_detached_is_not_taken_again(take: Take) -> None:
+    """It would end itself: what it is found by goes with its cluster."""
+    first = take()
+    first.is_detached = True
+    retire(first)
+    assert not first.alive
+    assert take() is not first
 
 
 def test_one_that_is_left_lives_on_with_what_it_has(take: Take) -> None:
