@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
-from jaxcluster.plan.spec import check_seconds
+from jaxcluster.plan.spec import check_seconds, check_type, wrong
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 from jaxcluster.records.lastreport import Reports
@@ -47,6 +48,7 @@ TURN_S = 0.05  # between two looks whether a start that waits for another is sti
 END_S = 15.0  # that stopped cells get to end before a restart
 
 ENDS = "ends the cluster"
+RESTART_EXAMPLE = "cluster.restart(num_processes=4)"
 UNCHECKED = (
     "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
     "says why). %jaxcluster stacks shows a hang."
@@ -83,7 +85,6 @@ class Cluster:
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
       state: what it is now; ``why`` it is down.
-      recovery: "auto" if ranks that die or hang are replaced at once, or "never".
       last: the record of the last cell.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       kept: what its ranks have saved and no new process has yet.
@@ -98,7 +99,7 @@ class Cluster:
         self.spec = self.asked = world.record.spec
         self.name = world.record.name
         self.state, self.why = State.RUNNING, ""
-        self.recovery: Literal["auto", "never"] = "auto"
+        self._recovery: Literal["auto", "never"] = "auto"
         self.last: CellRecord | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
         self.kept: Kept | None = None
@@ -259,6 +260,12 @@ class Cluster:
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
+        if num_processes is not None:
+            check_type("num_processes", num_processes, Integral, RESTART_EXAMPLE)
+            num_processes = int(num_processes)
+            if num_processes < 1:
+                raise wrong("num_processes", "1 or more", num_processes, RESTART_EXAMPLE)
+        _check_mesh(mesh)
         with self.changing:
             if not self.down:
                 self.check_not_closed()
@@ -462,6 +469,17 @@ class Cluster:
         return told
 
     @property
+    def recovery(self) -> Literal["auto", "never"]:
+        """``auto`` if ranks that die or hang are replaced at once, or ``never``."""
+        return self._recovery
+
+    @recovery.setter
+    def recovery(self, mode: Literal["auto", "never"]) -> None:
+        if mode not in ("auto", "never"):
+            raise wrong("recovery", "'auto' or 'never'", mode, "cluster.recovery = 'never'")
+        self._recovery = mode
+
+    @property
     def can_restart(self) -> bool:
         """Whether this process has started it, so that its ranks can be replaced from here."""
         return self.world.is_ours and not (self.closed or self.is_ending)
@@ -558,6 +576,10 @@ class Cluster:
         Raises:
           UsageError: it can't be run so.
         """
+        check_type("source", source, str, "cluster.run('print(1)')")
+        check_type("cell_id", options.cell_id, str, "cell_id=''")
+        if options.execution_count is not None:
+            check_type("execution_count", options.execution_count, Integral, "execution_count=1")
         world, limit_s = self.world, options.timeout_s
         if limit_s is not None:
             check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
@@ -569,7 +591,7 @@ class Cluster:
         is_cell = options.message is None and not options.post_mortem
         turn = world.turns.make(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
         self._count += is_cell
-        count = self._count if options.execution_count is None else options.execution_count
+        count = self._count if options.execution_count is None else int(options.execution_count)
         request = wire.CellRequest(
             turn=turn,
             source=source,
@@ -590,7 +612,7 @@ class Cluster:
             ranks,
             cell_id=options.cell_id,
             sent_ns=request.sent_ns,
-            shown=options.shown_ranks or (),
+            shown=shown if options.shown_ranks is not None else (),
         )
         return record, request
 
@@ -630,6 +652,7 @@ class Cluster:
           UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
         """
+        check_type("name", name, str, "cluster.checkpoint('before-tuning')")
         self.check_not_closed()
         return checkpoints.save(self.world, name, folder)
 
@@ -653,6 +676,8 @@ class Cluster:
             Nothing was restored.
           CellInterrupted: stop was pressed before any rank has bound a name.
         """
+        check_type("name", name, str, "cluster.restore('before-tuning')")
+        _check_mesh(mesh)
         self.check_not_closed()
         return checkpoints.restore(self.world, name, folder, mesh)
 
@@ -717,6 +742,7 @@ class Cluster:
         """Bind names on the ranks. See ``jaxcluster.cluster.transfer.push``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
+        check_type("values", values, Mapping, "cluster.push({'x': 1})")
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
@@ -736,6 +762,7 @@ class Cluster:
         """
         from jaxcluster.cluster import array_queries  # with numpy, as for ``push``
 
+        check_type("name", name, str, "cluster.layout('x')")
         return array_queries.look(self.world, name)
 
     def __getitem__(self, name: str) -> Any:
@@ -743,6 +770,11 @@ class Cluster:
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.push({name: value})
+
+
+def _check_mesh(mesh: Mapping[str, int] | None) -> None:
+    if mesh is not None:
+        check_type("mesh", mesh, Mapping, "mesh={'data': 4}")
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:

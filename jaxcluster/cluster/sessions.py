@@ -21,6 +21,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
 from jaxcluster.launchers import detection
 from jaxcluster.plan import repeated_start
+from jaxcluster.plan.spec import check_type
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 
@@ -154,6 +155,8 @@ def attach(name: str | None = None) -> Cluster:
       UsageError: there are several and none was named.
       LaunchError: none of its hosts answers.
     """
+    if name is not None:
+        check_type("name", name, str, "jaxcluster.attach('main')")
     _leave_ended()
     living = live_records()
     if name is None and len(living) > 1:

@@ -159,18 +159,18 @@ class _Value:
         places = zip(self.offsets[n:], self.sizes[n:], strict=True)
         return [view[offset : offset + size] for offset, size in places]
 
-    def place(
-        self, memory: Memory, parts: Sequence[ops.Part], frames: Sequence[bytes | memoryview]
-    ) -> None:
-        """Put what a rank has given where it belongs: shards, and then the buffers of rank 0."""
+    def targets(
+        self, memory: Memory, parts: Sequence[ops.Part], rank: int
+    ) -> list[np.ndarray[Any, Any]]:
+        """Where what a rank gives belongs: shards, and then the buffers of rank 0."""
         arrays = self.arrays(memory)
-        for part, frame in zip(parts, frames, strict=False):
+        found = []
+        for part in parts:
             # With the dots it is a view, also of an array without dimensions.
             where: tuple[Any, ...] = (*(slice(a, b) for a, b in part.index), ...)
-            target = arrays[part.array][where]
-            target[...] = np.frombuffer(frame, np.uint8).view(target.dtype).reshape(target.shape)
-        for buffer, frame in zip(self.buffers(memory), frames[len(parts) :], strict=False):
-            buffer[:] = frame
+            found.append(arrays[part.array][where])
+        buffers = self.buffers(memory) if rank == 0 else []
+        return found + [np.frombuffer(buffer, np.uint8) for buffer in buffers]
 
 
 def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
@@ -339,7 +339,9 @@ def _fetch(world: World, value: _Value) -> Memory:
     fetched = replies(answers)
     _check_copies(value.name, fetched)
     for rank, answer in answers.items():
-        value.place(memory, fetched[rank].places, answer.buffers)
+        targets = value.targets(memory, fetched[rank].places, rank)
+        for target, frame in zip(targets, answer.buffers, strict=True):
+            _put(target, 0, np.frombuffer(frame, np.uint8).view(target.dtype))
     return memory
 
 
@@ -357,19 +359,51 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
             raise NoRoom
         _check_copies(value.name, packed)
         memory = bytearray(value.total)
-        files, takers = {r: bytearray(sum(one.sizes)) for r, one in packed.items()}, []
-        for rank, file in files.items():
-            takers.append((rank, str(rank), len(file), functools.partial(_take, file)))
-        there.get(takers)
-    for rank, one in packed.items():
-        ends = [0, *itertools.accumulate(one.sizes)]
-        view = memoryview(files.pop(rank))
-        value.place(memory, one.places, [view[a:b] for a, b in itertools.pairwise(ends)])
+        there.get(
+            (rank, str(rank), sum(one.sizes), _Joiner(value.targets(memory, one.places, rank)).take)
+            for rank, one in packed.items()
+        )
     return memory
 
 
-def _take(file: bytearray, at: int, data: memoryview) -> None:
-    file[at : at + len(data)] = data
+class _Joiner:
+    """Puts a rank's file, as it comes, where its parts belong: it is never here in one piece."""
+
+    def __init__(self, targets: Sequence[np.ndarray[Any, Any]]) -> None:
+        self._targets = [target for target in reversed(targets) if target.nbytes]
+        self._done, self._rest = 0, b""  # elements of the last one; a part of the next element
+
+    def take(self, at: int, data: memoryview) -> None:
+        data = memoryview(self._rest + data.tobytes())
+        while self._targets:
+            target = self._targets[-1]
+            count = min(len(data) // target.itemsize, target.size - self._done)
+            came, data = data[: count * target.itemsize], data[count * target.itemsize :]
+            _put(target, self._done, np.frombuffer(came, np.uint8).view(target.dtype))
+            self._done += count
+            if self._done < target.size:
+                break
+            self._targets.pop()
+            self._done = 0
+        self._rest = bytes(data)
+
+
+def _put(target: np.ndarray[Any, Any], at: int, data: np.ndarray[Any, Any]) -> None:
+    """Put elements into an array, from that one on; in rows, where it is a part of another."""
+    if target.flags.c_contiguous:
+        target.reshape(-1)[at : at + data.size] = data
+        return
+    row = target[0].size
+    while data.size:
+        number, begin = divmod(at, row)
+        if begin or data.size < row:
+            size = min(row - begin, data.size)
+            _put(target[number], begin, data[:size])
+        else:
+            rows = data.size // row
+            size = rows * row
+            target[number : number + rows] = data[:size].reshape(rows, *target.shape[1:])
+        at, data = at + size, data[size:]
 
 
 # --------------------------------------------------------------------------- unpickling

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.model import crash_log
+from jaxcluster.plan.spec import wrong
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import registry
 from jaxcluster.wire import forks
@@ -235,24 +237,31 @@ class World:
 
     # ------------------------------------------------------------------ asking
 
-    def check_ranks(self, ranks: Sequence[int] | None) -> list[int]:
-        """``ranks``, or all of them.
+    def check_ranks(self, ranks: Iterable[int] | None) -> list[int]:
+        """``ranks``, or all of them; also of numpy's numbers.
 
         Raises:
-          UsageError: one of them does not exist.
+          UsageError: one of them does not exist, or they are no numbers.
         """
         if ranks is None:
             return list(range(self.num_processes))
-        wrong = [r for r in ranks if not 0 <= r < self.num_processes]
-        if wrong or not ranks:
+        try:
+            given = list(ranks)
+            if any(isinstance(rank, bool) for rank in given):  # a mask
+                raise TypeError
+            named = [operator.index(rank) for rank in given]
+        except TypeError:
+            raise wrong("ranks", "a list of numbers", ranks, "ranks=[0, 2]") from None
+        missing = [r for r in named if not 0 <= r < self.num_processes]
+        if missing or not named:
             raise UsageError(
-                f"There is no {name_ranks(wrong)}: this cluster has ranks "
+                f"There is no {name_ranks(missing)}: this cluster has ranks "
                 f"0-{self.num_processes - 1}."
-                if wrong
+                if missing
                 else "No rank was named.",
                 "For example: %%spmd --ranks 0,2-3",
             )
-        return sorted(set(ranks))
+        return sorted(set(named))
 
     def status(self) -> list[wire.RankState]:
         """What each rank is doing now; its control channel answers during a cell too."""

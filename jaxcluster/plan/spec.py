@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import reprlib
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from jaxcluster.errors import UsageError
@@ -145,6 +147,22 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def check_type(what: str, value: object, kind: type, example: str) -> None:
+    """Refuse what is not of a type: text, a whole number, or a dict.
+
+    Raises:
+      UsageError: it is of another.
+    """
+    if not isinstance(value, kind) or isinstance(value, bool):
+        wanted = "text" if kind is str else "a whole number" if kind is Integral else "a dict"
+        raise wrong(what, wanted, value, example)
+
+
+def wrong(what: str, wanted: str, value: object, example: str) -> UsageError:
+    shown = reprlib.repr(value)
+    return UsageError(f"{what} must be {wanted}, not {shown}.", f"For example: {example}")
 
 
 def check_seconds(what: str, seconds: object, example: str) -> None:

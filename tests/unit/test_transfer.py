@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import itertools
 import os
 import pickle
 import sys
+import tracemalloc
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +33,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.wire.link import Event, Sink
-from jaxcluster.wire.ops.values import Assign, Describe, Described, Fetched, Forget, Part
+from jaxcluster.wire.ops.values import Assign, Describe, Described, Fetched, Forget, Packed, Part
 
 
 def info(shape: list[int], shards: list[wire.ShardInfo], note: str = "") -> wire.ArrayInfo:
@@ -151,7 +153,10 @@ def test_shards_are_joined(dtype: str) -> None:
     for number in (1, 2):
         parts.append(Part(number, [[0, size] for size in arrays[number].shape]))
         frames.append(arrays[number].tobytes())
-    value.place(memory, parts, [*frames, b"abc"])
+    file = memoryview(b"".join([*frames, b"abc"]))
+    joiner = transfer._Joiner(value.targets(memory, parts, 0))
+    for at in range(0, len(file), 37):  # in parts that end within rows, and within elements
+        joiner.take(at, file[at : at + 37])
     assert all((a == b).all() for a, b in zip(value.arrays(memory), arrays, strict=True))
     assert bytes(value.buffers(memory)[0]) == b"abc"
 
@@ -401,6 +406,53 @@ def test_what_ranks_have_different_copies_of_is_not_pulled() -> None:
     told = "The ranks have different copies of x: rank 0 has one, rank 1 has another"
     with pytest.raises(TransferError, match=told):
         pulled(views, [[[0, part, "a"]], [[0, part, "b"]]])
+
+
+class OverHosts(Ranks):
+    """Two ranks on other hosts: each has a file, which comes in parts of 1000 bytes."""
+
+    def __init__(self, answers: dict[str, Any], files: list[bytes]) -> None:
+        super().__init__(answers)
+        self.files = files
+        self.record.facts = [types.SimpleNamespace(host_key="there")] * 2
+
+    @contextlib.contextmanager
+    def memory(self, ranks: Any) -> Iterator[Any]:
+        yield self
+
+    def path(self, rank: int, name: str) -> str:
+        return f"/there/{name}"
+
+    def get(self, files: Any) -> None:
+        for rank, _, size, take in files:
+            assert size == len(self.files[rank])
+            for at in range(0, size, 1000):
+                take(at, memoryview(self.files[rank])[at : at + 1000])
+
+
+def test_a_pull_from_other_hosts_has_its_bytes_in_memory_once() -> None:
+    want = np.arange(400_000, dtype="float32").reshape(2, 200_000)
+    left, right = [[0, 2], [0, 50_000]], [[0, 2], [50_000, 200_000]]
+    files = [want[:, :50_000].tobytes(), want[:, 50_000:].tobytes()]
+    described = [Described([info([2, 200_000], [shard(*one)])], []) for one in (left, right)]
+    packed = [Packed(True, [Part(0, one)], []) for one in (left, right)]
+    for one, file in zip(packed, files, strict=True):
+        one.sizes.append(len(file))
+    ranks = OverHosts(
+        {
+            "describe": {0: (described[0], [pickled(want)]), 1: (described[1], [])},
+            "pack": {0: (packed[0], []), 1: (packed[1], [])},
+        },
+        files,
+    )
+    tracemalloc.start()
+    try:
+        value = transfer.pull(ranks, "x")  # type: ignore[arg-type]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(value, want)
+    assert most < 1.2 * want.nbytes
 
 
 def test_a_rank_lets_go_of_values_that_nobody_will_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
