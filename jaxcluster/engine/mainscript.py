@@ -53,12 +53,19 @@ def run(script: wire.Script, source: str, namespace: dict[str, Any], cells: dict
         _execute(_compile(script, source, namespace, cells), namespace, End(namespace))
     except SystemExit as exit:
         if os.getpid() != pid:  # a process that the script has forked
-            sys.stdout.flush()
-            os._exit(int(exit.code or 0))
+            end_child(int(exit.code or 0))
         raise
     finally:
         asyncio._set_running_loop(loop)
         asyncio.set_event_loop(loop)
+
+
+def end_child(status: int) -> None:
+    """End a process that the user's code has forked, with all that it has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a stream may be the user's
+            stream.flush()
+    os._exit(status)
 
 
 def _become_a_script(script: wire.Script, namespace: dict[str, Any]) -> None:

@@ -301,6 +301,9 @@ class CellOutput:
         running = self._runner.current
         if running is None:
             return
+        if self._runner.is_child():  # its text goes to the log
+            print(content.get("data", {}).get("text/plain", ""))
+            return
         if kind == "execute_result" and spans_processes(self._runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
                 content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
@@ -325,7 +328,9 @@ class CellOutput:
             if running.error is None:
                 running.error, running.raised = info, error
         else:
-            self.print("stderr", "\n".join([*lines, ""]))
+            text = "\n".join([*lines, ""])
+            if not self.print("stderr", text):
+                sys.stderr.write(text)
             running.printed = error
 
     def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
@@ -343,7 +348,7 @@ class CellOutput:
         if self._runner.diverts() and self._runner.divert("stream", {"name": name, "text": text}):
             return True
         running = self._runner.current
-        if running is None:
+        if running is None or self._runner.is_child():  # the parent writes what waits
             return False
         self._runner.history.text(name, text)
         self._runner.control.stream(

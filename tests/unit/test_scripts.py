@@ -495,6 +495,16 @@ def test_after_an_error_threads_are_not_waited_for() -> None:
         thread.join()
 
 
+def test_a_forked_child_ends_with_all_that_it_has_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[Any] = []
+    monkeypatch.setattr(os, "_exit", did.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", None)
+        patched.setattr(sys, "stderr", types.SimpleNamespace(flush=lambda: did.append("flushed")))
+        mainscript.end_child(3)
+    assert did == ["flushed", 3]
+
+
 @pytest.mark.parametrize(
     ("code", "status"), [(None, 0), (0, 0), (3, 3), (True, 1), (256, 0), (-1, 255), ("no", 1)]
 )
