@@ -8,6 +8,7 @@ is an ipyparallel engine now and runs cells).
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -78,6 +79,27 @@ class JaxEngine(IPEngine):
         """
         token = process_token(os.getpid()).replace(":", "-")
         return f"{self.session.session}-jaxcluster-{pid_space_mark()}-{token.rstrip('-?')}"
+
+    def start(self) -> None:
+        """Run the event loop, whatever is raised in it between cells: an alarm's handler raises in
+        any code, and so does a thread that throws an error into this one (``stopit``).
+
+        ipyparallel's own would end the rank then.
+        """
+        run = functools.partial(self.loop.run_sync, self._start)
+        while True:
+            try:
+                try:
+                    run()
+                    return
+                except BaseException as error:
+                    if not self.rank.attached:
+                        raise
+                    log.error(error)
+            except BaseException:  # the next alarm, which came while that was told
+                if not self.rank.attached:
+                    raise
+            run = self.loop.start
 
     def init_signal(self) -> None:
         """Leave SIGINT to the runner, and SIGTERM to the system: a rank has nothing to tidy up."""

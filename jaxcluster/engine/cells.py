@@ -306,7 +306,7 @@ class CellRunner:
         await self._execute(running)
         if self.is_child():  # forked by the cell, which ends with it
             log.write("\n".join(running.error.traceback if running.error else []))
-            os._exit(0 if running.status == "ok" else 1)
+            mainscript.end_child(0 if running.status == "ok" else 1)
         self._end_turn(running)
         if running.is_profiled:
             attempt(profiling.end)

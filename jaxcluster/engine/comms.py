@@ -13,7 +13,6 @@ nothing.
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from jaxcluster.host import kernel_private
 OUTPUT = "OutputModel"
 CLOSED = {"state": {"msg_id": ""}}
 LATEST_S = 0.1  # that an Output's output waits to be shown, while more comes
-
+KEPT_CHARS = 1_000_000  # of printed text: all of it is sent each time
 
 Said = tuple[str, dict[str, Any]]  # an output as ``RankOutput`` has it, or an ``error``
 
@@ -98,15 +97,27 @@ def merge(outputs: Sequence[dict[str, Any]], new: Sequence[Said]) -> list[dict[s
         elif kind != "stream":  # a widget's view has no Out[n]
             made.append({"output_type": "display_data", **shown, **named})
         elif made and made[-1].get("name") == content["name"]:
-            made[-1] = made[-1] | {"text": overwritten(made[-1]["text"] + content["text"])}
+            made[-1] = made[-1] | {"text": _kept(made[-1]["text"] + content["text"])}
         else:
-            made.append({"output_type": "stream", **content, "text": overwritten(content["text"])})
+            made.append({"output_type": "stream", **content, "text": _kept(content["text"])})
     return made
+
+
+def _kept(text: str) -> str:
+    if "\r" in text:
+        text = overwritten(text)
+    if len(text) > KEPT_CHARS:
+        text = f"[... earlier text is not kept ...]\n{text[-KEPT_CHARS:]}"
+    return text
 
 
 def overwritten(text: str) -> str:
     """Text without what carriage returns have overwritten, as a terminal shows it."""
-    return re.sub(r"[^\n]*\r(?=[^\r\n])", "", text)
+    lines = []
+    for line in text.split("\n"):
+        body = line.removesuffix("\r")
+        lines.append(body.rpartition("\r")[2] + line[len(body) :])
+    return "\n".join(lines)
 
 
 @dataclass

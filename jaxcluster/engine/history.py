@@ -48,6 +48,7 @@ class History:
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
         self._texts: list[tuple[str, str]] = []
         self._chars = 0
+        self._is_writing = False
         self._missing = 0  # characters that could not be written
         self._ran: wire.CellRequest | None = None
         self._count = 0
@@ -135,13 +136,19 @@ class History:
 
     def _write_texts(self) -> None:
         """What was printed, each stream's text in a row as lines of some length."""
-        texts, self._chars = list(self._texts), 0
-        del self._texts[: len(texts)]  # other threads append meanwhile
-        for name, parts in itertools.groupby(texts, key=lambda one: one[0]):
-            joined = "".join(text for _, text in parts)
-            for start in range(0, len(joined), DISPLAY_CHARS):
-                text = joined[start : start + DISPLAY_CHARS]
-                self._add_line(self._output, {"stream": name, "text": text}, len(text))
+        if self._is_writing:  # a signal's handler prints: that is written after this
+            return
+        try:
+            self._is_writing, self._chars = True, 0
+            for name, group in itertools.groupby(list(self._texts), key=lambda one: one[0]):
+                parts = [text for _, text in group]
+                joined = "".join(parts)
+                for start in range(0, len(joined), DISPLAY_CHARS):
+                    text = joined[start : start + DISPLAY_CHARS]
+                    self._add_line(self._output, {"stream": name, "text": text}, len(text))
+                del self._texts[: len(parts)]  # not before: an interrupt may have come
+        finally:
+            self._is_writing = False
 
     def _add_line(self, to: RingFile, line: dict[str, Any], chars: int = 0) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""

@@ -23,7 +23,8 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -52,12 +53,19 @@ def run(script: wire.Script, source: str, namespace: dict[str, Any], cells: dict
         _execute(_compile(script, source, namespace, cells), namespace, End(namespace))
     except SystemExit as exit:
         if os.getpid() != pid:  # a process that the script has forked
-            sys.stdout.flush()
-            os._exit(int(exit.code or 0))
+            end_child(int(exit.code or 0))
         raise
     finally:
         asyncio._set_running_loop(loop)
         asyncio.set_event_loop(loop)
+
+
+def end_child(status: int) -> None:
+    """End a process that the user's code has forked, with all that it has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a stream may be the user's
+            stream.flush()
+    os._exit(status)
 
 
 def _become_a_script(script: wire.Script, namespace: dict[str, Any]) -> None:
@@ -152,8 +160,11 @@ class End:
         self.excepthook = sys.excepthook
         self._namespace = namespace
         self._threads = set(threading.enumerate())
+        self._finalizers = set(_finalizers())
         self._executors = set(map(id, _all_of(concurrent.futures.Executor)))
         self._functions: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        # The first finalizer of a process registers what ends all of them: not as ours.
+        weakref.finalize(self, bool).detach()
         self._register, self._unregister = atexit.register, atexit.unregister
         atexit.register, atexit.unregister = self._add, self._remove  # type: ignore[assignment]
 
@@ -175,18 +186,18 @@ class End:
             self._wait(patience_s)
             while self._functions:
                 func, args, kwargs = self._functions.pop()
-                try:
+                with _told(f"atexit callback {func!r}"):
                     func(*args, **kwargs)
-                except Exception:  # as Python itself does
-                    print(f"Exception ignored in atexit callback {func!r}:", file=sys.stderr)
-                    traceback.print_exc()
+            for one in sorted(set(_finalizers()) - self._finalizers, key=_age, reverse=True):
+                with _told(f"finalizer {one!r}"):
+                    one()  # of a TemporaryDirectory, say
         finally:
             atexit.register, atexit.unregister = self._register, self._unregister
             dunders = ("__name__", "__builtins__")
             for name in [n for n in self._namespace if n not in dunders]:
                 del self._namespace[name]
-            gc.collect()  # files are closed, and folders that were meant to be temporary removed
-            for file in _all_of(io.TextIOWrapper):
+            gc.collect()  # files are closed
+            for file in [*_all_of(io.TextIOWrapper), *_all_of(io.BufferedWriter)]:
                 with contextlib.suppress(Exception):  # it is closed, or the script has broken it
                     file.flush()
 
@@ -198,17 +209,41 @@ class End:
                 executor.shutdown(wait=False)  # it does what it was given, and then ends
         multiprocessing = sys.modules.get("multiprocessing")
         children = multiprocessing.active_children() if multiprocessing is not None else []
+        children = [one for one in children if one._parent_pid == os.getpid()]
         for child in children:
             if child.daemon:
                 child.terminate()
-        threads = [t for t in threading.enumerate() if t not in self._threads and not t.daemon]
-        while left := [one for one in (*threads, *children) if one.is_alive()]:
+        while left := [*self._live_threads(), *(one for one in children if one.is_alive())]:
             for one in left:
                 one.join(JOIN_S)
             if until is not None and time.monotonic() > until:
                 return
 
+    def _live_threads(self) -> list[threading.Thread]:
+        """The script's own, of which one may have started another meanwhile."""
+        return [t for t in threading.enumerate() if t not in self._threads and not t.daemon]
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What is raised inside is written to ``sys.stderr``, as Python does it at its end."""
+    try:
+        yield
+    except Exception:
+        print(f"Exception ignored in {what}:", file=sys.stderr)
+        traceback.print_exc()
+
 
 def _all_of(kind: type[Any]) -> list[Any]:
     """The objects of a class that the garbage collector knows."""
     return [one for one in gc.get_objects() if issubclass(type(one), kind)]
+
+
+def _finalizers() -> list[weakref.finalize[..., Any]]:
+    """Those that are to be called at the end. ``weakref``'s own name for them: Python 3.11-3.13."""
+    registry = getattr(weakref.finalize, "_registry", {})
+    return [one for one in list(registry) if one.atexit]
+
+
+def _age(one: weakref.finalize[..., Any]) -> int:
+    return getattr(getattr(one, "_registry", {}).get(one), "index", 0)

@@ -247,21 +247,30 @@ def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bo
 # --------------------------------------------------------------------------- what is displayed
 
 _JSON = re.compile(r"application/(.*\+)?json")
+_TEXT = re.compile(r"text/|image/svg\+xml|application/javascript")
 
 
 def mime_bundle(data: Any) -> dict[str, Any]:
     """A MIME bundle that every frontend and notebook file can carry, of whatever was displayed.
 
-    nbformat asks for text in all but JSON's MIME types: bytes become base64, other objects their
-    ``repr``.
+    nbformat asks for text in all but JSON's MIME types: bytes become base64 (text, where the type
+    is text), other objects their ``repr``.
     """
     bundle = {}
     for key, value in dict(data).items():
         if value is not None:
-            kind, made = wire.clean(str(key)), wire.plain(value)
-            is_fit = isinstance(made, str) or _JSON.fullmatch(kind)
-            bundle[kind] = made if is_fit else wire.told(value, 100_000)
+            kind = wire.clean(str(key))
+            bundle[kind] = wire.plain(value) if _JSON.fullmatch(kind) else _text(kind, value)
     return bundle
+
+
+def _text(kind: str, value: Any) -> str:
+    if isinstance(value, bytes | bytearray) and _TEXT.match(kind):
+        return value.decode("utf-8", "backslashreplace")
+    made = wire.plain(value)
+    if type(value) in (list, tuple) and all(type(part) is str for part in value):
+        return "".join(made)
+    return made if isinstance(made, str) else wire.told(value, 100_000)
 
 
 def _dict(metadata: Any) -> dict[str, Any]:
@@ -301,6 +310,9 @@ class CellOutput:
         running = self._runner.current
         if running is None:
             return
+        if self._runner.is_child():  # its text goes to the log
+            print(content.get("data", {}).get("text/plain", ""))
+            return
         if kind == "execute_result" and spans_processes(self._runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
                 content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
@@ -325,7 +337,9 @@ class CellOutput:
             if running.error is None:
                 running.error, running.raised = info, error
         else:
-            self.print("stderr", "\n".join([*lines, ""]))
+            text = "\n".join([*lines, ""])
+            if not self.print("stderr", text):
+                sys.stderr.write(text)
             running.printed = error
 
     def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
@@ -343,7 +357,7 @@ class CellOutput:
         if self._runner.diverts() and self._runner.divert("stream", {"name": name, "text": text}):
             return True
         running = self._runner.current
-        if running is None:
+        if running is None or self._runner.is_child():  # the parent writes what waits
             return False
         self._runner.history.text(name, text)
         self._runner.control.stream(

@@ -351,3 +351,44 @@ def test_reloading_the_extension_keeps_all_there_is(
     notebook.ok("%jaxcluster auto off")
     notebook.ok("%unload_ext jaxcluster")
     notebook.until(lambda: len(notebook.processes()) == 1, "only the kernel is left", 10)
+
+
+# --------------------------------------------------------------------------- between cells
+
+ALARM = """
+import os, signal, threading, time
+def late(*_):
+    raise {error}
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.01)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:jaxcluster itself failed")
+@pytest.mark.parametrize("error", ["TimeoutError('late')", "SystemExit(3)", "KeyboardInterrupt"])
+def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(start: Start, error: str) -> None:
+    running = start(2)
+    running.run(ALARM.format(error=error))
+    name = error.partition("(")[0]
+    for rank in range(2):
+        until(lambda rank=rank: name in running.logs(rank), "alarms between cells")
+    assert not running.dead
+    running.restart(clean=True)
+    assert printed(running, "print(1)") == ["1\n"] * 2
+
+
+def test_an_error_that_a_thread_throws_into_an_idle_rank_ends_it_not(start: Start) -> None:
+    """As stopit and func_timeout do, whose timeout comes when the cell is over."""
+    running = start(2)
+    running.run(
+        "import ctypes, threading, time\n"
+        "main = threading.main_thread().ident\n"
+        "def throw():\n"
+        "    time.sleep(0.2)\n"
+        "    ctypes.pythonapi.PyThreadState_SetAsyncExc(\n"
+        "        ctypes.c_ulong(main), ctypes.py_object(TimeoutError))\n"
+        "threading.Thread(target=throw).start()"
+    )
+    until(lambda: "TimeoutError" in running.logs(0), "the error")
+    running.run("print(1)")
+    assert not running.dead

@@ -337,23 +337,28 @@ def test_a_forked_child_ends_with_the_cell(cluster: jaxcluster.Cluster, awaits: 
     record = run(
         cluster,
         f"{first}pid = os.fork()\n"
-        "if pid == 0:\n    print('child of', rank)\n\n"
+        "if pid == 0:\n    print('child of', rank)\n    display('of the child')\n"
+        "    print('no end', end='')\n"
         "else:\n    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])\n    print(ended)",
     )
     for rank in RANKS:
         assert record.records[rank].text().count("0\n") >= 1
-    assert f"child of {record.ranks[0]}" in record.stdout()
+    for text in (f"child of {record.ranks[0]}", "'of the child'\n", "no end"):
+        assert text in record.stdout()
     works_on(cluster)
 
 
 def test_a_forked_child_that_fails_says_so_and_ends(cluster: jaxcluster.Cluster) -> None:
     record = run(
         cluster,
-        "import os\npid = os.fork()\nif pid == 0: raise ValueError('in the child')\n"
+        "import os\npid = os.fork()\nif pid == 0:\n"
+        "    try: 1 / 0\n    except ZeroDivisionError: get_ipython().showtraceback()\n"
+        "    raise ValueError('in the child')\n"
         "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])",
     )
     assert [record.result(rank) for rank in RANKS] == [{"text/plain": "1"}] * 4
     assert "in the child" in record.stdout()
+    assert "ZeroDivisionError" in record.stdout()
     works_on(cluster)
 
 

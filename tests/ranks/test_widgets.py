@@ -167,12 +167,12 @@ def test_an_output_has_what_is_put_out_inside_of_it(page: Page) -> None:
     )
     assert made.stdout == "outside\n"
     out, inner = page.shown(made)
-    assert page.text(out) == "one\rtwo\n|shown|inside"
+    assert page.text(out) == "two\n|shown|inside"
     wanted = "inner\nof a thread\n"
     page.notebook.until(lambda: page.text(inner) == wanted, "the thread's line in its Output")
     told = "%%spmd --all\nprint([o.get('text') for o in out.outputs], len(inner.outputs))"
     text = page.notebook.ok(told).text
-    assert "['one\\rtwo\\n', None, None] 1" in text
+    assert "['two\\n', None, None] 1" in text
     assert "── ranks 0, 1 ──" in text
 
 

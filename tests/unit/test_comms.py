@@ -6,6 +6,7 @@ import threading
 import types
 from typing import Any
 
+from jaxcluster.engine import comms
 from jaxcluster.engine.comms import LATEST_S, Captured, merge, overwritten
 from jaxcluster.views.comms import with_buffers, without_buffers
 
@@ -64,7 +65,17 @@ def test_an_output_has_what_a_cell_would_have() -> None:
 def test_of_a_bar_in_an_output_its_last_state_is_kept() -> None:
     assert overwritten("10%\r50%\r100%\ndone") == "100%\ndone"
     assert overwritten("one\r\ntwo") == "one\r\ntwo"
+    line = "x" * 100_000
+    assert overwritten(line * 10) == line * 10, "in no time"
     assert outputs_of(*(stream(f"{n}%\r") for n in range(50)))[0]["text"] == "49%\r"
+
+
+def test_of_much_text_in_an_output_its_end_is_kept() -> None:
+    said = (stream("x" * comms.KEPT_CHARS), stream("the end"))
+    (found,) = outputs_of(*said)
+    assert found["text"].startswith("[... earlier text is not kept ...]\nx")
+    assert found["text"].endswith("xthe end")
+    assert len(found["text"]) < comms.KEPT_CHARS + 100
 
 
 def test_an_output_is_shown_while_more_may_come() -> None:

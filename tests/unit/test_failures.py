@@ -132,6 +132,9 @@ def test_a_value_that_holds_itself_or_one_part_very_often_ends() -> None:
     ("data", "bundle"),
     [
         ({"text/plain": "t"}, {"text/plain": "t"}),
+        ({"text/plain": ["a", "b"]}, {"text/plain": "ab"}),
+        ({"text/html": b"<b>\xff"}, {"text/html": "<b>\\xff"}),
+        ({"image/svg+xml": b"<svg/>"}, {"image/svg+xml": "<svg/>"}),
         ({"image/png": b"\x89PNG"}, {"image/png": "iVBORw=="}),
         ({"text/plain": 5, "image/svg+xml": None}, {"text/plain": "5"}),
         ({"application/json": float("inf")}, {"application/json": "inf"}),

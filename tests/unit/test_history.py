@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 import time
@@ -291,6 +292,31 @@ def test_threads_may_print_at_once(ranks: Ranks) -> None:
     for name in "abc":
         own = [int(one[1:]) for one in lines if one[0] == name]
         assert own == list(range(2_000))
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_what_a_signals_handler_prints_or_raises_meanwhile_costs_no_text(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None
+) -> None:
+    rank, write = ranks.ranks[0], ringfile.RingFile.write
+    rank.begin(cell(1))
+    long = "h" * (writing.WRITE_CHARS + 1)
+
+    def handle(file: ringfile.RingFile, lines: bytes) -> None:
+        monkeypatch.undo()
+        rank.text("stdout", long)
+        rank.text("stdout", "handler\n")
+        if error is not None:
+            raise error
+        write(file, lines)
+
+    for number in range(5):
+        rank.text("stdout", f"{number}\n")
+    monkeypatch.setattr(ringfile.RingFile, "write", handle)
+    with pytest.raises(error) if error is not None else contextlib.nullcontext():
+        rank.flush()
+    rank.text("stdout", "after\n")
+    assert ranks.text(1) == f"0\n1\n2\n3\n4\n{long}handler\nafter\n"
 
 
 def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:

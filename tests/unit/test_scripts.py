@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -376,7 +377,6 @@ def test_messages_name_the_script() -> None:
 # --------------------------------------------------------------------------- the script's end
 
 
-@pytest.mark.filterwarnings("ignore:Implicitly cleaning up:ResourceWarning")
 def test_the_end_is_that_of_a_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     said: list[str] = []
     namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -405,6 +405,39 @@ def test_the_end_is_that_of_a_process(capsys: pytest.CaptureFixture[str], tmp_pa
     assert (tmp_path / "file").read_text() == "not flushed"
     file.close()
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_the_end_is_not_that_of_finalizers_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process's first one, made by the script, would have all others called, and never again."""
+    monkeypatch.setattr(weakref.finalize, "_registered_with_atexit", False)
+    called: list[str] = []
+    before, end = Thing(), mainscript.End(namespace := {"thing": Thing()})
+    for name in ("first", "last"):
+        weakref.finalize(namespace["thing"], called.append, name)
+    weakref.finalize(before, called.append, "not the script's").atexit = False
+    end.come(None)
+    assert called == ["last", "first"]  # in the order of a process's end
+    del before
+    weakref.finalize(Thing(), called.append, "later")
+    assert called[2:] == ["not the script's", "later"]
+
+
+class Thing:
+    """To be finalized."""
+
+
+def test_the_end_keeps_what_others_still_hold(tmp_path: Path) -> None:
+    """As a module does that the script has imported."""
+    end = mainscript.End({})
+    folder = tempfile.TemporaryDirectory(dir=tmp_path)
+    with open(tmp_path / "bytes", "wb") as file, open(tmp_path / "late", "wb") as late:
+        file.write(b"not flushed")
+        last = threading.Thread(target=lambda: (time.sleep(0.3), late.write(b"late")))
+        threading.Thread(target=lambda: (time.sleep(0.2), last.start())).start()
+        end.come(None)
+        assert (tmp_path / "bytes").read_bytes() == b"not flushed"
+        assert (tmp_path / "late").read_bytes() == b"late"
+    assert not Path(folder.name).exists()
 
 
 def test_daemons_are_not_waited_for_and_daemonic_processes_are_ended() -> None:
@@ -460,6 +493,16 @@ def test_after_an_error_threads_are_not_waited_for() -> None:
     finally:
         event.set()
         thread.join()
+
+
+def test_a_forked_child_ends_with_all_that_it_has_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[Any] = []
+    monkeypatch.setattr(os, "_exit", did.append)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", None)
+        patched.setattr(sys, "stderr", types.SimpleNamespace(flush=lambda: did.append("flushed")))
+        mainscript.end_child(3)
+    assert did == ["flushed", 3]
 
 
 @pytest.mark.parametrize(
