@@ -128,7 +128,7 @@ def test_other_values_of_the_hosts_are_refused(rank: Rank) -> None:
 
 def test_where_the_referee_is_gone_nothing_is_launched(rank: Rank) -> None:
     peer = until(lambda: rank.server._peers.get((0, "")), "it is known")
-    rank.later(lambda: peer.send.args[0].shutdown(2))  # type: ignore[attr-defined]
+    rank.later(lambda: peer.send.__self__._peer.shutdown(2))  # type: ignore[attr-defined]
     with pytest.raises(ConnectionError, match="The referee is gone"):
         rank.launch()
 
