@@ -155,7 +155,8 @@ class Processes:
             with contextlib.suppress(LaunchError, OSError):
                 ask_each(others, Put(f"{RANKS}/engine.json"), FILE_S, data=found["engine"])
                 path = registry.client_file(self.spec.name)
-                path.parent.mkdir(parents=True, exist_ok=True)
+                for folder in (path.parent.parent, path.parent):
+                    folder.mkdir(exist_ok=True)  # the cluster's own may be gone by now
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
                     file.write(found["client"])
             return
