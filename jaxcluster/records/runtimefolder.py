@@ -99,7 +99,18 @@ def _check(root: Path, descriptor: int) -> None:
                 f"{root} is open to other users and can't be closed: {error.strerror}.", CHOOSE
             ) from None
     if not os.access(root, os.W_OK | os.X_OK):
-        raise JaxClusterError(f"{root}, the folder of your clusters, can't be written to.", CHOOSE)
+        why = _why_not_writable(root)
+        raise JaxClusterError(
+            f"{root}, the folder of your clusters, can't be written to{why}.", CHOOSE
+        )
+
+
+def _why_not_writable(root: Path) -> str:
+    try:
+        os.close(os.open(root, os.O_TMPFILE | os.O_WRONLY, 0o600))
+    except OSError as error:
+        return f": {error.strerror}"
+    return ""
 
 
 def replaceable_in(root: Path) -> Path | None:
