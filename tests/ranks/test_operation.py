@@ -558,7 +558,7 @@ def test_a_rank_of_another_version_is_told_as_that_and_is_not_dead(
     assert "%jaxcluster start" in caught.value.hint
     with pytest.raises(jaxcluster.JaxClusterError, match="VersionMismatch"):
         running.run("1")
-    found, reasons = running.world.ask_some([0, 1], State())
+    found, reasons = running.world.ask_some(State())
     assert not found
     assert f"protocol {ours}, not 99" in reasons[1]
     sink = Sink()
