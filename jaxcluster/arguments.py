@@ -29,7 +29,7 @@ class Help(UsageError):
 
 
 class Parser:
-    """Reads what is typed behind a command. It says what is wrong, and what to type instead.
+    """Reads a command's arguments. An error says what is wrong, and what to type instead.
 
     Args:
       prog: a command as it is typed, ``%jaxcluster status``; the table has what it takes.
@@ -89,7 +89,7 @@ class Parser:
         raise UsageError(f"{self.prog}: {message}.", f"For example: {self.example}")
 
     def read(self, line: str | Sequence[str]) -> SimpleNamespace:
-        """The arguments in a line; what is not typed is None.
+        """The arguments in a line; those that are missing are None.
 
         Raises:
           Help: it was asked for.

@@ -239,7 +239,7 @@ class Connection:
         return RankChannel(self, rank, on_message)
 
     def close(self, why: str = LEFT) -> None:
-        """Leave this agent, which may live on. What waits for an answer is told why."""
+        """Close the connection; the agent may live on. Open requests fail with ``why``."""
         self._agents._do(partial(self._leave, why))
 
     @property
@@ -529,7 +529,7 @@ class RankSocket:
         self._agents._do(self._leave)
 
     def _send_small(self) -> bool:
-        """Send what has one part; whether that is all, and nothing was heard meanwhile."""
+        """Send messages of one part; returns whether none is left and nothing came meanwhile."""
         if self._socket.closed:
             return True
         while self._waiting:

@@ -1,4 +1,4 @@
-"""What the referee tells those who look: who waits for whom, and what was agreed on."""
+"""A look at the referee: who waits for whom, and the last agreed launches."""
 
 from __future__ import annotations
 

@@ -187,12 +187,12 @@ class Autosave:
         self._is_cancelled = False
 
     def wait(self) -> None:
-        """Return when what is being saved is saved."""
+        """Wait until a save in progress has ended."""
         if (thread := self._thread) is not None:
             thread.join()
 
     def forget(self) -> None:
-        """Remove what was saved: it is not what the next ranks have had."""
+        """Remove the last save: new ranks never had its values."""
         with self._lock:
             kept, self.kept = self.kept, None
         if kept is not None:
