@@ -12,9 +12,7 @@ import re
 import shlex
 import textwrap
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from inspect import CO_COROUTINE
 from pathlib import Path
 from typing import Literal
 
@@ -26,12 +24,12 @@ from jaxcluster.ranks import parse_ranks
 from jaxcluster.text import plural
 
 EXAMPLE = "%jaxcluster export train.py"
-AWAITS = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 QUIET = ("print", "display", "subprocess.run", "os.chdir", "globals().update")  # calls
 TIMERS = ("time", "capture", "prun")  # magics above a cell whose body is Python
 
 # As IPython's transformer writes a magic, or a line for the shell.
 _MAGIC = re.compile(r"^(?P<at>\s*)(?P<to>.*?)get_ipython\(\)\.(?P<kind>\w+)\((?P<words>.*)\)$")
+_NO_COMMAND = re.compile(r"[{$]|^\s*(pip|conda|mamba|uv)\b")  # a notebook's values, an installer
 _FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
 HEAD = '''"""The %%spmd cells of {notebook}, in the order in which they ran: by %jaxcluster export.
@@ -93,20 +91,18 @@ class Push:
     names: dict[str, str]
 
 
-@dataclass(frozen=True)
-class World:
-    """The notebook's ranks (0: not known), and the devices of each if they are CPUs."""
-
-    ranks: int = 0
-    cpu_devices: int = 0
-
-
 @dataclass
 class Log:
-    """What one cluster was asked to do, in order."""
+    """What one cluster was asked to do, in order.
 
-    world: World = field(default_factory=World)
+    Attributes:
+      ranks: how many there are; 0 where that is not known.
+      cpu_devices: of each rank; 0 where they are not CPUs.
+    """
+
     steps: list[Cell | Push] = field(default_factory=list)
+    ranks: int = 0
+    cpu_devices: int = 0
 
 
 class Logs:
@@ -122,7 +118,8 @@ class Logs:
         self.last = self._by_cluster.setdefault(running, Log())
         devices = {len(reply.devices) for reply in running.record.devices}
         on_cpu = running.spec.platform == "cpu" and len(devices) == 1
-        self.last.world = World(running.num_processes, devices.pop() if on_cpu else 0)
+        self.last.ranks = running.num_processes
+        self.last.cpu_devices = devices.pop() if on_cpu else 0
         self.last.steps.append(step)
 
     def forget(self, running: cluster.Cluster) -> None:
@@ -146,69 +143,56 @@ def write(name: str, log: Log, *, force: bool = False) -> list[str]:
             f"To overwrite it: %jaxcluster export {name} --force",
         )
     notebook = os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "this notebook"
-    steps = [step for step in log.steps if isinstance(step, Push) or step.state == "ok"]
-    if not any(isinstance(step, Cell) for step in steps):
+    cells = [step for step in log.steps if isinstance(step, Cell)]
+    if not any(one.state == "ok" for one in cells):
         raise UsageError(f"No %%spmd cell of {notebook} has run since its ranks started.", EXAMPLE)
-    text, notes = script(steps, log.world, notebook, name)
+    text, notes = script(log, notebook, name)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{name} can't be written: {error.strerror}.", EXAMPLE) from None
-    running = [step for step in log.steps if isinstance(step, Cell) and step.state == "runs"]
-    for one in running:
-        notes.insert(1, f"Left out: cell [{one.number}], which still runs. Export again later.")
-    return notes
+    left_out = "Left out: cell [{}], which still runs. Export again later."
+    return notes + [left_out.format(one.number) for one in cells if one.state == "runs"]
 
 
 # --------------------------------------------------------------------------- pure
 
 
-def script(
-    steps: Sequence[Cell | Push], world: World, notebook: str, path: str
-) -> tuple[str, list[str]]:
-    """The script, and what is to be said of it, a line each.
+def script(log: Log, notebook: str, path: str) -> tuple[str, list[str]]:
+    """The script of what has ended well, and what is to be said of it, a line each.
 
     Raises:
-      UsageError: a cell is not Python.
+      UsageError: the cells are not Python together.
     """
     comments: list[str] = []
-    missing: list[str] = []
+    pushed: list[str] = []
     parts: list[str] = []
-    for step in steps:
+    for step in log.steps:
         if isinstance(step, Push):
-            missing += [told for told in step.names.values() if told not in missing]
-            lines = [
-                f"# {n} = ... : {told}, pushed from the notebook" for n, told in step.names.items()
-            ]
-            parts.append("\n".join(["# %% pushed", *lines]))
-        else:
+            pushed += [told for told in step.names.values() if told not in pushed]
+            lines = [f"# {n} = ... : {told}, pushed" for n, told in step.names.items()]
+            parts.append("\n".join(["# %% from the notebook", *lines]))
+        elif step.state == "ok":
             title = f"# %% [{step.number}] {step.options.strip()}".rstrip()
-            parts.append(f"{title}\n{_python(step, world, comments)}".rstrip("\n"))
-    text = "\n\n".join(parts)
-    futures = list(dict.fromkeys(_FUTURE.findall(text)))
-    ranks, devices = world.ranks or "N", world.cpu_devices
-    command = f"jaxcluster run{f' -n {ranks}' if world.ranks else ''} "
-    command += f"--devices-per-process {devices} {path}" if devices > 1 else path
+            parts.append(f"{title}\n{_python(step, log.ranks, comments)}".rstrip("\n"))
+    body = "\n\n".join(parts)
+    ranks, devices = log.ranks or "N", log.cpu_devices
+    options = f" -n {ranks}" * bool(log.ranks) + f" --devices-per-process {devices}" * (devices > 1)
     config = f'    jax.config.update("jax_num_cpu_devices", {devices})\n'
-    top = [
-        "",
-        "Pushed from the notebook. Set below before use:",
-        *(f"    {m}" for m in missing),
-        "",
-    ]
+    missing = ["", "Pushed from the notebook. Set below before use:", *(f"    {p}" for p in pushed)]
     head = HEAD.format(
         notebook=notebook.replace("\\", "/").replace('"', "'"),
-        command=command,
+        command=(command := f"jaxcluster run{options} {path}"),
         n=ranks,
         path=path,
-        missing="\n".join(top) if missing else "",
-        futures="\n".join(["", *futures, ""]),
+        missing="\n".join([*missing, ""]) if pushed else "",
+        futures="\n".join(["", *dict.fromkeys(_FUTURE.findall(body)), ""]),
         devices=config if devices > 1 else "",
-        slice=ONE_SLICE if devices and "make_mesh" in text else "",
-        display="from IPython.display import display\n" if "display(" in text else "",
+        slice=ONE_SLICE if devices and "make_mesh" in body else "",
+        display="from IPython.display import display\n" if "display(" in body else "",
     )
-    head += SHOW * ("_nb_show(" in text)
-    text = f"{head}\n\n" + _FUTURE.sub(r"# \g<0>", text) + "\n"
+    shown, without_futures = SHOW * ("_nb_show(" in body), _FUTURE.sub(r"# \g<0>", body)
+    text = f"{head}{shown}\n\n{without_futures}\n"
     try:
         compile(text, path, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
@@ -216,10 +200,10 @@ def script(
             f"These cells, one after the other, are not valid Python: {error}.",
             "Fix them in the notebook: together they must be one valid script.",
         ) from None
-    cells = plural(sum(isinstance(step, Cell) for step in steps), "cell")
+    cells = plural(sum(isinstance(step, Cell) and step.state == "ok" for step in log.steps), "cell")
     notes = [f"{path}: {cells} of {notebook}, in the order in which they ran."]
-    if missing:
-        notes.append(f"Set there what was pushed from the notebook: {', '.join(missing)}.")
+    if pushed:
+        notes.append(f"Set there what was pushed from the notebook: {', '.join(pushed)}.")
     if comments:
         notes.append(f"Left as comments: {'; '.join(dict.fromkeys(comments))}.")
     return text, [*notes, f"Run it: {command}"]
@@ -232,7 +216,7 @@ def describe(name: str, value: object) -> str:
     return f"{name} ({type(value).__name__}{told})"
 
 
-def _python(cell: Cell, world: World, comments: list[str]) -> str:
+def _python(cell: Cell, num_processes: int, comments: list[str]) -> str:
     """A cell as Python; what becomes a comment is added to ``comments``."""
     ranks = arguments.Parser("%%spmd").read(cell.options).ranks
     body, above = cell.body.lstrip("\n"), ""
@@ -242,31 +226,23 @@ def _python(cell: Cell, world: World, comments: list[str]) -> str:
         if line[2:].split()[0] not in TIMERS:
             return above + _commented(body)
         above, body = f"{above}# {line}\n", rest.lstrip("\n")
+    lines = TransformerManager().transform_cell(body).splitlines()
+    text = "\n".join(_line(line, comments) for line in lines)
     try:
-        lines = TransformerManager().transform_cell(body).splitlines()
-        text = "\n".join(_line(line, comments) for line in lines)
-        tree = compile(text, "<cell>", "exec", AWAITS | ast.PyCF_ONLY_AST, dont_inherit=True)
-        if compile(text, "<cell>", "exec", AWAITS, dont_inherit=True).co_flags & CO_COROUTINE:
-            comments.append(f"cell [{cell.number}], which awaits")
-            return above + _commented(body)
-        text = _shown(
-            text, tree, "_nb_show({})" if ranks is None else "print(repr({}), flush=True)"
-        )
-        texts = (n for n in ast.walk(tree) if isinstance(n, ast.Constant | ast.JoinedStr))
-        if ranks is not None and any(one.lineno != one.end_lineno for one in texts):
-            text = ast.unparse(ast.parse(text))  # texts of several lines can't be indented
+        tree = ast.parse(text)
         compile(text, "<cell>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        said, at = getattr(error, "msg", error), getattr(error, "lineno", None)
-        raise UsageError(
-            f"Cell [{cell.number}] is not Python: {said}{f' (line {at})' if at else ''}.",
-            "Fix it in the notebook, and run it again.",
-        ) from None
-    if ranks is not None:
-        own = tuple(parse_ranks(ranks, world.ranks or 1 << 20))
-        nothing = "" if tree.body else "\n    pass"
-        text = f"if jax.process_index() in {own}:\n{textwrap.indent(text, '    ')}{nothing}"
-    return above + text
+    except (SyntaxError, ValueError):  # such as an await
+        comments.append(f"cell [{cell.number}], which is Python only in a notebook")
+        return above + _commented(body)
+    if ranks is None:
+        return above + _shown(text, tree, "_nb_show({})")
+    text = _shown(text, tree, "print(repr({}), flush=True)")
+    texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant | ast.JoinedStr))
+    if any(node.lineno != node.end_lineno for node in texts):
+        text = ast.unparse(ast.parse(text))  # texts of several lines can't be indented
+    own = tuple(parse_ranks(ranks, num_processes or 1 << 20))
+    indented = textwrap.indent(text if tree.body else f"{text}\npass", "    ")
+    return f"{above}if jax.process_index() in {own}:\n{indented}"
 
 
 def _commented(body: str) -> str:
@@ -281,7 +257,8 @@ def _line(line: str, comments: list[str]) -> str:
     to = found["to"]
     if found["kind"] != "run_line_magic":
         typed = f"!{words[0]}"
-        made = _shell(words[0], is_kept=bool(to))
+        kept, shown = "subprocess.getoutput({!r}).splitlines()", "subprocess.run({!r}, shell=True)"
+        made = None if _NO_COMMAND.search(words[0]) else (kept if to else shown).format(words[0])
     else:
         typed = f"%{' '.join(words)}".rstrip()
         made = _magic(words[0], words[1])
@@ -292,14 +269,6 @@ def _line(line: str, comments: list[str]) -> str:
         comments.append("%time")
         made = "\n".join(_line(one, comments) for one in made.splitlines())
     return f"{found['at']}{to}{made}"
-
-
-def _shell(command: str, *, is_kept: bool) -> str | None:
-    if re.search(r"[{$]", command) or re.match(r"\s*(pip|conda|mamba|uv)\b", command):
-        return None
-    if is_kept:
-        return f"subprocess.getoutput({command!r}).splitlines()"
-    return f"subprocess.run({command!r}, shell=True)"
 
 
 def _magic(name: str, rest: str) -> str | None:

@@ -140,7 +140,7 @@ def test_it_sees_each_ranks_outputs_of_a_cell_that_another_has_run(
     alone = looker.ok("outputs", cluster=cluster.name, ranks="2")
     assert "this is rank 2" in alone and "this is rank 1" not in alone
     assert "not a list of ranks" in looker.refused("outputs", cluster=cluster.name, ranks="x")
-    assert "[987654]" in looker.refused("outputs", cluster=cluster.name, cell=987654)
+    assert "no cell 987654" in looker.refused("outputs", cluster=cluster.name, cell=987654)
 
 
 def test_it_sees_figures(looker: Assistant, cluster: jaxcluster.Cluster) -> None:
@@ -178,10 +178,8 @@ def test_it_reads_the_report_of_a_divergence(
     with pytest.raises(Divergence):
         cluster.run(SKIP, show=False)
     shown = looker.ok("report", cluster=cluster.name)
-    now, _, before = shown.partition("BEFORE")
-    assert "No rank waits for another." in now
-    assert "rank 1 ended the cell without the launch that rank" in before
-    assert "`if jax.process_index() != 1" in before
+    assert "rank 1 ended the cell without the launch that rank" in shown
+    assert "`if jax.process_index() != 1" in shown
     assert "no report of cell [987654]" in looker.ok("report", cluster=cluster.name, cell=987654)
 
 
@@ -233,7 +231,7 @@ def test_errors_and_divergences_are_told_with_the_rank_and_line(
     assert "\x1b" not in shown
     shown = runner.refused("run_cell", cluster=cluster.name, code=SKIP)
     assert "rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for" in shown
-    assert "BEFORE (Divergence" in runner.ok("report", cluster=cluster.name)
+    assert "Divergence in cell" in runner.ok("report", cluster=cluster.name)
     shown = runner.refused("run_cell", cluster=cluster.name, code="while True: pass", timeout_s=0.5)
     assert "took more than 0.5 s" in shown
     assert "No rank waits" in runner.ok("status", cluster=cluster.name)

@@ -178,12 +178,6 @@ def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page
     assert all(rank["use"]["rss"] > 0 for rank in used["ranks"])
 
 
-def test_a_start_tells_how_far_it_has_come(page: Page) -> None:
-    told = {state["progress"] for state in page.heard("state")}
-    assert any("processes ..." in line for line in told)
-    assert page.state["progress"] == ""
-
-
 def test_a_cell_is_told_of_from_running_to_done(notebook: Notebook, page: Page) -> None:
     cell = running(notebook, "time.sleep(1.2 if rank else 0)", "badge")
     page.until(lambda state: "running" in statuses(state), "the ranks run")
@@ -248,15 +242,6 @@ def test_interrupt_by_request_ends_a_busy_cell(notebook: Notebook, page: Page) -
         lambda: page.cell("stopped")["ended"] and page.cell("stopped"), "its end"
     )
     assert [rank["status"] for rank in shown["ranks"]] == ["interrupted", "interrupted"]
-
-
-def test_what_is_interrupted_and_does_not_end_is_told(notebook: Notebook, page: Page) -> None:
-    source = "try:\n    while True: time.sleep(0.01)\nfinally: time.sleep(1)"
-    cell = running(notebook, source, "slow end")
-    page.call("interrupt")
-    page.until(lambda state: statuses(state) == ["interrupted"] * 2, "they are interrupted")
-    notebook.wait(cell)
-    page.until(lambda state: statuses(state) == ["idle", "idle"], "they are idle again")
 
 
 def test_a_divergence_becomes_a_report(notebook: Notebook, page: Page) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shlex
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,14 +16,12 @@ from jaxcluster.arguments import (
     shards_line,
     split_spmd,
     start_options,
-    taken_from,
     without_comment,
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.notebook.magics import JaxClusterMagics
-from jaxcluster.options.commands import COMMANDS, REMOVED
+from jaxcluster.options.commands import REMOVED
 from jaxcluster.plan.spec import check_seconds
 
 
@@ -136,20 +132,7 @@ def test_what_start_does_not_take_says_why_with_an_example(line: str, message: s
     assert text.endswith("\nFor example: %jaxcluster start -n 4 --devices-per-process 2")
 
 
-def test_abbreviations_are_not_guessed() -> None:
-    assert "there is no --dev" in complaint(Parser("%jaxcluster start"), "--dev 2")
-
-
 # --------------------------------------------------------------------------- spmd
-
-
-def test_a_cell_without_options_runs_everywhere_and_shows_one() -> None:
-    parsed = Parser("%%spmd").read("")
-    assert parsed.ranks is None
-    assert not parsed.all_ranks
-    assert parsed.out is None
-    assert parsed.timeout_s is None
-    assert not parsed.background
 
 
 def test_a_cell_with_all_options() -> None:
@@ -264,11 +247,6 @@ def test_a_word_too_many_says_what_there_is() -> None:
     )
 
 
-def test_what_a_command_takes_is_named() -> None:
-    text = complaint(Parser("%jaxcluster logs"), "1 2")
-    assert text.startswith("%jaxcluster logs: there is no 2; it takes RANK.")
-
-
 # --------------------------------------------------------------------------- help
 
 
@@ -287,54 +265,6 @@ def magics() -> JaxClusterMagics:
     return JaxClusterMagics(SimpleNamespace(user_ns={}))
 
 
-def help_of(magics: JaxClusterMagics, command: str) -> str:
-    with pytest.raises(Help) as caught:
-        magics.commands.run(f"{command} --help{' all' if command == 'start' else ''}")
-    return str(caught.value)
-
-
-def examples(text: str) -> dict[str, str]:
-    """By option, the line below what is said of it."""
-    found, option = {}, ""
-    for line in text.rsplit("\n\n", maxsplit=1)[-1].splitlines():
-        if re.match(r"  \S", line):
-            option = line.split()[0]
-            assert line.partition(option)[2].strip(), f"nothing is said of {option}"
-        elif re.match(r"\s+%", line):
-            found[option] = line.strip()
-        assert len(line) <= 150
-    options = [line.split()[0] for line in text.splitlines() if re.match(r"  \S", line)]
-    assert sorted(found) == sorted(options), f"no example of {set(options) - set(found)}"
-    return found
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_of_every_command_has_an_example(
-    magics: JaxClusterMagics, command: str
-) -> None:
-    text = help_of(magics, command)
-    assert text.startswith(f"usage: %jaxcluster {command}")
-    assert text.splitlines()[2]  # what it does
-    if "\n  " not in text:
-        return  # it takes nothing
-    for option, example in examples(text).items():
-        assert example.startswith(f"%jaxcluster {command}")
-        if option.startswith("-"):
-            assert option in shlex.split(example.replace("=", " "))
-
-
-def test_the_examples_of_a_start_can_be_typed(
-    magics: JaxClusterMagics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "hosts").write_text("h1 slots=2\n")
-    (tmp_path / "project").mkdir()
-    for example in examples(help_of(magics, "start")).values():
-        line = example.removeprefix("%jaxcluster start ")
-        parsed = Parser("%jaxcluster start").read(line)
-        launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
-
-
 @pytest.mark.parametrize("command", REMOVED)
 def test_a_removed_command_says_what_takes_its_place(
     magics: JaxClusterMagics, command: str
@@ -342,24 +272,6 @@ def test_a_removed_command_says_what_takes_its_place(
     with pytest.raises(UsageError, match=f"%jaxcluster {command} was removed") as caught:
         magics.commands.run(f"{command} x")
     assert REMOVED[command] in str(caught.value)
-
-
-def test_the_help_of_each_magic_is_its_docstring(magics: JaxClusterMagics) -> None:
-    for magic in ("spmd", "push", "pull", "shards"):
-        text = getattr(magics, magic).__doc__
-        for option in examples(text):
-            assert option in text.partition("\n")[0] or text.partition("\n")[0].endswith(" ...")
-    for example in examples(magics.spmd.__doc__ or "").values():
-        Parser("%%spmd").read(example.removeprefix("%%spmd"))
-    assert all(f"\n  {command} " in str(magics.jaxcluster.__doc__) for command in COMMANDS)
-
-
-def test_each_option_of_a_start_is_explained() -> None:
-    with pytest.raises(Help) as caught:
-        Parser("jaxcluster start").read(["--help", "all"])
-    for option in ("-n", "--devices-per-process", "--env", "--detach", "--coordinator-address"):
-        assert option in str(caught.value)
-    assert "unix:/PATH" in str(caught.value)
 
 
 def listed(topic: str) -> set[str]:
@@ -386,11 +298,6 @@ def test_what_is_no_length_of_time_is_refused(seconds: Any) -> None:
     with pytest.raises(UsageError, match="--timeout must be more than 0 seconds, not") as caught:
         check_seconds("--timeout", seconds, "%%spmd --timeout 60")
     assert caught.value.hint == "Try: %%spmd --timeout 60"
-
-
-def test_lengths_of_time_are_numbers_above_0() -> None:
-    for seconds in (1, 0.001, 1e9):
-        check_seconds("--timeout", seconds, "")
 
 
 @pytest.mark.parametrize("line", ["-n 2", "--launcher ssh --hosts h1 --detach", "what"])

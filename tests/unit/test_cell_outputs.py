@@ -69,16 +69,6 @@ def test_the_ranks_on_which_the_cell_has_failed_are_named() -> None:
     assert shown(made).failed == [1]
 
 
-def test_where_no_rank_puts_anything_out_nothing_is_shown() -> None:
-    assert cell_outputs.document(record("", ""), [0, 1]) is None
-
-
-def test_only_the_ranks_that_are_asked_for_are_in_it() -> None:
-    found = cell_outputs.document(record("a", "b", "c"), [1, 2])
-    assert found is not None
-    assert [group.ranks for group in found.groups] == [[1], [2]]
-
-
 def test_an_array_that_spans_processes_is_no_groups_own() -> None:
     made = record("a\n", "a\n")
     array = {"data": {"text/plain": "Array"}, "metadata": {}, "array": {"shape": [8]}}
@@ -200,15 +190,6 @@ def test_what_is_true_for_a_while_has_one_place_and_leaves_a_finished_cell() -> 
     assert list(page.shown.values()) == ["Rank 2 was replaced.", "Rank 1 still works (15 s)."]
     display.close()
     assert list(page.shown.values()) == ["Rank 2 was replaced.", ""]
-
-
-def test_a_cell_that_has_nothing_to_say_makes_no_display() -> None:
-    page = Page()
-    display = CellDisplay(page, SimpleNamespace(on_push=None))  # type: ignore[arg-type]
-    assert display.on_status is not None
-    display.on_status("")
-    display.close()
-    assert page.shown == {}
 
 
 def test_what_is_no_terminal_keeps_what_was_true_for_a_while(

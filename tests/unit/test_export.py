@@ -14,14 +14,13 @@ import pytest
 
 from jaxcluster.errors import UsageError
 from jaxcluster.notebook import export
-from jaxcluster.notebook.export import Cell, Push, World
+from jaxcluster.notebook.export import Cell, Log, Push
 
 HEAD = "    try:\n        jax.distributed.initialize()\n"
-WORLD = World(4, 2)
 
 
-def exported(*steps: Cell | Push, world: World = WORLD) -> str:
-    return export.script(steps, world, "nb.ipynb", "train.py")[0]
+def exported(*steps: Cell | Push, ranks: int = 4, devices: int = 2) -> str:
+    return export.script(Log([*steps], ranks, devices), "nb.ipynb", "train.py")[0]
 
 
 def cell(body: str, options: str = "") -> str:
@@ -31,7 +30,7 @@ def cell(body: str, options: str = "") -> str:
 
 
 def notes(*steps: Cell | Push) -> str:
-    return "\n".join(export.script(steps, World(4, 2), "nb.ipynb", "train.py")[1])
+    return "\n".join(export.script(Log([*steps], 4, 2), "nb.ipynb", "train.py")[1])
 
 
 def test_the_head_says_how_to_run_it_and_initializes() -> None:
@@ -44,9 +43,9 @@ def test_the_head_says_how_to_run_it_and_initializes() -> None:
     assert "slice_index" not in text
     mesh = Cell(1, "", "mesh = jax.make_mesh((8,), 'i')")
     assert "slice_index" in exported(mesh)  # of CPU devices on several hosts
-    assert "slice_index" not in exported(mesh, world=World(4, 0))
-    assert "jax_num_cpu_devices" not in exported(Cell(1, "", "print(1)"), world=World(4, 1))
-    text = exported(Cell(1, "", "print(1)"), world=World())
+    assert "slice_index" not in exported(mesh, devices=0)
+    assert "jax_num_cpu_devices" not in exported(Cell(1, "", "print(1)"), devices=1)
+    text = exported(Cell(1, "", "print(1)"), ranks=0, devices=0)
     assert "jax_num_cpu_devices" not in text
     assert "jaxcluster run train.py" in text
 
@@ -63,7 +62,7 @@ def test_a_script_that_nobody_has_told_its_number_says_how_it_is_started(
     distributed = types.SimpleNamespace(is_initialized=lambda: False, initialize=initialize)
     jax = types.SimpleNamespace(distributed=distributed, config=None)
     monkeypatch.setitem(sys.modules, "jax", jax)
-    script = exported(Cell(1, "", "print(1)"), world=World(2, 0))
+    script = exported(Cell(1, "", "print(1)"), ranks=2, devices=0)
     with pytest.raises(KeyError if error is KeyError else SystemExit) as ended:
         exec(script, {})
     if error is not KeyError:
@@ -76,7 +75,7 @@ def test_a_script_that_nobody_has_told_its_number_says_how_it_is_started(
 
 def test_the_head_is_python_whatever_the_notebook_is_called() -> None:
     for name in ('a"""b.ipynb', "C:\\x\\nb.ipynb"):
-        text, _ = export.script([Cell(1, "", "x = 1")], WORLD, name, "train.py")
+        text, _ = export.script(Log([Cell(1, "", "x = 1")]), name, "train.py")
         docstring = ast.get_docstring(ast.parse(text)) or ""
         assert "b.ipynb" in docstring
 
@@ -165,10 +164,8 @@ def ran(
     (tmp_path / "nb_module.py").write_text("starred = 5\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     script = tmp_path / "train.py"
-    world = World(1, 0)
-    script.write_text(
-        exported(*(Cell(n, options, b) for n, b in enumerate(bodies, 1)), world=world)
-    )
+    cells = [Cell(n, options, b) for n, b in enumerate(bodies, 1)]
+    script.write_text(exported(*cells, ranks=1, devices=0))
     return runpy.run_path(str(script), run_name="__main__")
 
 
@@ -215,7 +212,12 @@ def test_a_cell_with_functions_that_await_is_as_it_was() -> None:
     assert cell("async def f():\n    await g()") == "async def f():\n    await g()"
     awaits = Cell(3, "", "x = 1\n\nawait f()")
     assert exported(awaits).endswith("# %% [3]\n# x = 1\n# \n# await f()\n")
-    assert "Left as comments: cell [3], which awaits." in notes(awaits)
+    assert "Left as comments: cell [3], which is Python only in a notebook." in notes(awaits)
+
+
+def test_cells_that_are_not_one_program_are_told() -> None:
+    with pytest.raises(UsageError, match="one after the other, are not valid Python"):
+        exported(Cell(1, "", "x = 1"), Cell(2, "", "global x"))
 
 
 def test_futures_come_first() -> None:
@@ -228,7 +230,7 @@ def test_what_was_pushed_is_named() -> None:
     values = {"token": "hush", "data": np.zeros((2, 3))}
     push = Push({name: export.describe(name, value) for name, value in values.items()})
     text = exported(push, Cell(1, "", "print(data)"))
-    assert "# data = ... : data (ndarray of shape (2, 3)), pushed from the notebook\n" in text
+    assert "# data = ... : data (ndarray of shape (2, 3)), pushed\n" in text
     assert "    token (str)\n    data (ndarray of shape (2, 3))\n" in text.split('"""')[1]
     assert "hush" not in text
     told = (
@@ -243,19 +245,12 @@ def test_what_became_a_comment_is_told() -> None:
     )
 
 
-def test_what_is_not_python_is_named() -> None:
-    with pytest.raises(UsageError, match=r"Cell \[4\] is not Python: .* \(line 2\)"):
-        exported(Cell(4, "", "x = 1\nx ="))
-    with pytest.raises(UsageError, match=r"Cell \[4\] is not Python"):
-        exported(Cell(4, "--ranks 0", "def f():\n  return\nbreak"))
-
-
 # --------------------------------------------------------------------------- the command
 
 
 @pytest.fixture
 def log() -> export.Log:
-    return export.Log(World(), [Cell(1, "", "x = 1"), Cell(2, "", "x = 2")])
+    return Log([Cell(1, "", "x = 1"), Cell(2, "", "x = 2")])
 
 
 def test_only_what_has_ended_well_is_written(log: export.Log, tmp_path: Path) -> None:
@@ -279,7 +274,7 @@ def test_what_the_ranks_no_longer_have_is_no_part_of_the_script() -> None:
     running: Any = Running()
     logs = export.Logs()
     logs.add(running, Cell(1, "", "x = 1"))
-    assert logs.last.world == World(2)
+    assert logs.last.ranks == 2
     logs.forget(running)
     assert logs.last.steps == []
     logs.add(running, Cell(2, "", "x = 2"))

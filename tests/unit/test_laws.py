@@ -15,7 +15,6 @@ import pytest
 from helpers import Home, python
 
 import jaxcluster
-from jaxcluster.errors import JaxClusterError
 
 REPORT = """
 import sys
@@ -160,17 +159,6 @@ def test_these_names_are_jaxclusters_interface() -> None:
     ]
 
 
-def test_every_exported_name_is_there() -> None:
-    for name in jaxcluster.__all__:
-        assert getattr(jaxcluster, name) is not None
-    assert jaxcluster.JaxClusterError is JaxClusterError
-
-
-def test_an_unknown_name_is_an_attribute_error_as_in_any_module() -> None:
-    with pytest.raises(AttributeError, match="module 'jaxcluster' has no attribute 'begin'"):
-        _ = jaxcluster.begin  # type: ignore[attr-defined]
-
-
 def test_private_names_of_jax_stand_in_one_package() -> None:
     package = Path(jaxcluster.__file__).parent
     users = {
@@ -258,11 +246,6 @@ def test_no_python_that_is_started_takes_modules_from_the_current_folder() -> No
         "scripts.py: ['-', '-c']",
         "scripts.py: ['-m']",
     }
-
-
-def test_that_would_be_seen() -> None:
-    (words,) = commands("[sys.executable, '-m', 'jaxcluster.agent']")
-    assert takes_modules_from_the_current_folder(words)
 
 
 # --------------------------------------------------------------------------- broad handlers

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from types import SimpleNamespace
 
 import pytest
 
 from jaxcluster import cli
-from jaxcluster.wire import Death
-from jaxcluster.wire.forks import RESTARTED
 
 
 def test_without_the_sdk_it_says_what_to_install(
@@ -46,19 +43,3 @@ def test_of_a_long_answer_the_end_is_kept() -> None:
     told = server.clip("\x1b[31ma = 1\x1b[0m\n" * server.MOST_CHARS + "the end")
     assert told.startswith("[100007 characters before this are left out]\n\na = 1\n")
     assert told.endswith("\nthe end") and "\x1b" not in told
-
-
-def test_ranks_that_a_notebook_has_restarted_have_not_died() -> None:
-    dead = dict.fromkeys(range(2), Death(RESTARTED))
-    running = SimpleNamespace(
-        name="main",
-        dead=dead,
-        world=SimpleNamespace(log_excerpt=lambda rank: "its last words", unreachable={}),
-        down="",
-        closed=False,
-        is_ending=False,
-    )
-    server = pytest.importorskip("jaxcluster.mcp.server")
-    assert server.now(running) == (
-        "The cluster was restarted.\n%jaxcluster attach main connects to its new processes."
-    )

@@ -15,7 +15,7 @@ from jaxcluster.errors import UsageError
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.options import form
 from jaxcluster.options.known import OF_ALL, known
-from jaxcluster.options.table import COMMON, LOCAL_START, Option
+from jaxcluster.options.table import COMMON, Option
 from jaxcluster.options.value_types import SWITCH
 from jaxcluster.wire import ClusterSpec
 
@@ -34,14 +34,6 @@ def test_each_option_is_declared_once() -> None:
 def test_what_every_start_takes_is_a_field_of_its_spec() -> None:
     spec = ClusterSpec("main", 1)
     assert all(hasattr(spec, name) for name in COMMON)
-
-
-@pytest.mark.parametrize("kind", [*known().examples])
-def test_each_launcher_has_a_line_that_it_takes(kind: str) -> None:
-    assert kind in [name.partition(":")[0] for name in known().names]
-    line = known().launchers[kind].start if kind in known().launchers else LOCAL_START
-    parsed = Parser("%jaxcluster start").read(line)
-    known().check(parsed.launcher or "local", taken_from(parsed))
 
 
 CASES = [

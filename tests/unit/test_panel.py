@@ -19,13 +19,11 @@ from jaxcluster import cluster, panel, wire
 from jaxcluster.agreement.refusals import Place, Refusal
 from jaxcluster.cluster import events, handle
 from jaxcluster.cluster.resources import Meter, sample_of
-from jaxcluster.errors import ClusterExists
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import Panel, protocol
 from jaxcluster.panel.model import KEPT_CELLS, Model
 from jaxcluster.panel.operations import Operations
-from jaxcluster.panel.poller import RankPoller
 from jaxcluster.records.lastreport import LastReport
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views.cell_outputs import MOST_CHARS, notebook_outputs
@@ -150,17 +148,6 @@ def test_without_a_cluster_there_are_no_ranks(monkeypatch: pytest.MonkeyPatch) -
     assert (shown.current, shown.ranks, shown.clusters, cells) == (None, [], [], [])
 
 
-def test_ranks_are_known_before_they_are_asked(running: Running) -> None:
-    model = Model(AutoMode())
-    assert statuses(model) == ["idle"] * 4
-    model.submitted.append(cell := running.submit(1, "a"))
-    assert statuses(model) == ["running"] * 4
-    reply(cell, 0)
-    assert statuses(model) == ["idle", "running", "running", "running"]
-    end(cell)
-    assert statuses(model) == ["idle"] * 4
-
-
 def test_a_reply_counts_more_than_an_older_answer_of_the_control_channel(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(cell := running.submit(1, "a"))
@@ -172,18 +159,6 @@ def test_a_reply_counts_more_than_an_older_answer_of_the_control_channel(running
     model.submitted.append(running.submit(2, "b"))
     shown = model.take_in()[0].ranks
     assert [(r.status, r.cell, r.line) for r in shown] == [("running", 2, None)] * 4
-
-
-def test_the_cell_of_another_notebook_is_seen(running: Running) -> None:
-    running.link.states[2] = state(2, "running", seq=9, cell=3, line=5, seconds=2.0)
-    model = Model(AutoMode())
-    model.look(0)
-    first = model.take_in()[0].ranks[2]
-    assert (first.status, first.cell, first.line) == ("running", 3, 5)
-    running.link.states[2] = state(2, "running", seq=9, cell=3, line=5, seconds=2.7)
-    model.look(0)
-    assert model.take_in()[0].ranks[2] == first  # since when, and not how long
-    assert model.is_busy
 
 
 PLACE = Place(1, 8, "step()")
@@ -225,16 +200,6 @@ def test_a_rank_that_waits_says_for_whom_and_so_does_its_cell(running: Running) 
     assert [rank.status for rank in cells[0].ranks] == expected
 
 
-def test_a_rank_of_another_notebooks_cell_waits_and_its_cell_is_not_this_one(
-    running: Running,
-) -> None:
-    model = looked_at(running, wait_of(0, 2))
-    model.submitted.append(running.submit(2, "b"))
-    shown, cells = model.take_in()
-    assert (shown.ranks[0].status, shown.ranks[0].cell) == ("waiting", 1)
-    assert {rank.status for rank in cells[0].ranks} == {"running"}
-
-
 def test_a_rank_that_a_person_holds_is_paused_and_so_is_it_in_its_cell(running: Running) -> None:
     model = Model(AutoMode())
     model.submitted.append(cell := running.submit(1, "a"))
@@ -265,24 +230,6 @@ def test_dead_silent_and_restarting_ranks(
     assert statuses(model) == ["idle", "idle", "idle", "silent"]
     running.is_restarting = True
     assert statuses(model) == ["starting"] * 4
-
-
-def test_an_interrupted_rank_is_one_that_has_not_ended_the_cell(running: Running) -> None:
-    model = Model(AutoMode())
-    model.submitted.append(cell := running.submit(1, "a"))
-    cell.is_stopped = True
-    reply(cell, 0, "interrupted")
-    assert statuses(model) == ["idle", "interrupted", "interrupted", "interrupted"]
-
-
-def test_a_late_answer_is_not_lost(running: Running) -> None:
-    poller = RankPoller(running.link)  # type: ignore[arg-type]
-    answers, running.link.states = running.link.states, {}
-    poller.look(0)
-    assert poller.states == {}
-    running.link.states = answers
-    poller.look(0)
-    assert sorted(poller.states) == [0, 1, 2, 3]
 
 
 def test_a_state_of_256_ranks_is_whole_and_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,16 +295,6 @@ def test_the_newest_run_of_a_cell_takes_the_older_ones_place(running: Running) -
     assert [(c.cell_id, c.seq) for c in model.cells()] == [("b", 2), ("a", 3)]
 
 
-def test_a_cell_without_jupyters_id_is_followed_and_not_shown(running: Running) -> None:
-    model = Model(AutoMode())
-    model.submitted.append(cell := running.submit(1, ""))
-    assert statuses(model) == ["running"] * 4
-    assert model.take_in()[1] == model.cells() == []
-    end(cell)
-    model.take_in()
-    assert not model._followed
-
-
 def test_old_cells_and_older_outputs_are_let_go(running: Running) -> None:
     model = Model(AutoMode())
     for seq in range(KEPT_CELLS + 50):
@@ -366,15 +303,6 @@ def test_old_cells_and_older_outputs_are_let_go(running: Running) -> None:
         end(cell)
         model.take_in()
     assert [c.cell_id for c in model.cells()] == [f"c{seq}" for seq in range(50, KEPT_CELLS + 50)]
-
-
-def test_a_cells_outputs_are_there_as_soon_as_it_has_ended(running: Running) -> None:
-    model = Model(AutoMode())
-    model.submitted.append(cell := running.submit(1, "a"))
-    assert model.record("a") is cell.record
-    model.take_in()
-    assert model.record("a") is cell.record
-    assert model.record("b") is None
 
 
 def test_outputs_are_those_of_a_notebook() -> None:
@@ -494,17 +422,6 @@ def test_a_death_is_told_and_so_is_the_next_one(running: Running) -> None:
     assert second is not None
     assert second.at > first.at
     assert second.culprits == [1, 2]
-
-
-def test_a_death_is_told_of_its_cell_also_when_that_has_ended(running: Running) -> None:
-    running.dead[1] = wire.Death("killed by SIGKILL")
-    for at_ns, cell in ((running.record.created_ns + 1, 7), (running.record.created_ns - 1, 0)):
-        running.past_reports.last_own = LastReport(
-            at_ns, 7, "pass", "RankDied", "Rank 1 died.", "", [1], cell_id="a"
-        )
-        told = Model(AutoMode()).take_in()[0].report
-        assert told is not None
-        assert (told.cell, told.cell_id, told.open) == (cell, "a" if cell else "", True)
 
 
 @pytest.mark.parametrize(
@@ -658,35 +575,6 @@ def test_what_a_widget_asked_too_early_is_refused(opened: Panel) -> None:
 # ------------------------------------------------------------------------------------------ answers
 
 
-def test_an_answer_waits_for_no_push(opened: Panel) -> None:
-    ask = page(opened)
-    ask("hello", client="p")
-    until(lambda: sent(opened, "answer"), "the welcome")
-    (welcome,) = sent(opened, "answer")
-    assert welcome["id"] == "p:hello"
-    assert welcome["result"]["state"]["current"] == "main"
-    ask("auto", on=True)
-    until(lambda: len(sent(opened, "answer")) == 2, "the answer")
-    assert sent(opened, "answer")[1] == {"type": "answer", "id": "p:auto", "result": None}
-
-
-@pytest.mark.parametrize(
-    ("op", "args", "error"),
-    [
-        ("fly", {}, "This kernel's jaxcluster has no 'fly'."),
-        ("auto", {}, "TypeError: "),
-        ("outputs", {"cell_id": "x", "rank": 0}, "The outputs of that cell are no longer kept."),
-    ],
-)
-def test_errors_are_answers(opened: Panel, op: str, args: Any, error: str) -> None:
-    logging.getLogger("test").disabled = True
-    page(opened)(op, **args)
-    until(lambda: sent(opened, "answer"), "the answer")
-    (answer,) = sent(opened, "answer")
-    assert answer["error"].startswith(error)
-    assert "Traceback" not in answer["error"]
-
-
 def test_a_failure_of_the_panel_is_logged_and_passes(
     opened: Panel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -716,39 +604,9 @@ def test_a_page_that_lets_go_of_the_events_does_not_take_them_from_others(opened
 # ------------------------------------------------------------------------------------- operations
 
 
-def test_an_interrupt_is_passed_on_by_the_cell_as_the_stop_button_does_it(
-    running: Running,
-) -> None:
-    cell = running.submit(1, "a")
-    stops: list[None] = []
-    cell.stop = lambda: stops.append(None)
-    reply(cell, 1)
-    operations = Operations(AutoMode(), Model(AutoMode()))
-    assert operations("interrupt", {}) == [0, 2, 3]
-    assert len(stops) == 1
-
-
-def test_an_interrupt_of_another_notebooks_cell_goes_to_the_ranks(running: Running) -> None:
-    running.interrupt = lambda: [1, 3]  # type: ignore[attr-defined]
-    assert Operations(AutoMode(), Model(AutoMode()))("interrupt", {}) == [1, 3]
-
-
 def test_logs_of_all_ranks_say_whose_each_line_is(running: Running) -> None:
     running.logs = lambda rank, lines: f"loading\nslow {rank}"  # type: ignore[attr-defined]
     operations = Operations(AutoMode(), Model(AutoMode()))
     assert operations("logs", {"rank": 1, "lines": 5}) == "loading\nslow 1"
     shown = operations("logs", {"rank": None, "lines": 5}).splitlines()
     assert shown[:3] == ["[0] loading", "[0] slow 0", "[1] loading"]
-
-
-def test_of_two_starts_that_pages_ask_for_at_once_one_is_refused() -> None:
-    auto = AutoMode()
-    operations = Operations(auto, Model(auto))
-    with (
-        operations._alone(),
-        pytest.raises(ClusterExists, match="is already being started"),
-        operations._alone(),
-    ):
-        pass
-    with operations._alone():
-        pass

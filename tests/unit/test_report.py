@@ -50,13 +50,6 @@ def test_a_program_can_read_it() -> None:
     assert "cell [7] line 2" in found["launches"]
 
 
-def test_without_launches_there_is_what_was_said() -> None:
-    found = LastReport(0, 7, "1 / 0", "ZeroDivisionError", "on rank 1")
-    shown = views.text(views.document(found, "main"))
-    assert views.LAUNCHES not in shown
-    assert shown.endswith("The cell:\n     1  1 / 0")
-
-
 def test_of_no_report_it_is_said_which_there_are() -> None:
     assert views.none("main", None, []) == "No cell has gone wrong on cluster 'main'."
     assert "no report of cell [3]" in views.none("main", 3, [FOUND, FOUND])
