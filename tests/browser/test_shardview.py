@@ -187,10 +187,6 @@ def test_python_and_the_browser_use_the_same_colours_and_glyphs(page: Any) -> No
         assert pair == [palette.color(rank), palette.glyph(rank)]
 
 
-def test_colour_and_glyph_together_differ_for_64_ranks() -> None:
-    assert len({(palette.color(r), palette.glyph(r)) for r in range(64)}) == 64
-
-
 # ----------------------------------------------------------------------------------- arrays
 
 
@@ -254,16 +250,6 @@ def test_an_array_of_three_dimensions_has_axes_to_choose_and_a_slider(page: Any)
     assert page.locator(".jxc-tile").count() == 4
 
 
-def test_an_axis_that_is_not_cut_has_no_slider(page: Any) -> None:
-    named = layouts.array((4, 8, 6, 5), {"a": 2, "b": 2, "c": 2}, ("a", "b", "c", None))
-    show(page, document.array(named))
-    sliders = page.locator("label", has=page.locator("input[type=range]"))
-    assert [text.split("\n")[0] for text in sliders.all_inner_texts()] == ["axis 0 (a)"]
-    # The one that is cut is shown instead: what is left is not, and has none either.
-    page.locator("select").nth(1).select_option("0")
-    assert [text.split("\n")[0] for text in sliders.all_inner_texts()] == ["axis 2 (c)"]
-
-
 def resize(page: Any, width: int) -> None:
     page.evaluate("w => { document.getElementById('view').style.width = w + 'px'; }", width)
 
@@ -301,23 +287,6 @@ def test_all_views_fit_a_sidebar(page: Any, beyond: Any) -> None:
         page.evaluate("() => dispose()")
 
 
-def test_values_fit_a_sidebar(page: Any, beyond: Any) -> None:
-    show(page, document.array(layouts.array((64, 64), {"a": 4, "b": 2}, ("a", "b"))), live=True)
-    resize(page, 250)
-    page.locator(".jxc-tile").first.click()
-    page.get_by_role("button", name="values").click()
-    page.wait_for_function("() => model.asked.length")
-    asked = page.evaluate("() => model.asked[0]")
-    rows, columns = (b - a for a, b in zip(asked["start"], asked["stop"], strict=True))
-    assert (rows, columns) == (8, 2)
-    answer(page, {"shape": [rows, columns], "values": ["-1.2345e-05"] * (rows * columns)})
-    page.locator(".jxc-values").wait_for()
-    beyond()
-    page.get_by_role("button", name="later along axis 1").click()
-    asked = answer(page, {"shape": [rows, columns], "values": ["2"] * (rows * columns)})
-    assert (asked["start"], asked["stop"]) == ([0, 2], [8, 4])
-
-
 def test_statistics_and_values_are_asked_of_the_one_rank(page: Any) -> None:
     show(page, ALL["grid"](), live=True)
     page.locator(".jxc-tile").nth(2).click()
@@ -337,14 +306,6 @@ def test_statistics_and_values_are_asked_of_the_one_rank(page: Any) -> None:
     page.locator(".jxc-values td", has_text="nan").wait_for()
     assert page.locator(".jxc-values tbody th").all_inner_texts() == ["2", "3"]
     shoot(page, "values")
-
-
-def test_what_a_rank_could_not_answer_is_said(page: Any) -> None:
-    show(page, ALL["grid"](), live=True)
-    page.locator(".jxc-tile").first.click()
-    page.get_by_role("button", name="statistics on CPU 0", exact=True).click()
-    answer(page, error="Rank 0 did not answer within 60 s.")
-    page.get_by_text("did not answer").wait_for()
 
 
 def test_the_check_button_marks_what_differs(page: Any) -> None:

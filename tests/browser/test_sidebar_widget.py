@@ -258,14 +258,6 @@ def test_up_to_8_ranks_each_has_a_line(sidebar: Sidebar) -> None:
     assert lines(view)[3] == "3 ○idle"
 
 
-def test_64_ranks_leave_room_for_the_clusters_at_250_pixels(sidebar: Sidebar) -> None:
-    sidebar.page.set_viewport_size({"width": 250, "height": 800})
-    view = sidebar.show(many(64))
-    clusters = view.locator(".jxl-clusters").bounding_box()
-    assert clusters["y"] + clusters["height"] < 800
-    assert view.evaluate("s => s.scrollWidth <= s.clientWidth")
-
-
 @pytest.mark.parametrize("theme", VSCODE)
 def test_it_is_readable_in_vscodes_colours_and_without_any(
     sidebar: Sidebar, axe: str, beyond: Callable[[], None], theme: str

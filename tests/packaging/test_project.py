@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,11 +97,6 @@ def test_the_conda_recipe_needs_what_the_package_needs() -> None:
     assert entry == f"jaxcluster = {PROJECT['scripts']['jaxcluster']}"
 
 
-def test_the_site_and_the_citation_name_no_other_author() -> None:
-    conf = (TOP / "docs" / "conf.py").read_text()
-    assert f'author = "the {PROJECT["authors"][0]["name"]}"' in conf
-
-
 # --------------------------------------------------------------------------- workflows
 
 
@@ -128,13 +122,6 @@ def test_each_file_that_a_workflow_names_is_there(workflow: Path) -> None:
     for step in steps(workflow):
         for path in paths_in(re.sub(r"\$\{\{.*?\}\}", "?", step.get("run", ""))):
             assert list(TOP.glob(path.rstrip("/"))), path
-
-
-@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
-def test_each_module_that_a_workflow_runs_is_one(workflow: Path) -> None:
-    for step in steps(workflow):
-        for module in re.findall(r"python -m (jaxcluster\S*)", step.get("run", "")):
-            assert (TOP / (module.replace(".", "/") + ".py")).exists()
 
 
 def test_every_folder_of_tests_is_in_a_job() -> None:
@@ -180,20 +167,7 @@ def test_only_a_tag_publishes_and_only_what_was_tried() -> None:
     assert "password" not in json.dumps(publish) and "secrets" not in json.dumps(jobs)
 
 
-@pytest.mark.parametrize("script", ["lowest", "run", "try-dist"])
-def test_the_scripts_of_ci_are_scripts_of_bash(script: str) -> None:
-    subprocess.run(["bash", "-n", TOP / ".ci" / script], check=True)
-
-
 # --------------------------------------------------------------------------- forms
-
-
-def test_reports_of_faults_ask_for_what_the_doctor_says() -> None:
-    [form] = [path for path in FORMS if path.stem == "bug"]
-    asked = {part["id"]: part for part in read(form)["body"]}
-    assert "jaxcluster doctor" in asked["doctor"]["attributes"]["label"]
-    assert asked["doctor"]["validations"]["required"] is True
-    assert asked["cells"]["attributes"]["value"].startswith("%load_ext jaxcluster\n")
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
@@ -210,13 +184,6 @@ def test_each_form_is_one_that_github_takes(form: Path) -> None:
         assert part["attributes"]["label"]
         if part["type"] == "dropdown":
             assert part["attributes"]["options"]
-
-
-@pytest.mark.parametrize("page", ["SECURITY", "CODE_OF_CONDUCT"])
-def test_the_pages_for_the_community_lead_somewhere(page: str) -> None:
-    path = TOP / ".github" / f"{page}.md"
-    for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):
-        assert target.startswith("https://") or (path.parent / target).exists()
 
 
 def test_all_that_is_read_by_a_service_is_yaml() -> None:

@@ -70,23 +70,6 @@ def test_links_of_notebooks_lead_somewhere(notebook: Path) -> None:
             assert broken("".join(cell["source"]), notebook) == []
 
 
-def test_a_link_that_leads_nowhere_is_found() -> None:
-    page = TOP / "README.md"
-    assert broken("[a](docs/no.md) [b](docs/lab.md#no) [c](docs/lab.md)", page) == [
-        "docs/no.md",
-        "docs/lab.md#no",
-    ]
-
-
-def test_an_absolute_link_into_this_repository_is_followed() -> None:
-    page = TOP / "README.md"
-    blob = "https://github.com/jaxcluster/jaxcluster/blob/main"
-    raw = "https://raw.githubusercontent.com/jaxcluster/jaxcluster/main"
-    text = f"[a]({blob}/docs/no.md) [b]({blob}/docs/lab.md#settings) ![c]({raw}/docs/images/no.png)"
-    assert broken(text, page) == [f"{blob}/docs/no.md", f"{raw}/docs/images/no.png"]
-    assert broken("[a](https://docs.jax.dev/en/latest) [b](https://docs)", page) == ["https://docs"]
-
-
 def test_the_readme_is_short_and_reads_the_same_on_a_package_index() -> None:
     text = (TOP / "README.md").read_text()
     assert len(text.split()) <= 700
