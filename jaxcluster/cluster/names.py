@@ -13,7 +13,7 @@ from jaxcluster.records import claims, registry
 
 def free_name() -> str:
     """``main``, or the first of ``main-2``, ``main-3``... that nobody has, or may have."""
-    return next(name for name in automatic_names() if claims.is_free(name))
+    return next(name for name in automatic_names() if claims.life(name) is claims.Life.DEAD)
 
 
 def automatic_names() -> Iterator[str]:

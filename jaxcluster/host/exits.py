@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 from pathlib import Path
 
 from jaxcluster.wire.forks import Exit
 
 
-def describe_exit(code: int, out_of_memory: bool = False) -> str:
-    """What an exit code means: ``killed by SIGKILL``, ``exit code 1``.
-
-    Args:
-      out_of_memory: the kernel has just killed a process for want of memory.
-    """
+def describe_exit(code: int) -> str:
+    """What an exit code means: ``killed by SIGKILL``, ``exit code 1``."""
     if code >= 0:
         return f"exit code {code}"
-    if code == -signal.SIGKILL and out_of_memory:
-        return "killed by SIGKILL by the kernel: out of memory"
     with contextlib.suppress(ValueError):
         return f"killed by {signal.Signals(-code).name}"
     return f"killed by signal {-code}"
@@ -30,10 +25,9 @@ def describe_event(exit: Exit, kills: OomKills | None = None) -> str:
     Args:
       kills: those of this machine's kernel. What it has killed is not another host's.
     """
-    if exit.why or exit.host:
-        why = exit.why or describe_exit(exit.code)
-        return f"{why} on host {exit.host}" if exit.host else why
-    return kills.describe_exit(exit.code) if kills else describe_exit(exit.code)
+    if exit.host:
+        return f"{exit.why or describe_exit(exit.code)} on host {exit.host}"
+    return exit.why or (kills.describe_exit if kills else describe_exit)(exit.code)
 
 
 class OomKills:
@@ -47,15 +41,16 @@ class OomKills:
         self._told = oom_kills()
 
     def describe_exit(self, code: int) -> str:
-        out_of_memory = code == -signal.SIGKILL and oom_kills() > self._told
-        self._told += out_of_memory
-        return describe_exit(code, out_of_memory)
+        if code != -signal.SIGKILL or oom_kills() <= self._told:
+            return describe_exit(code)
+        self._told += 1
+        return "killed by SIGKILL by the kernel: out of memory"
 
 
 def oom_kills() -> int:
     """How many processes this machine's kernel has killed for want of memory since it booted."""
     try:
-        fields = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
-        return int(fields.get("oom_kill", 0))
-    except (OSError, ValueError):
+        found = re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
         return 0
+    return int(found[1]) if found else 0

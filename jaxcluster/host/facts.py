@@ -1,18 +1,18 @@
 """What a process can tell about its host and devices without importing jax.
 
-Ranks send these facts before they initialize; the notebook uses the same functions to choose a
-platform and a number of processes. Importing jax here could seize a GPU or TPU in the notebook, so
-devices are read from ``/proc``, ``/dev`` and the environment, and versions from package metadata.
+jax could seize a GPU or TPU in the notebook, so devices are read from ``/proc``, ``/dev`` and the
+environment. Ranks send these facts before they initialize.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from jaxcluster.host.gpus import gpus_in_use
@@ -26,20 +26,16 @@ NVIDIA = "proc/driver/nvidia"
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 _VISIBLE_GPU = re.compile(r"\d+|(GPU|MIG)-\S+")
-_CONTAINERS = (".dockerenv", "run/.containerenv")  # Docker's and Podman's own marks
 ROOT = Path("/")  # of the file system that is looked at
 
 
 def host_gpus(environ: Mapping[str, str]) -> list[str]:
     """The GPUs that a process with this environment may use, as CUDA, or AMD's HIP, names them.
 
-    The entries of CUDA_VISIBLE_DEVICES where it is set, up to the first one that names no device,
-    as CUDA itself reads it: so ``""``, ``"-1"`` and Slurm's ``"NoDevFiles"`` are not GPUs. Else the
-    indices 0 .. k-1 of the k cards that are in ``/dev``; CUDA numbers those that it can open,
-    whatever number their ``/dev/nvidia<number>`` carries. Where none is there yet, those that the
-    driver lists; in a container that list is its node's, of which it may have no card. On a host of
-    AMD's: HIP_VISIBLE_DEVICES, which counts in what ROCR_VISIBLE_DEVICES (Slurm's) leaves, and
-    which HIP also reads as CUDA_VISIBLE_DEVICES.
+    The entries of CUDA_VISIBLE_DEVICES where it is set, as CUDA reads it: so ``""``, ``"-1"`` and
+    Slurm's ``"NoDevFiles"`` are not GPUs. Else 0 .. k-1 for the k cards in ``/dev``, or those that
+    the driver lists. On a host of AMD's: HIP_VISIBLE_DEVICES, which counts in what
+    ROCR_VISIBLE_DEVICES (Slurm's) leaves, and which HIP also reads as CUDA_VISIBLE_DEVICES.
     """
     cards = _nvidia_cards()
     amd = 0 if cards else _amd_cards()
@@ -68,15 +64,12 @@ def gpu_platform() -> str:
 
 
 def _nvidia_cards() -> int:
-    if cards := len(_names("dev", r"nvidia\d+")):
-        return cards
-    return 0 if in_container() else len(_names(f"{NVIDIA}/gpus"))
-
-
-def in_container(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is in a pod's container, Docker's or Podman's."""
-    marks = (ROOT / mark for mark in _CONTAINERS)
-    return "KUBERNETES_SERVICE_HOST" in environ or any(mark.exists() for mark in marks)
+    # In a container the driver's list is its node's, of which it may have no card.
+    is_contained = "KUBERNETES_SERVICE_HOST" in os.environ or any(
+        (ROOT / mark).exists() for mark in (".dockerenv", "run/.containerenv")
+    )
+    cards = len(_names("dev", r"nvidia\d+"))
+    return cards or (0 if is_contained else len(_names(f"{NVIDIA}/gpus")))
 
 
 def _amd_cards() -> int:
@@ -106,17 +99,10 @@ def host_tpu_chips() -> int:
     return len(_names("dev/vfio", r"\d+")) if is_google else 0
 
 
-def gpu_plugin_installed(
-    platform: str | None = None,
-    find_spec: Callable[[str], object | None] = importlib.util.find_spec,
-) -> bool:
-    """Whether JAX's plugin for these GPUs is installed; nothing is imported.
-
-    Args:
-      platform: "cuda" or "rocm"; this host's by default.
-    """
+def gpu_plugin_installed(platform: str | None = None) -> bool:
+    """Whether JAX's plugin for "cuda" or "rocm", or this host's GPUs, is installed."""
     names = ROCM_PLUGINS if (platform or gpu_platform()) == "rocm" else CUDA_PLUGINS
-    return any(find_spec(name) is not None for name in names)
+    return any(importlib.util.find_spec(name) is not None for name in names)
 
 
 def host_key() -> str:
@@ -142,8 +128,7 @@ def engine_facts(
     """What this process knows of itself and its host, as ``plan_ranks`` wants it.
 
     Args:
-      rank: the rank that this process carries.
-      address: the address at which the other ranks reach this one.
+      address: the address at which the other ranks reach this rank.
       host: what the user's launcher calls this host, so that all messages do; else its own name.
       environ: the environment that the rank will have; this process's own by default.
     """
@@ -173,19 +158,15 @@ def cores(environ: Mapping[str, str]) -> int:
 
     As ``tsl::port::MaxParallelism`` counts them, which knows the affinity and no cgroup.
     """
-    told = environ.get("NPROC", "")
-    if told.isascii() and told.isdecimal() and int(told):
-        return int(told)
-    return len(os.sched_getaffinity(0))
+    found = re.fullmatch(r"0*([1-9][0-9]*)", environ.get("NPROC", ""))
+    return int(found[1]) if found else len(os.sched_getaffinity(0))
 
 
 def nccl_version() -> str:
     """The version of the NCCL wheel that JAX's CUDA plugin uses; "" where there is none."""
     for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return ""
 
 

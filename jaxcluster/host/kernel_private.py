@@ -1,7 +1,6 @@
 """Private names of IPython, ipykernel and ``comm``, seen in IPython 9.18, ipykernel 7.4, comm 0.2.
 
-``tests/unit/test_kernel_private.py`` fails loudly when one has moved. Where that costs something,
-it is said below; a cell runs all the same.
+``tests/unit/test_kernel_private.py`` fails loudly when one has moved; a cell runs all the same.
 """
 
 from __future__ import annotations
@@ -9,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# ------------------------------------------------------------------ IPython
-
 
 def last_traceback(shell: Any) -> list[str]:
-    """The lines of the error that was shown last; else the report has the error's own line."""
+    """The lines of the error that IPython has shown last."""
     return getattr(shell, "_last_traceback", None) or []
 
 
@@ -25,15 +22,9 @@ def set_last_traceback(shell: Any, lines: list[str] | None) -> None:
 def replace_traceback_display(
     shell: Any, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
-    """Have an error's rendered lines shown by another function, which is made of the present one.
-
-    Where the name has moved, errors are shown by IPython alone.
-    """
+    """Have an error's lines shown by what ``make`` makes of the present function."""
     if (present := getattr(shell, "_showtraceback", None)) is not None:
         shell._showtraceback = make(present)
-
-
-# ------------------------------------------------------------------ ipykernel
 
 
 def replace_cancelling(kernel: Any, cancelling: Callable[..., Any]) -> None:
@@ -49,9 +40,6 @@ def allows_stdin(kernel: Any) -> bool:
 def shell_ident(kernel: Any) -> Any:
     """Who has sent the running cell: who is to be asked."""
     return kernel._parent_ident["shell"]
-
-
-# ------------------------------------------------------------------ comm
 
 
 def mark_closed(comm: Any) -> None:

@@ -56,9 +56,8 @@ def redirect_output(log_path: str) -> None:
     """Send this process's file descriptors 1 and 2 to a log (appending), and 0 to nothing."""
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    for number, file in enumerate((null, log, log)):
+        os.dup2(file, number)
     os.close(log)
     os.close(null)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115

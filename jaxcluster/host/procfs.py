@@ -1,9 +1,8 @@
 """What the kernel says of a process that says nothing itself (standard library only).
 
-A rank's control channel is a thread of its own, so a rank that gives no sign of life is stopped,
-waits for a disk, gets no processor, is in C code that keeps Python's global lock (the GIL), or is
-no longer a rank: ``os.execv`` puts another program into a process. Two looks at ``/proc`` a moment
-apart tell which.
+A rank's control channel is a thread of its own. A rank that does not answer is stopped, waits for a
+disk, gets no processor, is in C code that keeps Python's global lock (the GIL), or runs another
+program (``os.execv``). Two looks at ``/proc`` a moment apart tell which.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class Silence:
         ``other`` (it runs another program), ``cut`` (its host is not reached) or ``unknown``.
       message: the rest of a sentence that begins with the rank.
       may_pass: the machine is busy, so what takes a moment may have taken this long.
-      is_hung: it will not answer by itself, however long it is waited for.
     """
 
     kind: str
@@ -64,6 +62,7 @@ class Silence:
 
     @property
     def is_hung(self) -> bool:
+        """Whether it will not answer by itself, however long it is waited for."""
         return self.kind in ("stopped", "traced", "other", "lock") and not self.may_pass
 
     @property
@@ -72,16 +71,29 @@ class Silence:
         return self.kind in ("stopped", "traced")
 
 
+NEW = ThreadLook("", "", 0.0, 0.0)
+UNKNOWN = Silence("unknown", "is not responding yet")
+
+
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessLook | None:
     """The threads of a process; None where it is gone, or there is no such file system."""
     threads = {}
     try:
         for folder in (proc / str(pid) / "task").iterdir():
-            if (found := _thread(folder)) is not None:
-                threads[int(folder.name)] = found
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
+                threads[int(folder.name)] = _thread(folder)
     except OSError:
         return None
     return ProcessLook(pid, time.monotonic(), threads) if pid in threads else None
+
+
+def _thread(folder: Path) -> ThreadLook:
+    head, _, tail = (folder / "stat").read_text().rpartition(")")
+    fields, on_cpu, waited, turns = tail.split(), 0, 0, 0
+    with contextlib.suppress(OSError, ValueError):  # nanoseconds, where the kernel keeps them
+        on_cpu, waited, turns = map(int, (folder / "schedstat").read_text().split())
+    cpu_s = max(on_cpu / 1e9, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return ThreadLook(head.partition("(")[2], fields[0], cpu_s, waited / 1e9, turns)
 
 
 def name_this_thread(name: str) -> None:
@@ -90,100 +102,53 @@ def name_this_thread(name: str) -> None:
         Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
 
 
-def _thread(folder: Path) -> ThreadLook | None:
-    try:
-        head, _, tail = (folder / "stat").read_text().rpartition(")")
-        fields = tail.split()
-        cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
-        return None
-    waited_s, turns = 0.0, 0
-    try:  # nanoseconds, where the kernel keeps them
-        on_cpu, waited, times = (folder / "schedstat").read_text().split()
-        cpu_s, waited_s = max(cpu_s, int(on_cpu) / 1e9), int(waited) / 1e9
-        turns = int(times)
-    except (OSError, ValueError):
-        pass
-    return ThreadLook(head.partition("(")[2], fields[0], cpu_s, waited_s, turns)
-
-
 def explain(before: ProcessLook | None, now: ProcessLook | None) -> Silence:
     """Why a process whose control channel did not answer between two looks is silent. Pure."""
     if now is None:
         return Silence("gone", "is not responding, and its process is gone")
     pid, main = now.pid, now.threads[now.pid]
     if main.state == "T":
-        return Silence(
-            "stopped", f"was stopped by a signal (`kill -CONT {pid}` lets its process go on)"
-        )
+        goes_on = f"`kill -CONT {pid}` lets its process go on"
+        return Silence("stopped", f"was stopped by a signal ({goes_on})")
     if main.state == "t":
         return Silence("traced", f"is held by a debugger (pid {pid})")
     if before is None or now.at <= before.at:
-        return Silence("unknown", "is not responding yet")
-    if not (_controls(before) or _controls(now)):  # one that ends loses its threads, for a moment
-        return Silence(
-            "other",
-            f"is no longer a rank: its process runs another program, {main.name!r} (pid {pid}), as "
-            "after os.execv",
-        )
-    passed = now.at - before.at
-    cpu, waited = _since(before, now, "cpu_s"), _since(before, now, "waited_s")
+        return UNKNOWN
+    # One that ends loses its threads, for a moment.
+    if not any(one.name == CONTROL_COMM for look in (before, now) for one in look.threads.values()):
+        other = f"its process runs another program, {main.name!r} (pid {pid}), as after os.execv"
+        return Silence("other", f"is no longer a rank: {other}")
     # Threads inherit the name of the one that starts them, and come later.
-    control = min(_controls(now), default=pid)
+    control = min((t for t, one in now.threads.items() if one.name == CONTROL_COMM), default=pid)
+    passed = now.at - before.at
+    pairs = {t: (before.threads.get(t, NEW), one) for t, one in now.threads.items()}
+    cpu = {tid: new.cpu_s - old.cpu_s for tid, (old, new) in pairs.items()}
+    waited = {tid: new.waited_s - old.waited_s for tid, (old, new) in pairs.items()}
+    turns = now.threads[control].turns - pairs[control][0].turns
     keeper = max(cpu, key=lambda tid: cpu[tid])
-    if keeper != control and cpu[keeper] >= KEEPS_S and _looks_for_lock(before, now, control):
+    # The control thread looks for the lock 200 times a second. Whoever has the lock releases it
+    # 5 ms after that, unless it is in C code that does not.
+    if keeper != control and cpu[keeper] >= KEEPS_S and (turns >= TURNS or not main.turns):
         who = "its main thread" if keeper == pid else f"its thread {now.threads[keeper].name!r}"
         # A call that keeps the lock for a moment takes seconds on a busy machine.
         may_pass = waited[keeper] > STARVED * passed and cpu[keeper] < SURE_S
-        return Silence(
-            "lock",
-            f"is in C code that keeps Python's global lock: {who} computed, and no other thread "
-            "could run" + (" (the machine is busy; still waiting)" if may_pass else ""),
-            may_pass,
-        )
+        rest = " (the machine is busy; still waiting)" if may_pass else ""
+        keeps = f"{who} computed, and no other thread could run{rest}"
+        return Silence("lock", f"is in C code that keeps Python's global lock: {keeps}", may_pass)
     if max(waited.values()) > STARVED * passed or now.threads[control].state == "R":
         return Silence(
             "starved", "is ready to run but gets no CPU: the machine is busy; still waiting"
         )
-    waits_for_disk = "D" in (main.state, now.threads[control].state)
-    if passed >= SURE_S and not waits_for_disk:
-        return Silence(
-            "lock",
-            "sleeps in C code that keeps Python's global lock: no thread has run for "
-            f"{passed:.1f} s",
-        )
-    return Silence("unknown", "is not responding yet")
-
-
-def _since(before: ProcessLook, now: ProcessLook, what: str) -> dict[int, float]:
-    """How much of these times each thread has had between two looks."""
-    return {
-        tid: getattr(thread, what) - getattr(before.threads.get(tid), what, 0.0)
-        for tid, thread in now.threads.items()
-    }
-
-
-def _controls(look: ProcessLook) -> list[int]:
-    return [tid for tid, thread in look.threads.items() if thread.name == CONTROL_COMM]
-
-
-def _looks_for_lock(before: ProcessLook, now: ProcessLook, control: int) -> bool:
-    """Whether the control thread has had a processor again and again, and not the lock.
-
-    It looks for it 200 times a second. Whoever has the lock releases it 5 ms after that, unless
-    it is in C code that does not.
-    """
-    if now.threads[now.pid].turns == 0:  # the kernel does not tell
-        return True
-    old = before.threads.get(control)
-    return now.threads[control].turns - (old.turns if old is not None else 0) >= TURNS
+    if passed >= SURE_S and "D" not in (main.state, now.threads[control].state):
+        slept = f"no thread has run for {passed:.1f} s"
+        return Silence("lock", f"sleeps in C code that keeps Python's global lock: {slept}")
+    return UNKNOWN
 
 
 def named(pid: int, most_chars: int) -> str:
     """A process, as somebody who looks for it would: with its command, where that can be seen."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-    except OSError:
-        words = b""
-    command = " ".join(words.decode(errors="replace").split())[:most_chars]
+    words = ""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    command = " ".join(words.replace("\0", " ").split())[:most_chars]
     return f"process {pid}" + (f" ({command})" if command else "")

@@ -1,8 +1,6 @@
 """A log of lines in files of a folder, of which the oldest go: written by one process, read by any.
 
-Each file begins at a position of the whole log, which its name says, and at the beginning of a
-line. So a reader goes on where it was, and sees what has been dropped meanwhile (standard library
-only).
+A file's name says at which position of the whole log it begins, which is the beginning of a line.
 """
 
 from __future__ import annotations
@@ -20,11 +18,7 @@ CHUNK = 8 << 20  # bytes that are read at once; a line that is longer is passed 
 
 @dataclass(frozen=True)
 class Part:
-    """What a log holds from some position on.
-
-    ``start`` is where ``data`` begins: later than was asked for, where the oldest is gone. ``end``
-    is where it ends, and ``size`` where the whole log does.
-    """
+    """Lines from ``start`` to ``end`` of a log that ends at ``size``."""
 
     start: int
     end: int
@@ -36,8 +30,8 @@ class RingFile:
     """The writer. It goes on with what an earlier process has left.
 
     Args:
-      path: of the log: its files are called that, with their positions behind it. Its folder is
-        made, but not the one above it: where that was removed, nothing is to come back.
+      path: what its files' names begin with. Its folder is made, and not the one above, which may
+        have been removed.
       most: bytes that are kept; at least half of them, where there are as many.
     """
 
@@ -64,10 +58,12 @@ class RingFile:
         if not self._has_begun:
             lines = b"\n" + lines  # a process that was killed may have left half a line
         files = _files(self._path)
-        start, size = files[-1] if files else (0, self._most)
+        start, size = files[-1] if files else (0, 0)
         if size >= self._most // 4:
-            _drop(self._path, files, self._most - self._most // 4 - len(lines))
-            start, size = start + (size if files else 0), 0
+            for oldest, _ in files[:-2]:
+                with contextlib.suppress(OSError):
+                    os.unlink(_file(self._path, oldest))
+            start, size = start + size, 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(_file(self._path, start), flags, 0o600)
         try:
@@ -83,48 +79,31 @@ class RingFile:
             os.close(fd)
 
 
-def _drop(path: Path, files: list[tuple[int, int]], most: int) -> None:
-    """Remove the oldest files until the others have no more than ``most`` bytes."""
-    left = sum(size for _, size in files)
-    for start, size in files:
-        if left <= most:
-            return
-        with contextlib.suppress(OSError):
-            os.unlink(_file(path, start))
-        left -= size
-
-
 def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
     """The lines of a log from a position on: whole ones, and at most ``most`` bytes.
 
     A log that is not there is an empty one.
     """
     files = _files(path)
-    oldest = files[0][0] if files else 0
-    start = min(max(at, oldest), sum(files[-1])) if files else at
-    parts: list[bytes] = []
-    end = start
+    size = sum(files[-1]) if files else at
+    start = end = min(max(at, files[0][0]), size) if files else at
+    data = b""
     for begin, nbytes in files:
-        if begin + nbytes <= end or begin > end:
+        if not begin <= end < begin + nbytes or len(data) == most:
             continue
         try:
             with open(os.open(_file(path, begin), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
                 file.seek(end - begin)
-                data = file.read(min(nbytes - (end - begin), most - (end - start)))
+                data += file.read(min(begin + nbytes - end, most - len(data)))
+                end = start + len(data)
         except OSError:  # it was dropped just now
-            if parts:
+            if data:
                 break
             start = end = begin + nbytes
-            continue
-        parts.append(data)
-        end += len(data)
-        if end - start >= most:
-            break
-    found = b"".join(parts)
-    if b"\n" not in found and len(found) == most:
-        start, found = end, b""
-    found = found[: found.rfind(b"\n") + 1]
-    return Part(start, start + len(found), sum(files[-1]) if files else start, found)
+    if b"\n" not in data and len(data) == most:
+        start, data = end, b""
+    data = data[: data.rfind(b"\n") + 1]
+    return Part(start, start + len(data), size, data)
 
 
 def _file(path: Path, start: int) -> Path:

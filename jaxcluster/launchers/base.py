@@ -1,8 +1,7 @@
 """What a launcher is: it gets one agent onto each host, and nothing else.
 
-``Launcher.render`` is pure: from a user's options to a ``LaunchPlan``, which says all that will be
-run and written, and is what ``--dry-run`` shows. ``launchers.commands`` carries a plan out, and
-``supervision.keeper`` ends what runs when the notebook's process is gone.
+``Launcher.render`` makes of a user's options a ``LaunchPlan``, which ``--dry-run`` shows.
+``launchers.commands`` carries it out. ``supervision.keeper`` ends what a killed notebook leaves.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ import json
 import os
 import re
 import shlex
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from jaxcluster.errors import LauncherUnavailable
 from jaxcluster.launchers import failures
 from jaxcluster.launchers.detection import Inside
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import named_hosts
-from jaxcluster.launchers.quoting import quote_path
 from jaxcluster.launchers.shared_options import NAMED_HOSTS
 from jaxcluster.options.table import Option
 from jaxcluster.supervision.commands import Task
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 FENCE = "--fence"  # the last argument of a successor: it first ends an older agent on its host
 LEASE_S = 20.0  # an agent without its owner's connection ends after this
-ANNOUNCEMENT = "jaxcluster-agent"
 STOPPED = "The start was stopped."
 
 
@@ -39,14 +38,11 @@ class AgentOptions:
     """What every agent of a cluster is started with.
 
     Attributes:
-      cluster: its name.
-      owner_key: the owner's public key, as ``transport.Keys.public`` has it. Public: it may stand
-        in a command line.
+      owner_key: the owner's public key, as ``transport.Keys.public`` has it.
       python: the Python of the hosts.
       lease_s: how long an agent lives without its owner's connection.
       env: variables of the agents' environment, beside those of the host.
-      first_lease_s: how long an agent may have to wait for its owner's first connection, because
-        the start waits for other agents; only launchers whose agents come apart pass it on.
+      first_lease_s: how long an agent whose start waits for others may wait for its owner.
     """
 
     cluster: str
@@ -64,53 +60,48 @@ def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) 
       listen: the path of a Unix socket; empty for a TCP port of any number.
       stdin_ends: whether the agent ends when its standard input does.
     """
+    # -P: no module from the folder in which it happens to start. With the key in its id: another
+    # notebook's cluster may have the same name, and must not be fenced.
     return [
-        agent.python,
-        "-P",  # no module from the folder in which it happens to start
-        "-m",
-        "jaxcluster.agent",
-        f"--owner-key={agent.owner_key}",
-        # With the key: another notebook's cluster may have the same name, and must not be fenced.
-        f"--id={agent.cluster}-{agent.owner_key[:12]}",
-        f"--lease={agent.lease_s:g}",
+        *(agent.python, "-P", "-m", "jaxcluster.agent", f"--owner-key={agent.owner_key}"),
+        *(f"--id={agent.cluster}-{agent.owner_key[:12]}", f"--lease={agent.lease_s:g}"),
         *([f"--bind=ipc://{listen}"] if listen else []),
         *(["--owner-stdin"] if stdin_ends else []),
     ]
 
 
-def agent_command(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
-    """The agent's command line for who runs it on its host without a shell, with its environment.
+def quote_path(path: str) -> str:
+    """A path as one word of a shell; ``~/`` in front stays the home of that host."""
+    home = re.match(r"~[A-Za-z0-9_.-]*/", path)
+    return home[0] + shlex.quote(path[home.end() :]) if home else shlex.quote(path)
 
-    A Python in ``~/`` is looked for in the home there, which needs a shell.
-    """
+
+def agent_command(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
+    """The agent's command line where no shell runs it, with its environment."""
     words = agent_argv(agent, stdin_ends=stdin_ends)
-    if agent.python.startswith("~"):
+    if agent.python.startswith("~"):  # which a shell knows
         words = ["sh", "-c", f'exec {quote_path(agent.python)} "$@"', "sh", *words[1:]]
     # Not srun's --export and mpiexec's -x or -genv: each of them reads some values itself.
     return [*(["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []), *words]
 
 
 def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
-    """The lines of agents' in a line of output, and what else is in it.
+    """What agents say in a line of output, and what else is in it.
 
     Agents print ``{"jaxcluster-agent": 1, ...}`` and, at their end, ``{"jaxcluster-agent-ended":
     WHY, ...}``. A login shell may have printed before it without a line break, and two agents'
     lines may come as one.
     """
     found: list[Mapping[str, Any]] = []
-    rest, at = "", 0
-    decoder = json.JSONDecoder()
-    for match in re.finditer(rf'\{{\s*"{ANNOUNCEMENT}(-ended)?"\s*:', line):
-        if match.start() < at:
-            continue
+    rest = ""
+    while match := re.search(r'\{\s*"jaxcluster-agent(-ended)?"\s*:', line):
         try:
-            value, end = decoder.raw_decode(line, match.start())
+            value, end = json.JSONDecoder().raw_decode(line, match.start())
         except ValueError:
-            continue
+            break
         found.append(value)
-        rest += line[at : match.start()]
-        at = end
-    return found, rest + line[at:]
+        rest, line = rest + line[: match.start()], line[end:]
+    return found, rest + line
 
 
 @dataclass(frozen=True)
@@ -124,9 +115,7 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class Command(Task):
-    """One command of a launcher. The agents of one that keeps its standard input end with that.
-
-    One with a ``socket`` starts one agent, which is reached there.
+    """One command of a launcher.
 
     Attributes:
       hosts: the numbers of the hosts on which it starts an agent.
@@ -145,10 +134,10 @@ class LaunchPlan:
 
     Attributes:
       launcher: its name.
-      hosts: the hosts' names in order; empty where the launcher chooses them.
       num_hosts: how many agents are expected.
-      ranks: how many ranks each host gets; None where the hosts' devices decide it.
       commands: one for all hosts, or one for each.
+      hosts: their names in order; empty where the launcher chooses them.
+      ranks: how many ranks each host gets; None where the hosts' devices decide it.
       files: written before.
       objects: what is asked of an API, as JSON.
       folder: where the sockets lie that lead to agents, where no command makes them.
@@ -173,8 +162,7 @@ class Launcher(ABC):
 
     It is found by an entry point of its name, in the group ``jaxcluster.launchers``. A subclass has
     at least ``name``, ``start``, ``render``, a field ``num_processes`` (``-n``), and one for each
-    of its options. ``of``, ``render`` and ``typed`` are pure; all else may look at this machine,
-    and may be slow.
+    of its options. ``of``, ``render`` and ``typed`` are pure.
 
     Attributes:
       name: as in ``--launcher``.
@@ -201,12 +189,8 @@ class Launcher(ABC):
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
-        """The launcher for what was typed. Pure, but for a hostfile.
-
-        Args:
-          given: the values of its own options, by their names.
-          num_processes: ``-n``.
-          what: what stands behind the colon of its name.
+        """The launcher for what was typed: its options by their names, ``-n``, and what stands
+        behind the colon of its name.
 
         Raises:
           UsageError: the options can't be used together.
@@ -232,25 +216,23 @@ class Launcher(ABC):
 
     @abstractmethod
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
-        """All that is going to be run and written. Pure.
+        """All that is going to be run and written.
 
         Args:
-          agent: what every agent is started with.
-          folder: a folder of this user's alone (0700) that the plan may name files in. Its path
-            is different for every start.
+          folder: a folder of this user's alone (0700), another one for every start.
 
         Raises:
           UsageError: an option can't be passed on.
         """
 
     def launch(self, plan: LaunchPlan, **options: Any) -> Launch:
-        """What carries a plan of its out; ``options`` are those of ``commands.Launch``."""
+        """What carries a plan of its own out; ``options`` are those of ``commands.Launch``."""
         from jaxcluster.launchers.commands import Launch
 
         return Launch(self, plan, **options)
 
     def typed(self, command: Command) -> str:
-        """What a user would type to try a command's way to its hosts; "" for nothing. Pure."""
+        """What a user would type to try a command's way to its hosts; "" for nothing."""
         return ""
 
     def explain(self, plan: LaunchPlan, run: Run) -> Reason:
@@ -283,13 +265,18 @@ class Launcher(ABC):
         return None
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
-        """The command that starts a new agent on one host; None where there is none.
-
-        Args:
-          number: which host of the plan.
-          name: the host's own name, as its agent gave it.
-        """
+        """The command that starts a new agent on the host of this number and name, if any."""
         return None
+
+
+def find_program(name: str, environ: Mapping[str, str], hint: str, what: str = "") -> None:
+    """See that this machine has a program; ``what`` says more of one that it lacks.
+
+    Raises:
+      LauncherUnavailable: it has none.
+    """
+    if shutil.which(name, path=environ.get("PATH")) is None:
+        raise LauncherUnavailable(f"There is no {name} on this machine{what}.", hint)
 
 
 def describe(plan: LaunchPlan) -> str:
@@ -314,22 +301,15 @@ def _describe(plan: LaunchPlan) -> Iterator[str]:
     for one in plan.objects:
         yield f"{one['kind']}:"
         yield from (f"  {line}" for line in json.dumps(one, indent=1).splitlines())
-    told = [tuple(_about(command)) for command in plan.commands]
-    # Of 64 hosts all that differs is the command.
-    common = [line for line in told[0] if all(line in each for each in told)] if told[1:] else []
-    for command, lines in zip(plan.commands, told, strict=True):
+    for command in plan.commands:
         yield "run:"
         yield f"  {shlex.join(command.argv)}"
-        yield from (f"  {line}" for line in lines if line not in common)
-    if common:
-        yield "each of them:"
-        yield from (f"  {line}" for line in common)
+        yield from (f"  {line}" for line in _about(command))
     for note in plan.notes:
         yield f"note: {note}"
 
 
 def _about(command: Command) -> Iterator[str]:
-    """What is to be said of a command besides what it printed."""
     for name, value in command.env:
         yield f"with {name}={value}"
     if command.drop:

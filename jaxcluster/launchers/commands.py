@@ -28,13 +28,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.agent.report import AgentFacts
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers.base import (
-    STOPPED,
-    Command,
-    Launcher,
-    LaunchPlan,
-    announcements,
-)
+from jaxcluster.launchers.base import STOPPED, Command, Launcher, LaunchPlan, announcements
 from jaxcluster.launchers.failures import Reason, how_it_ended
 from jaxcluster.supervision import commands, ends
 from jaxcluster.supervision.keeper import Keeper
@@ -55,18 +49,11 @@ OnEnd = Callable[[tuple[int, ...], Reason], None]
 
 @dataclass(frozen=True)
 class StartedAgent:
-    """An agent that has announced itself.
+    """An agent that has announced itself."""
 
-    Attributes:
-      host: its number in the plan; None where the launcher chose the host (the caller orders them
-        by what the agents say).
-      facts: what its line said.
-      via: the Unix socket here through which it is reached; empty where ``facts`` say how.
-    """
-
-    host: int | None
-    facts: Mapping[str, Any]
-    via: str = ""
+    host: int | None  # its number in the plan; None where the launcher chose the host
+    facts: Mapping[str, Any]  # what its line said
+    via: str = ""  # the Unix socket here through which it is reached, where ``facts`` don't say how
 
     @cached_property
     def said(self) -> AgentFacts:
@@ -102,11 +89,13 @@ class Run:
     def is_ready(self) -> bool:
         return len(self.agents) >= len(self.command.hosts)
 
-    @cached_property
-    def not_before(self) -> float:
-        """When it may be run: a first try at once, the others later, and not all together."""
-        most_s = min(TRY_AGAIN_S * 2 ** (self.tries - 1), MOST_S) if self.tries > 1 else 0.0
-        return time.monotonic() + random.uniform(most_s / 2, most_s)
+    @property
+    def has_failed(self) -> bool:
+        return self.trouble is not None or self.has_ended
+
+    @property
+    def is_awaited(self) -> bool:
+        return not (self.is_ready or self.has_failed)
 
     def may_be_tried_again(self) -> bool:
         """Whether it was none of its own that has ended it."""
@@ -114,14 +103,6 @@ class Run:
             return False
         said = "\n".join(self.err)
         return self.tries < TRIES and re.search(self.command.tried_again, said) is not None
-
-    @property
-    def is_awaited(self) -> bool:
-        return not (self.is_ready or self.has_failed)
-
-    @property
-    def has_failed(self) -> bool:
-        return self.trouble is not None or self.has_ended
 
     def take(self, line: str) -> None:
         """A line of its output."""
@@ -149,8 +130,7 @@ class Launch:
       plan: what to run.
       on_end: called with (numbers of the hosts, why) when a command ends whose agents had come,
         unless it was stopped; on the command's thread.
-      on_notice: called with what a user should know of the agents' future, such as a time limit;
-        on a thread of ours.
+      on_notice: called with what a user should know of the agents' time limit; on a thread of ours.
       folder: the cluster's.
       shared: the launcher's own folder, if the hosts share it; removed if this process is killed.
       kept_open: descriptors that stay open for as long as the commands run, detached too.
@@ -173,13 +153,12 @@ class Launch:
         self._at_end += [("rm", "-rf", "--", str(shared))] if shared is not None else []
         self._kept_open, self._outlives = kept_open, outlives
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
-        self._stirred = threading.Event()
+        self._stirred, self._over = threading.Event(), threading.Event()
         self._runs: list[Run] = []
         self._lock = threading.RLock()
         self._commands = commands.Commands()
         self._keeper: Keeper | None = None
         self._is_up = False
-        self._over = threading.Event()
 
     def start(
         self,
@@ -210,23 +189,25 @@ class Launch:
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
     def _bring_up(self, wait: Wait) -> list[StartedAgent]:
-        return self._await([Run(command) for command in self.plan.commands], wait)
+        return self._await(self.plan.commands, wait)
 
-    def _await(self, wanted: Sequence[Run], wait: Wait) -> list[StartedAgent]:
+    def _await(self, wanted: Sequence[Command], wait: Wait) -> list[StartedAgent]:
         """The agents of these commands, of which some are tried again.
 
         Raises:
           LaunchError: why not.
         """
-        due, runs = list(wanted), list[Run]()
+        due, runs = [(0.0, Run(command)) for command in wanted], list[Run]()
 
         def look() -> list[StartedAgent]:
-            for run in [run for run in due if run.not_before <= time.monotonic()]:
-                due.remove(run)
-                runs.append(self._run(run))
+            now = time.monotonic()
+            for one in [one for one in due if one[0] <= now]:
+                due.remove(one)
+                runs.append(self._run(one[1]))
             for run in [run for run in runs if run.may_be_tried_again()]:
                 runs.remove(run)
-                due.append(Run(run.command, run.tries + 1))
+                pause_s = min(TRY_AGAIN_S * 2**run.tries, MOST_S) * random.uniform(0.5, 1)
+                due.append((now + pause_s, Run(run.command, run.tries + 1)))
             if any(run.has_failed for run in runs):
                 # Who fails in the same moment is told with it.
                 for _ in ends.wait(OTHERS_S, lambda: any(run.is_awaited for run in runs)):
@@ -238,7 +219,7 @@ class Launch:
             one = next((run for run in runs if not run.is_ready), None)
             return self.reason(one) if one else Reason("", "--timeout 180")
 
-        expected = sum(len(run.command.hosts) for run in due)
+        expected = sum(len(command.hosts) for command in wanted)
         waiting = partial(self.launcher.waiting, self.plan)
         return self._until_all(expected, look, waiting, late, wait)
 
@@ -302,7 +283,7 @@ class Launch:
         command = self.launcher.successor(self.plan, number, name)
         if command is None:
             return None
-        return self._await([Run(command)], Wait(timeout_s, stopped=stopped))[0]
+        return self._await([command], Wait(timeout_s, stopped=stopped))[0]
 
     def stop(self) -> None:
         """End every command; returns when they have ended and what they need is cancelled.
@@ -315,11 +296,9 @@ class Launch:
         self._commands.end(running)
         if self._keeper is not None:
             self._keeper.end()
-        for command in self.plan.commands:
-            if command.socket:
-                Path(command.socket).unlink(missing_ok=True)
-        for file in self.plan.files:
-            Path(file.path).unlink(missing_ok=True)
+        sockets = [command.socket for command in self.plan.commands if command.socket]
+        for path in (*sockets, *(file.path for file in self.plan.files)):
+            Path(path).unlink(missing_ok=True)
 
     def detach(self, found_by: Sequence[Path]) -> None:
         """Let the agents outlive this process, until one of these folders is gone.

@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 _PYTHON = re.compile(r"No module named|[Uu]nknown option:? -P")
 _NO_FILE = re.compile(
@@ -29,17 +30,11 @@ _REFUSED = re.compile(
 
 @dataclass(frozen=True)
 class Reason:
-    """Why an agent ended or never came, and what to type next.
+    """Why an agent ended or never came, and what to type next."""
 
-    Attributes:
-      message: what happened, with the command's own words.
-      hint: what to type.
-      has_ended: whether the agent itself is known to have ended, not just the way to it.
-    """
-
-    message: str
+    message: str  # what happened, with the command's own words
     hint: str = ""
-    has_ended: bool = False
+    has_ended: bool = False  # the agent itself, as is known, not just the way to it
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -48,17 +43,18 @@ class Reason:
 def cause(lines: Sequence[str], python: str, typed: str = "", refused: str = "") -> tuple[str, str]:
     """(the last line that tells a usual cause, what to do), or the last line at all."""
     program = python.rpartition("/")[2]
-    login = f"A login must not ask for anything. Try: {typed}" if typed else ""
-    reach = f"Are name and port right, and is the host up? Try: {typed}" if typed else ""
     other = f"Name the hosts' Python, one with this jaxcluster: --python PATH (now {python})"
     for line in reversed(lines):
         if python and (_PYTHON.search(line) or (_NO_FILE.search(line) and program in line)):
             return line.strip(), other
-    for pattern, hint in ((_LOGIN, login), (_REACH, reach), (_REFUSED, refused)):
-        for line in reversed(lines):
-            if hint and pattern.search(line):
-                return line.strip(), hint
-    return last_line(lines), ""
+    hints = {
+        _LOGIN: typed and f"A login must not ask for anything. Try: {typed}",
+        _REACH: typed and f"Are name and port right, and is the host up? Try: {typed}",
+        _REFUSED: refused,
+    }
+    found = ((line, one) for one in hints if hints[one] for line in reversed(lines))
+    line, cause = next(((line, one) for line, one in found if one.search(line)), ("", None))
+    return (line.strip(), hints[cause]) if cause else (last_line(lines), "")
 
 
 def last_line(lines: Sequence[str]) -> str:
@@ -82,13 +78,6 @@ def run_briefly(
       OSError: it can't be run.
       subprocess.TimeoutExpired: it did not end in time, and was killed.
     """
-    return subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=environ if environ is None else dict(environ),
-        timeout=timeout_s,
-        check=False,
-    )
+    none, env = subprocess.DEVNULL, None if environ is None else dict(environ)
+    options: dict[str, Any] = {"stdin": none, "capture_output": True, "text": True, "env": env}
+    return subprocess.run(argv, errors="replace", timeout=timeout_s, check=False, **options)

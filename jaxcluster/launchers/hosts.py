@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,12 @@ _RANGES = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 
 @dataclass(frozen=True)
 class Host:
-    """One host as it was asked for.
+    """One host as it was asked for; None stands for what was left open."""
 
-    Attributes:
-      name: what the launcher is given: a name, an alias of the ssh config, or an address. IPv6
-        stands without brackets.
-      ranks: how many ranks it gets; None where that was left open.
-      user: None means what the ssh config says.
-      port: of its sshd; None means what the ssh config says.
-    """
-
-    name: str
+    name: str  # a name, an alias of the ssh config, or an address; IPv6 without brackets
     ranks: int | None = None
     user: str | None = None
-    port: int | None = None
+    port: int | None = None  # of its sshd
 
     def __str__(self) -> str:
         name = f"[{self.name}]" if ":" in self.name else self.name
@@ -50,23 +43,18 @@ class Host:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """The hosts of ``--hosts``, in the order given.
+    """The hosts of ``--hosts``, in the order given: ``[USER@]HOST[:RANKS[:PORT]],...``.
 
-    Each is ``[USER@]HOST[:RANKS[:PORT]]``. IPv6 addresses stand in brackets, ``[fe80::1]:2``;
     ``n[01-04,07]:2`` names five hosts, as Slurm writes them. ``h1,h1`` is ``h1:2``, as for mpiexec.
 
     Raises:
-      UsageError: a word is not a host. It names the word.
+      UsageError: a word is not a host.
     """
     return _merged(_parse(text, "--hosts", EXAMPLE))
 
 
 def named_hosts(hosts: str, file: str) -> tuple[Host, ...]:
-    """The hosts of ``--hosts`` or ``--hostfile``; none where neither was given.
-
-    Raises:
-      UsageError: both were, or what was given names no hosts.
-    """
+    """The hosts of ``--hosts`` or ``--hostfile``; none where neither was given."""
     if hosts and file:
         raise UsageError("--hosts and --hostfile can't be used together.", "Leave out one of them.")
     if file:
@@ -100,28 +88,14 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 
 
 def expand_nodelist(text: str) -> tuple[str, ...]:
-    """The names that ``n[01-04,07],login`` stands for, in order.
-
-    Raises:
-      ValueError: it is not a nodelist; the message says which part is wrong.
-    """
+    """The names that ``n[01-04,07],login`` stands for, in order. Raises ValueError."""
     return tuple(name for word in _split(text) for name in _expand(word))
 
 
 def place_on(
     many: int, what: str, each: int | None, num_processes: int | None, example: str
 ) -> tuple[int, ...] | None:
-    """As ``place``, for hosts that have no names yet: nodes, pods.
-
-    Args:
-      many: how many there are.
-      what: one of them.
-      each: how many ranks each was asked for.
-      example: what to type where the numbers don't fit.
-
-    Raises:
-      UsageError: they don't.
-    """
+    """As ``place``, for hosts that have no names yet (nodes, pods), with ``each`` so many ranks."""
     hosts = [Host(f"{what} {i}", each) for i in range(many)]
     return place(hosts, num_processes, what, f"For example: {example}, without -n")
 
@@ -161,11 +135,8 @@ def place(
 
 def ranks_by_host(counts: Iterable[int]) -> tuple[range, ...]:
     """The ranks of each host: contiguous, in the hosts' order."""
-    ranges, first = [], 0
-    for n in counts:
-        ranges.append(range(first, first + n))
-        first += n
-    return tuple(ranges)
+    ends = [0, *accumulate(counts)]
+    return tuple(range(first, end) for first, end in pairwise(ends))
 
 
 def _parse(text: str, where: str, example: str) -> Iterator[Host]:
@@ -206,17 +177,12 @@ def _merged(hosts: Iterable[Host]) -> tuple[Host, ...]:
     Behind each port of a machine a container may be a host.
     """
     listed = list(hosts)
-    if len({(host.name.lower(), host.port) for host in listed}) == len(listed):
-        return tuple(listed)
-    found: dict[tuple[str, int | None], Host] = {}
+    found: dict[tuple[str, int | None], list[Host]] = {}
     for host in listed:
-        key, ranks = (host.name.lower(), host.port), host.ranks or 1
-        first = found.setdefault(key, replace(host, ranks=0))
-        found[key] = replace(first, ranks=(first.ranks or 0) + ranks)
-    return tuple(found.values())
-
-
-# ------------------------------------------------------------------------------------ nodelists
+        found.setdefault((host.name.lower(), host.port), []).append(host)
+    if len(found) == len(listed):
+        return tuple(listed)
+    return tuple(replace(of[0], ranks=sum(h.ranks or 1 for h in of)) for of in found.values())
 
 
 def _split(text: str) -> list[str]:

@@ -1,9 +1,8 @@
 """Agents by any of ipyparallel's engine launchers: PBS, SGE, LSF, HTCondor, a site's own.
 
-They differ in all but one thing: what they start is ``engine_cmd``. Here that is a script in a
-folder that the hosts share, which becomes an agent and writes its lines beside itself. The
-launcher itself runs in a process of its own (``main``), which prints those lines, and stops the
-launcher when its input ends: so a job that is still queued goes, too, when the notebook is killed.
+What they start is ``engine_cmd``. Here that is a script in a folder that the hosts share, which
+becomes an agent and writes its lines beside itself. The launcher runs in a process of its own
+(``main``), which prints those lines, and stops the launcher when its input ends.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from jaxcluster.launchers.base import (
     LaunchPlan,
     PlannedFile,
     agent_argv,
+    quote_path,
 )
 from jaxcluster.launchers.hosts import place_on
-from jaxcluster.launchers.quoting import join
 from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import TEXT
@@ -45,22 +44,14 @@ STOP_S = 15.0  # qdel and its like may take a while
 
 @dataclass(frozen=True)
 class IPP(Launcher):
-    """``--launcher ipp:NAME``.
-
-    Each field is the value of the option of its name (``options``); and:
-
-    Attributes:
-      engines: NAME, as ipyparallel's entry points and ``ipcluster --engines`` know it.
-      nodes: what ipyparallel calls ``n``. One task of a batch template becomes one agent.
-      here: this machine's Python, for the launcher's process.
-    """
+    """``--launcher ipp:NAME``, as ``ipcluster --engines`` knows it."""
 
     engines: str
     ipp_profile: str = ""
-    nodes: int = 1
+    nodes: int = 1  # ipyparallel's ``n``: one task of a batch template becomes one agent
     num_processes: int | None = None
     ntasks_per_node: int | None = None
-    here: str = sys.executable
+    here: str = sys.executable  # for the launcher's process
 
     name = "ipp"
     start = "--launcher ipp:pbs"
@@ -95,9 +86,8 @@ class IPP(Launcher):
             PlannedFile(f"{folder}/agent.sh", script(agent, folder), 0o700),
             PlannedFile(f"{folder}/ipp.json", json.dumps(task, indent=1) + "\n"),
         )
-        source = (
-            f"import sys; sys.path.append({ROOT!r}); from {__name__} import main; main(sys.argv[1])"
-        )
+        own = f"import sys; sys.path.append({ROOT!r})"
+        source = f"{own}; from {__name__} import main; main(sys.argv[1])"
         command = Command(
             (self.here, "-P", "-c", source, folder), tuple(range(self.nodes)), agent.python,
             keeps_stdin=True, stdin_s=STOP_S + 2, term_s=2.0,
@@ -117,7 +107,8 @@ def script(agent: AgentOptions, folder: str) -> str:
     """
     mine = f"{shlex.quote(folder)}/agent-$(hostname)-$$"
     exports = [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
-    line = f"exec {join(agent_argv(agent), agent.python)} >{mine}.out 2>{mine}.err </dev/null"
+    words = f"{quote_path(agent.python)} {shlex.join(agent_argv(agent)[1:])}"
+    line = f"exec {words} >{mine}.out 2>{mine}.err </dev/null"
     return "\n".join(["#!/bin/sh", *exports, line]) + "\n"
 
 
@@ -125,7 +116,7 @@ def script(agent: AgentOptions, folder: str) -> str:
 
 
 def main(folder: str) -> None:
-    """Start the agents of a folder's ``ipp.json``; end them when the standard input ends."""
+    """Start the agents of a folder's ``ipp.json``; end them when the input of this process ends."""
     try:
         sys.exit(asyncio.run(_serve(Path(folder))))
     except Exception as error:
@@ -146,14 +137,13 @@ async def _serve(folder: Path) -> int:
             loop.remove_reader(0)
             over.set()
 
-    loop.add_reader(0, read)
-    launcher = make_launcher(task, folder)
-    ended: list[Any] = []
-
     def note_end(data: Any) -> None:
         ended.append(data)
         over.set()
 
+    ended: list[Any] = []
+    loop.add_reader(0, read)
+    launcher = make_launcher(task, folder)
     launcher.on_stop(note_end)
     try:
         await _maybe(launcher.start(task["n"]))

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
-from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan, agent_command
+from jaxcluster.launchers.base import (
+    AgentOptions,
+    Command,
+    Launcher,
+    LaunchPlan,
+    agent_command,
+    find_program,
+)
 from jaxcluster.launchers.detection import Inside, lacks
 from jaxcluster.launchers.failures import run_briefly
 from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
@@ -34,22 +40,14 @@ DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_
 
 @dataclass(frozen=True)
 class MPI(Launcher):
-    """``--launcher mpi``.
-
-    Each field is the value of the option of its name (``options``); and:
-
-    Attributes:
-      hosts: where, in order of rank; empty for those of the batch job that this process is in.
-      flavour: ``openmpi4``, ``openmpi5`` or ``mpich``; ``prepared`` asks the command.
-      as_root: whether this user is root, which Open MPI refuses without being told to.
-    """
+    """``--launcher mpi``; without hosts on those of the batch job that this process is in."""
 
     hosts: tuple[Host, ...] = ()
     num_processes: int | None = None
     mpiexec: str = "mpiexec"
     mpi_args: tuple[str, ...] = ()
-    flavour: str = "openmpi4"
-    as_root: bool = False
+    flavour: str = "openmpi4"  # or ``openmpi5`` or ``mpich``; ``prepared`` asks the command
+    as_root: bool = False  # which Open MPI refuses without being told to
 
     name = "mpi"
     start = "--launcher mpi -n 4"
@@ -79,11 +77,8 @@ class MPI(Launcher):
         return Inside(what, cls.name, obstacle=lacks("mpiexec", environ))
 
     def prepared(self, environ: Mapping[str, str]) -> MPI:
-        if shutil.which(self.mpiexec, path=environ.get("PATH")) is None:
-            raise LauncherUnavailable(
-                f"There is no {self.mpiexec} on this machine.",
-                "Load its module before the notebook starts, or name it: --mpiexec PATH",
-            )
+        load = "Load its module before the notebook starts, or name it: --mpiexec PATH"
+        find_program(self.mpiexec, environ, load)
         try:
             done = run_briefly([self.mpiexec, "--version"], 30, environ)
         except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,7 +1,7 @@
 """Agents in a Slurm job: one per node, as one step (``srun``), whose output has their lines.
 
-Outside of an allocation ``salloc`` makes one and starts the step in it. Inside an allocation the
-step is started in that, beside what runs there (``--overlap``), and ends with srun's input.
+Outside of an allocation ``salloc`` makes one and starts the step in it. Inside of one the step runs
+beside what runs there (``--overlap``), and ends with srun's input.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
+from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import (
     FENCE,
     AgentOptions,
@@ -27,6 +26,7 @@ from jaxcluster.launchers.base import (
     Launcher,
     LaunchPlan,
     agent_command,
+    find_program,
 )
 from jaxcluster.launchers.detection import Inside, lacks
 from jaxcluster.launchers.failures import Reason, run_briefly
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
 
 ASK_S = 20.0  # Slurm's commands have so long
 COMPLETES_S = 5.0  # for a job that ends to be called what it then is: CANCELLED, TIMEOUT
-# From the end of its input: srun that gets SIGTERM has the agents killed, with what they still
-# have to remove on their nodes.
-STEP_ENDS_S = 10.0
+STEP_ENDS_S = 10.0  # from the end of its input; srun that gets SIGTERM kills the agents
 # What is asked for a job, by its option.
 OF_A_JOB = (
     "partition", "account", "qos", "time", "nodes", "ntasks_per_node", "cpus_per_task", "mem",
@@ -64,7 +62,7 @@ STEP = (
     "--wait=0", "--export=ALL", "--unbuffered",
 )  # fmt: skip
 GOES_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "STOPPED")
-# Reasons of squeue's (`man squeue`, JOB REASON CODES) after which waiting is in vain.
+# Reasons of squeue's after which waiting is in vain.
 NEVER = re.compile(
     r"Partition(Time|Node)Limit|PartitionConfig|BadConstraints|(Account|QOS)NotAllowed"
     r"|Invalid(Account|QOS)|DependencyNeverSatisfied"
@@ -73,13 +71,10 @@ NEVER = re.compile(
 
 @dataclass(frozen=True)
 class Allocation:
-    """The job in which this process runs.
+    """The job in which this process runs; without nodes where Slurm does not say.
 
-    Attributes:
-      job: its number.
-      nodes: their names; none where Slurm does not say.
-      tasks: how many ``srun`` would start on each node, so that rank and SLURM_PROCID agree; none
-        where only the one was asked for that a notebook itself needs.
+    ``tasks`` are how many ``srun`` would start on each node, so that rank and SLURM_PROCID agree;
+    none where only the one was asked for that a notebook itself needs.
     """
 
     job: str
@@ -108,11 +103,9 @@ def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
     job = environ.get("SLURM_JOB_ID", "")
     if not job:
         return None
-    try:
-        nodes = expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))
-    except ValueError:
-        nodes = ()
-    nodes = tuple(node for node in nodes if node)
+    nodes: tuple[str, ...] = ()
+    with contextlib.suppress(ValueError):
+        nodes = tuple(filter(None, expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))))
     return Allocation(job, nodes, _tasks(environ, len(nodes)))
 
 
@@ -122,35 +115,20 @@ def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
     Without ``--ntasks`` SLURM_TASKS_PER_NODE counts nodes or cores, whichever Slurm is set up for,
     and in a step of one task it counts that: neither says how many ranks were meant.
     """
-    total, counts = environ.get("SLURM_NTASKS", ""), _counts(environ.get("SLURM_TASKS_PER_NODE"))
-    if total.isdecimal() and int(total) > 1 and len(counts) == nodes and sum(counts) == int(total):
+    # 2(x3),1 stands for 2, 2, 2, 1.
+    pairs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
+    counts = tuple(int(n) for n, times in pairs for _ in range(int(times or 1)))
+    if len(counts) == nodes and sum(counts) > 1 and environ.get("SLURM_NTASKS") == str(sum(counts)):
         return counts
     each = environ.get("SLURM_NTASKS_PER_NODE", "")
-    if each.isdecimal() and int(each) * nodes > 1:
-        return (int(each),) * nodes
-    return ()
-
-
-def _counts(text: str | None) -> tuple[int, ...]:
-    """The numbers of ``2(x3),1``; none of what is not such a list."""
-    found: list[int] = []
-    for word in (text or "").split(","):
-        if (match := re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word)) is None:
-            return ()
-        found += [int(match[1])] * int(match[2] or 1)
-    return tuple(found)
+    return (int(each),) * nodes if each.isdecimal() and int(each) * nodes > 1 else ()
 
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
     """``--launcher slurm``; the options are salloc's own.
 
-    Each field is the value of the option of its name (``options``); and:
-
-    Attributes:
-      num_processes: ``-n``; None where ``ntasks_per_node`` or the nodes' devices decide it.
-      allocation: ``prepared`` fills it in.
-      drop: variables that srun is not to see; ``prepared`` fills them in.
+    ``prepared`` fills in the allocation, and the variables that srun is not to see (``drop``).
     """
 
     num_processes: int | None = None
@@ -211,11 +189,8 @@ class Slurm(Launcher):
     def prepared(self, environ: Mapping[str, str]) -> Slurm:
         here = None if self.new_job else allocation_of(environ)
         tool = "salloc" if here is None else "srun"
-        if shutil.which(tool, path=environ.get("PATH")) is None:
-            raise LauncherUnavailable(
-                f"There is no {tool} on this machine: it is not a login node of a Slurm cluster.",
-                "On this machine alone: %jaxcluster start   By ssh: --launcher ssh --hosts h1,h2",
-            )
+        others = "On this machine alone: %jaxcluster start   By ssh: --launcher ssh --hosts h1,h2"
+        find_program(tool, environ, others, ": it is not a login node of a Slurm cluster")
         own = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO")
         taken = (k for k in environ if k in own or k.startswith(NOT_OURS))
         ready = replace(self, allocation=here, drop=tuple(sorted({*taken} - {*KEPT_VARIABLES})))
@@ -223,20 +198,13 @@ class Slurm(Launcher):
             return ready
         asked = (name for name in (*OF_A_JOB, "salloc") if name not in ("nodes", "ntasks_per_node"))
         if given := [f"--{name.replace('_', '-')}" for name in asked if getattr(self, name)]:
-            raise UsageError(
-                f"{', '.join(given)}: this notebook is already in Slurm's job {here.job}, and the "
-                "agents start in it.",
-                "Leave it out, or make a job of its own: --new-job",
-            )
+            told = f"{', '.join(given)}: this notebook is already in Slurm's job {here.job}."
+            raise UsageError(told, "Leave it out, or make a job of its own: --new-job")
         if self.nodes is not None and self.nodes > len(here.nodes):
-            raise UsageError(
-                f"--nodes {self.nodes}: this notebook is in job {here.job}, which has "
-                f"{len(here.nodes)}.",
-                "All of its nodes: leave out --nodes. A job of its own: --new-job",
-            )
+            told = f"--nodes {self.nodes}: this notebook is in job {here.job}, which has "
+            hint = "All of its nodes: leave out --nodes. A job of its own: --new-job"
+            raise UsageError(f"{told}{len(here.nodes)}.", hint)
         return ready
-
-    # -- render
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         if self.allocation is not None:
@@ -267,22 +235,17 @@ class Slurm(Launcher):
         found: list[str] = []
         for option in self.salloc:
             try:
-                words = shlex.split(option)
+                found += shlex.split(option if option.startswith("-") else f"--{option}")
             except ValueError as error:
                 told = f"--salloc {option!r}: {error}."
                 raise UsageError(told, "For example: --salloc exclusive") from None
-            dashes = "" if option.lstrip().startswith("-") else "--"
-            found += [f"{dashes}{words[0]}", *words[1:]] if words else []
         return found
 
     def _in_allocation(self, agent: AgentOptions, here: Allocation) -> LaunchPlan:
         nodes = here.nodes[: self.nodes]
         if not nodes:
-            raise UsageError(
-                f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST does not name its "
-                "nodes.",
-                "Make a job of its own: --new-job",
-            )
+            told = f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST names no nodes."
+            raise UsageError(told, "Make a job of its own: --new-job")
         command = self._step_of(agent, here.job, nodes, tuple(range(len(nodes))))
         return LaunchPlan(
             "slurm", len(nodes), (command,), nodes, self._ranks(len(nodes)),
@@ -329,8 +292,6 @@ class Slurm(Launcher):
         example = "--nodes 2 --ntasks-per-node 2"
         return place_on(nodes, "node", each, self.num_processes, example)
 
-    # -- what Slurm says
-
     def waiting(self, plan: LaunchPlan) -> str:
         job = self._job(plan) if self.allocation is None else None
         if job is None or job.state == "RUNNING":
@@ -364,21 +325,16 @@ class Slurm(Launcher):
         return Reason(f"Job {job.id} is {job}. {found.message}", hint)
 
     def _job(self, plan: LaunchPlan) -> Job | None:
-        """The job as squeue lists it."""
+        """The job as squeue lists it, if it answers."""
         here = self.allocation
         which = f"--jobs={here.job}" if here is not None else plan.commands[0].cancel[-1]
         env = {k: v for k, v in os.environ.items() if k not in self.drop}
-        return next(reversed(squeue(which, env)), None)
-
-
-def squeue(which: str, environ: Mapping[str, str]) -> list[Job]:
-    """The jobs that squeue lists; none where it does not answer."""
-    asked = ("squeue", "--noheader", "--states=all", which, "--format=%i|%T|%r|%e|%S|%N")
-    try:
-        lines = run_briefly(asked, ASK_S, environ).stdout.splitlines()
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [job for line in lines if (job := parse_squeue(line)) is not None]
+        asked = ("squeue", "--noheader", "--states=all", which, "--format=%i|%T|%r|%e|%S|%N")
+        try:
+            lines = run_briefly(asked, ASK_S, env).stdout.splitlines()
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return next(filter(None, map(parse_squeue, reversed(lines))), None)
 
 
 def parse_squeue(line: str) -> Job | None:

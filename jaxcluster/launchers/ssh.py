@@ -1,8 +1,7 @@
 """Agents over ssh: one login per host, which carries the agent's whole traffic.
 
-The agent listens on a Unix socket there, which ssh joins to one here (``-L``): no port is opened on
-either side, so firewalls, NAT and jump hosts need no setting. With ``direct`` it listens on a TCP
-port instead, which is faster where hosts can reach each other.
+The agent listens on a Unix socket there, which ssh joins to one here (``-L``): no firewall and no
+jump host needs a setting. With ``direct`` it listens on a TCP port instead.
 """
 
 from __future__ import annotations
@@ -10,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from jaxcluster.errors import LauncherUnavailable, UsageError
+from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import (
     FENCE,
     AgentOptions,
@@ -23,10 +21,11 @@ from jaxcluster.launchers.base import (
     Launcher,
     LaunchPlan,
     agent_argv,
+    find_program,
+    quote_path,
 )
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import Host, place
-from jaxcluster.launchers.quoting import join, quote, quote_path
 from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.table import NO_OPTION, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
@@ -111,11 +110,8 @@ class SSH(Launcher):
         return made
 
     def prepared(self, environ: Mapping[str, str]) -> Self:
-        if shutil.which(self.ssh[0], path=environ.get("PATH")) is None:
-            raise LauncherUnavailable(
-                f"There is no {self.ssh[0]} on this machine.",
-                "Install OpenSSH's client, or name one: --ssh /path/to/ssh",
-            )
+        install = "Install OpenSSH's client, or name one: --ssh /path/to/ssh"
+        find_program(self.ssh[0], environ, install)
         return self
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
@@ -159,16 +155,18 @@ class SSH(Launcher):
             # ssh splits it at colons, and reads % in it.
             quoted = re.sub(r"([\\:])", r"\\\1", here).replace("%", "%%")
             forward = ["-L", f"{quoted}:{there}"]
-        try:
-            line = remote_command(agent, there)
-        except ValueError as error:
-            raise UsageError(
-                f"ssh can't pass on this text: {error}.", "Leave it out of --env and --python."
-            ) from None
         # No terminal (-T) and no X11 (-x), whatever the config says.
         alive = f"ServerAliveCountMax={max(3, int(agent.lease_s / ALIVE_S) - 1)}"
         base = [alive if word == ALIVE else word for word in self._base(number)]
-        argv = (*base, "-T", "-x", *forward, "--", self._address(number), line)
+        argv = (
+            *base,
+            "-T",
+            "-x",
+            *forward,
+            "--",
+            self._address(number),
+            remote_command(agent, there),
+        )
         return Command(
             argv, (number,), agent.python, env=NEVER_ASK, keeps_stdin=True, socket=here,
             tried_again=DROPPED,
@@ -199,12 +197,8 @@ class SSH(Launcher):
 
 
 def remote_command(agent: AgentOptions, listen: str) -> str:
-    """The line for a host's login shell, whichever that is, that becomes the agent.
-
-    Raises:
-      ValueError: a word can't be passed to every shell.
-    """
-    words = [quote_path(agent.python), join(agent_argv(agent, listen, stdin_ends=True)[1:])]
-    settings = [quote(f"{name}={value}") for name, value in agent.env]
+    """The line for a host's login shell that becomes the agent."""
+    words = [quote_path(agent.python), shlex.join(agent_argv(agent, listen, stdin_ends=True)[1:])]
+    settings = [shlex.quote(f"{name}={value}") for name, value in agent.env]
     # exec: no shell stays between ssh and the agent.
     return " ".join(["exec", *(["env", *settings] if settings else []), *words])

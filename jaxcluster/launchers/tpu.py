@@ -1,24 +1,21 @@
 """Agents on the hosts of a Cloud TPU slice, over ssh.
 
-A slice is named (``--tpu NAME``): gcloud says how to log in to each of its hosts (``gcloud compute
-tpus tpu-vm ssh --dry-run``). That login is then carried out without gcloud, which would stay as a
-process for each host. Or its hosts are named (``--hosts``), or this process runs on one of them,
-whose metadata names all.
+For a named slice (``--tpu NAME``) gcloud says how to log in to its hosts (``ssh --dry-run``),
+and ssh does that. Or its hosts are named (``--hosts``), or this host's metadata names all.
 """
 
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
+from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
-from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan
+from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan, find_program
 from jaxcluster.launchers.detection import Inside
 from jaxcluster.launchers.failures import how_it_ended, last_line, run_briefly
 from jaxcluster.launchers.hosts import Host
@@ -32,18 +29,13 @@ GCLOUD_S = 60.0  # each of its commands takes one to three seconds
 
 @dataclass(frozen=True)
 class TPU(SSH):
-    """``--launcher tpu``; what else ssh is to be given, as for ``--launcher ssh``.
-
-    Attributes:
-      tpu: the slice's name; empty where the hosts are named.
-      logins: how each of ``hosts`` is logged in to where gcloud has said so: its ssh with all
-        options, and ``USER@ADDRESS``; ``prepared`` asks.
-    """
+    """``--launcher tpu``; what else ssh is to be given, as for ``--launcher ssh``."""
 
     tpu: str = ""
     zone: str = ""
     project: str = ""
     internal_ip: bool = False
+    # Where gcloud says it: for each host its ssh with all options, and USER@ADDRESS.
     logins: tuple[tuple[str, ...], ...] = ()
 
     name = "tpu"
@@ -90,11 +82,9 @@ class TPU(SSH):
         found = None if self.hosts else tpu_worker(host_tpu_chips(), environ)
         hosts = self.hosts if found is None else tuple(map(Host, found.hosts))
         if not hosts:
-            raise UsageError(
-                "--launcher tpu needs the name of a slice, or its hosts: this machine is not "
-                "a TPU host.",
-                f"For example: {self.start}   or   --launcher tpu --hosts t0,t1",
-            )
+            told = "--launcher tpu needs the name of a slice, or its hosts: this is no TPU host."
+            example = f"For example: {self.start}   or   --launcher tpu --hosts t0,t1"
+            raise UsageError(told, example)
         return replace(super().prepared(environ), hosts=hosts)
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
@@ -131,17 +121,9 @@ class TPU(SSH):
         ]  # fmt: skip
 
     def _asked(self, environ: Mapping[str, str]) -> Self:
-        """With the slice's hosts, and how to log in to them.
-
-        Raises:
-          LauncherUnavailable: there is no gcloud.
-          LaunchError: there is no such slice, it is not ready, or gcloud can't ask.
-        """
-        if shutil.which("gcloud", path=environ.get("PATH")) is None:
-            raise LauncherUnavailable(
-                "There is no gcloud on this machine.",
-                "Install the Google Cloud CLI, or name the slice's hosts: --hosts t0,t1",
-            )
+        """With the slice's hosts, and how to log in to them, as gcloud says."""
+        install = "Install the Google Cloud CLI, or name the slice's hosts: --hosts t0,t1"
+        find_program("gcloud", environ, install)
         argv = [*self._gcloud("ssh"), "--worker=all", "--dry-run", "--command=true"]
         hint = f"Try: {shlex.join(argv)}"
         try:

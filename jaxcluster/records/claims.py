@@ -1,29 +1,24 @@
 """Who has a cluster's name: taken before anything is started, given back when all has ended.
 
-A cluster's folder holds a file ``alive``. It says who has made the folder, and it is locked by the
-process that starts the cluster and by the agent that carries it. The kernel releases a lock when
-its holder ends, however that ends. So a lock that is held is a sign of life. One that nobody holds
-is a sign of death where all locks are seen: of processes of this pid namespace, and on a file
-system that one kernel alone has mounted. Elsewhere another host or container may share the folder
-(a home directory), and have a lock that is not seen here. What can't be judged is left alone.
+A cluster's folder holds a file ``alive``. It says who has made the folder. The process that starts
+the cluster and the agent that carries it lock it, and the kernel releases a lock when its holder
+ends. So a lock that is held is a sign of life. One that nobody holds is a sign of death where this
+host made the folder. Another host may share it, and have a lock that is not seen here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import enum
-import errno
 import fcntl
 import json
 import os
 import secrets
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.records import registry
@@ -33,32 +28,18 @@ from jaxcluster.supervision import folders
 from jaxcluster.supervision.processes import is_alive, pid_space, process_token
 
 LOCK_S = 10.0
-DRAFT, DEAD = ".start-", ".dead-"  # no cluster's name begins with a dot
-
-# What statfs says of file systems that one kernel alone has mounted.
-LOCAL_FILE_SYSTEMS = {
-    0x01021994: "tmpfs",
-    0xEF53: "ext2 to 4",
-    0x58465342: "xfs",
-    0x9123683E: "btrfs",
-    0x794C7630: "overlayfs",
-    0x2FC12FC1: "zfs",
-    0xF2F52010: "f2fs",
-    0xCA451A4E: "bcachefs",
-    0x858458F6: "ramfs",
-}
+DEAD = ".dead-"  # no cluster's name begins with a dot
 
 
 class Life(enum.Enum):
-    """What can be said of a folder's cluster from here."""
+    """Whether the cluster of a folder lives, as far as that is known here."""
 
     ALIVE = "alive"
     DEAD = "dead"
     UNKNOWN = "unknown"  # on another host, or of another version: it is left alone
 
 
-@dataclass(frozen=True)
-class Holder:
+class Holder(NamedTuple):
     """What ``alive`` says of who has made the folder."""
 
     id: str
@@ -115,11 +96,9 @@ def claim(name: str) -> Claim | None:
     """
     try:
         with _one_at_a_time() as root:
-            folder = root / name
-            if os.path.lexists(folder):
-                if judge(folder) is not Life.DEAD:
-                    return None
-                _discard(folder)
+            if judge(root / name) is not Life.DEAD:
+                return None
+            _discard(root / name)
             return _take(root, name)
     except OSError as error:
         raise LaunchError(
@@ -130,14 +109,14 @@ def claim(name: str) -> Claim | None:
 def _take(root: Path, name: str) -> Claim:
     """The folder appears under its name in one step, with the locked file in it."""
     id = secrets.token_hex(8)
-    draft = root / f"{DRAFT}{id}"
+    draft = root / f"{DEAD}{id}"
     draft.mkdir(mode=0o700)
     lock = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_SH)
         holder = Holder(id, pid_space(), process_token(os.getpid()), socket.gethostname())
-        os.write(lock, json.dumps(asdict(holder)).encode())
+        os.write(lock, json.dumps(holder._asdict()).encode())
         draft.rename(root / name)
     except BaseException:
         os.close(lock)
@@ -147,15 +126,9 @@ def _take(root: Path, name: str) -> Claim:
 
 
 def life(name: str) -> Life:
-    """Whether a cluster lives."""
+    """Whether a cluster lives; one that is not there is dead."""
     with _one_at_a_time() as root:
         return judge(root / name)
-
-
-def is_free(name: str) -> bool:
-    """Whether nobody has a name, as far as is known here."""
-    with _one_at_a_time() as root:
-        return not os.path.lexists(root / name) or judge(root / name) is Life.DEAD
 
 
 def holds(name: str, id: str) -> bool:
@@ -165,7 +138,8 @@ def holds(name: str, id: str) -> bool:
 
 
 def judge(folder: Path) -> Life:
-    """Whether a cluster lives, or is being started, in a folder, as far as that is known here."""
+    if not os.path.lexists(folder):
+        return Life.DEAD
     holder, record = read_holder(folder), registry.parse(folder)
     if holder is None:
         return Life.UNKNOWN
@@ -177,23 +151,17 @@ def judge(folder: Path) -> Life:
     held = is_locked(folder / ALIVE)
     if held or (held is None and owner and is_near):
         return Life.ALIVE
-    return Life.DEAD if held is False and (is_near or is_local(folder)) else Life.UNKNOWN
-
-
-def is_local(path: Path) -> bool:
-    """Whether a file system is mounted by this kernel alone, so that all its locks are seen."""
-    buffer = ctypes.create_string_buffer(256)  # struct statfs: its first field is the type
-    if ctypes.CDLL(None).statfs(os.fsencode(path), buffer) != 0:
-        return False
-    width = ctypes.sizeof(ctypes.c_long)
-    return int.from_bytes(buffer.raw[:width], sys.byteorder) & 0xFFFFFFFF in LOCAL_FILE_SYSTEMS
+    # By this kernel, for another container too; or by this host, before it was booted again.
+    was_here = holder.pid_space.split()[:1] == pid_space().split()[:1]
+    was_here = was_here or holder.hostname == socket.gethostname()
+    return Life.DEAD if held is False and was_here else Life.UNKNOWN
 
 
 def read_holder(folder: Path) -> Holder | None:
     """Who has made a folder; None of one that is no cluster's."""
     try:
         found = json.loads((folder / ALIVE).read_bytes())
-        return Holder(*(str(found[k]) for k in ("id", "pid_space", "owner", "hostname")))
+        return Holder(*(str(found[name]) for name in Holder._fields))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
@@ -211,13 +179,12 @@ def remove(name: str, id: str) -> None:
 
 
 def tidy() -> None:
-    """Remove the folders of clusters, and of starts, that are known to be dead."""
+    """Remove the folders of clusters that are known to be dead."""
     with _one_at_a_time() as root:
         for folder in root.iterdir():
-            is_draft = folder.name.startswith(DRAFT)  # another host's may be on its way
             if folder.name.startswith(DEAD):
                 shutil.rmtree(folder, ignore_errors=True)
-            elif (is_draft or registry.is_name(folder.name)) and judge(folder) is Life.DEAD:
+            elif registry.is_name(folder.name) and judge(folder) is Life.DEAD:
                 _discard(folder)
 
 
@@ -231,22 +198,16 @@ def _discard(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[Path]:
-    """The folder of clusters, while nobody else takes or gives back a name.
-
-    Who has found a name dead must not remove its next owner's folder. To look whether a lock is
-    held takes it for a moment, which another one must not see either.
-    """
+    """The folder of clusters, while nobody else takes, looks at or gives back a name."""
     root = runtime_root()
     try:
         lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        hint = "ulimit -n 4096" if error.errno == errno.EMFILE else CHOOSE
-        raise JaxClusterError(f"{root}/.lock can't be opened: {error.strerror}.", hint) from None
+        raise JaxClusterError(f"{root}/.lock can't be opened: {error.strerror}.", CHOOSE) from None
     try:
         if not folders.lock(lock, LOCK_S):
             raise JaxClusterError(
-                f"A process has held {root}/.lock for {LOCK_S:g} s, but needs it only "
-                "for a moment. Is it stopped (Ctrl-Z)?",
+                f"A process has held {root}/.lock for {LOCK_S:g} s. Is it stopped (Ctrl-Z)?",
                 f"fuser {root}/.lock shows which process it is.",
             )
         yield root

@@ -1,17 +1,14 @@
 """What went wrong on a cluster, cell by cell, for whoever asks later.
 
-The notebook whose cell it was has shown it. The report keeps it, with what the ranks had launched,
-which new processes know nothing of. It lies in the cluster's folder, also for those who were not
-there, as an assistant in an editor, and ends with the cluster.
+A report keeps what a notebook has shown, and the last launches, in the cluster's folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed, Divergence, RankDied, RankHung
@@ -20,9 +17,8 @@ from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
-MOST = 8  # that are kept
 FILE = "reports.jsonl"
-LARGE = 1 << 20  # bytes: then the file is made again of the last ones
+MOST = 8  # that are kept
 
 
 @dataclass(frozen=True)
@@ -31,9 +27,8 @@ class LastReport:
 
     Attributes:
       at_ns: when, by ``time.time_ns``.
-      cell: the cell's number in its notebook.
+      cell: the cell's number in its notebook; ``cell_id`` is Jupyter's.
       kind: the error's class.
-      cell_id: Jupyter's, where there is one.
       message, hint: what was said, and what was done about it.
       culprits: the ranks that differed, failed or died.
       launches: the last ones that the ranks had agreed on, and the referee's time.
@@ -74,7 +69,7 @@ def made_of(
     is_plain = isinstance(error, CellFailed) and error.ename != "TimeoutError"
     if is_plain and set(culprits) == set(record.ranks):
         return None
-    launches: Sequence[AgreedLaunch] = looked.agreed if looked is not None else ()
+    looked = looked or Looked(0.0)
     return LastReport(
         now_ns,
         record.execution_count,
@@ -83,19 +78,15 @@ def made_of(
         ANSI.sub("", error.message),
         ANSI.sub("", error.hint),
         culprits,
-        [*launches],
-        looked.now if looked is not None else 0.0,
+        [*looked.agreed],
+        looked.now,
         sorted({e.lineno for rank, e in record.errors.items() if rank in culprits and e.lineno}),
         record.cell_id,
     )
 
 
 class Reports:
-    """Those of one cluster: the last ones, of any notebook.
-
-    Args:
-      name: the cluster's.
-    """
+    """Those of the cluster of this name: the last ones, of any notebook."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -105,13 +96,11 @@ class Reports:
         """Keep it, also for other processes. Never raises: a cell is not to fail by it."""
         self._own = [*self._own, report][-MOST:]
         with contextlib.suppress(OSError, ValueError):
-            self._folder.mkdir(0o700, exist_ok=True)
-            with open(self._folder / FILE, "ab") as file:  # one write: a line of it is whole
-                file.write(wire.encode_body(report) + b"\n")
-            if (self._folder / FILE).stat().st_size > LARGE:
-                lines = (self._folder / FILE).read_bytes().splitlines(keepends=True)
-                (self._folder / "part").write_bytes(b"".join(lines[-MOST:]))
-                (self._folder / "part").replace(self._folder / FILE)
+            folder = runtime_root() / self._name / FOLDER
+            folder.mkdir(0o700, exist_ok=True)
+            draft = folder / f"part-{os.getpid()}"
+            draft.write_bytes(b"".join(wire.encode_body(one) + b"\n" for one in self.all()))
+            draft.replace(folder / FILE)
 
     @property
     def last_own(self) -> LastReport | None:
@@ -122,7 +111,8 @@ class Reports:
         """The last ones that are known, oldest first."""
         found = {one.at_ns: one for one in self._own}
         with contextlib.suppress(OSError):
-            for line in (self._folder / FILE).read_bytes().splitlines():
+            path = runtime_root() / self._name / FOLDER / FILE
+            for line in path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError, RecursionError):
                     one = wire.parse(LastReport, json.loads(line))
                     found[one.at_ns] = one
@@ -131,7 +121,3 @@ class Reports:
     def find(self, cell: int | None = None) -> LastReport | None:
         """The last one, or the last of the cell with this number; None where there is none."""
         return next((one for one in reversed(self.all()) if cell in (None, one.cell)), None)
-
-    @property
-    def _folder(self) -> Path:
-        return runtime_root() / self._name / FOLDER

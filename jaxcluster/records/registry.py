@@ -6,11 +6,8 @@
                      held             locked by all processes that are connected to it
                      ipyparallel/     of its controller: how engines and clients connect
 
-The ranks' own files are in their agent's folder (``agent.folder``).
-
-The folder belongs to the user alone (0700): whoever can't enter it can't talk to the ranks. What
-is in a record is believed as far as it goes: one of another shape or version, or whose name is
-not its folder's, belongs to no cluster, and is left alone.
+The folder is the user's alone (0700): whoever can't enter it can't talk to the ranks. A record of
+another shape, or whose name is not its folder's, belongs to no cluster, and is left alone.
 """
 
 from __future__ import annotations
@@ -34,11 +31,7 @@ ALIVE, HELD, CONTROLLER = "alive", "held", "ipyparallel"
 
 @dataclass(frozen=True)
 class HostRecord:
-    """One host of a cluster of several: its agent, and the ranks there.
-
-    ``endpoint`` and ``key`` are how its agent is reached from this machine; ``folder`` and
-    ``memory`` are the agent's own folders there, ``address`` is where other hosts reach it.
-    """
+    """One host: how its agent is reached, the agent's folders there, its address, its ranks."""
 
     name: str
     endpoint: str
@@ -54,10 +47,8 @@ class ClusterRecord:
     """What it takes to find a running cluster again.
 
     ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
-    ``pids`` are indexed by rank. ``coordinator_pid`` is the one that
-    hosts JAX's coordination service; 0: rank 0 does, and all others end with it. ``claim`` is the
-    id of the claim on its name, ``pid_space`` where its pids mean something, and ``protocol`` what
-    its ranks speak. ``hosts`` are in the order of ranks, whose pids are their hosts' own.
+    ``pids``, by rank, are their hosts' own. ``claim`` is the id of the claim on its name,
+    ``pid_space`` where its owner's pid means something, ``protocol`` what its ranks speak.
     """
 
     name: str
@@ -82,15 +73,9 @@ class ClusterRecord:
 
 
 def check_name(
-    name: str,
-    what: str = "a cluster's name",
-    example: str = "%jaxcluster start --name exp1",
+    name: str, what: str = "a cluster's name", example: str = "%jaxcluster start --name exp1"
 ) -> str:
-    """``name``, if a cluster (or ``what``) may be called so.
-
-    Raises:
-      UsageError: it may not.
-    """
+    """``name``, if a cluster (or ``what``) may be called so; raises UsageError if not."""
     if not is_name(name):
         raise UsageError(
             f"{name!r} can't be {what}: it takes at most 31 letters, digits, '-', '_' and '.'.",
@@ -119,43 +104,34 @@ def write(record: ClusterRecord) -> None:
 def read(name: str, command: str = "attach") -> ClusterRecord:
     """The record of a cluster.
 
-    Args:
-      command: what asks for it, and is to be typed with a name that there is.
-
     Raises:
-      NoCluster: there is none of that name.
+      NoCluster: there is none of that name; it says to type ``command`` with one that there is.
     """
     found = parse(runtime_root() / name) if is_name(name) else None
-    if found is None:
-        others = ", ".join(r.name for r in records())
-        raise NoCluster(
-            f"There is no cluster {name!r} here"
-            + (f" (running: {others})." if others else "; none is running."),
-            f"Type %jaxcluster {command} {others.split(',')[0]}"
-            if others
-            else "Start one: %jaxcluster start -n 4",
-        )
-    return found
+    if found is not None:
+        return found
+    told, hint = "; none is running.", "Start one: %jaxcluster start -n 4"
+    if others := [record.name for record in records()]:
+        told = f" (running: {', '.join(others)})."
+        hint = f"Type %jaxcluster {command} {others[0]}"
+    raise NoCluster(f"There is no cluster {name!r} here{told}", hint)
 
 
 def records() -> list[ClusterRecord]:
     """All clusters that have a record, oldest first."""
-    folders = [path for path in runtime_root().iterdir() if is_name(path.name)]
-    found = filter(None, map(parse, folders))
-    return sorted(found, key=lambda record: record.created_ns)
+    found = map(parse, filter(lambda path: is_name(path.name), runtime_root().iterdir()))
+    return sorted(filter(None, found), key=lambda record: record.created_ns)
 
 
 def parse(folder: Path) -> ClusterRecord | None:
     """The record in a folder, if it is that folder's, and one that this version can read."""
     try:
-        body = json.loads((folder / "cluster.json").read_bytes())
-        record = wire.parse(ClusterRecord, body)
+        record = wire.parse(ClusterRecord, json.loads((folder / "cluster.json").read_bytes()))
     except (OSError, ValueError, RecursionError):
         return None
-    n = record.spec.num_processes
-    per_rank = (record.pids, record.facts, record.devices)
-    whole = all(len(each) == n for each in per_rank)
-    return record if whole and record.name == record.spec.name == folder.name else None
+    counts = {len(record.pids), len(record.facts), len(record.devices)}
+    is_whole = counts == {record.spec.num_processes}
+    return record if is_whole and record.name == record.spec.name == folder.name else None
 
 
 def client_file(name: str) -> Path:

@@ -11,22 +11,21 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import processes_with, until
+from helpers import until
+from rig import launches
+from rig.launches import BARE, KEY, Site, ends_of, is_alive, launching
+from rig.slurm import CONFIG
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
-from jaxcluster.launchers.base import STOPPED, AgentOptions
+from jaxcluster.launchers.base import STOPPED
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.slurm import Slurm
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "salloc", "setpriv")
@@ -37,52 +36,12 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
     pytest.mark.skipif(os.getuid() != 0, reason="slurmd needs root"),
 ]
-MARK = "JAXCLUSTER_TEST_SLURM"
 CONF = """
-ClusterName=jc
-SlurmctldHost={host}(127.0.0.1)
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={path}/munge/socket
-SlurmUser=root
-SlurmdUser=root
-StateSaveLocation={path}/state
-SlurmdSpoolDir={path}/spool
-SlurmctldPidFile={path}/slurmctld.pid
-SlurmdPidFile={path}/slurmd.pid
-SlurmctldLogFile={path}/slurmctld.log
-SlurmdLogFile={path}/slurmd.log
-SlurmctldPort={ports[0]}
+{config}SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-SwitchType=switch/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-SchedulerType=sched/backfill
-SlurmdParameters=config_overrides
-ReturnToService=2
-KillWait=2
-InactiveLimit=0
-AccountingStorageType=accounting_storage/none
-JobAcctGatherType=jobacct_gather/none
-JobCompType=jobcomp/none
 NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=2000 State=UNKNOWN
 PartitionName=debug Nodes={host} Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 PartitionName=short Nodes={host} MaxTime=1 State=UP OverSubscribe=NO
-"""
-# "stay" ends with its input where it is told to, and otherwise not by itself.
-AGENT = """#!{python}
-import json, os, sys, time
-facts = {{"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}}
-print("module loaded", file=sys.stderr)
-print("Welcome to the node. ", end="")
-print(json.dumps({{"jaxcluster-agent": 1, **facts}}), flush=True)
-if "--owner-stdin" in sys.argv:
-    sys.stdin.read()
-else:
-    time.sleep(1000)
 """
 
 
@@ -106,7 +65,11 @@ def slurm() -> Iterator[Path]:
     for one in (munge, munge / "key"):
         shutil.chown(one, "munge", "munge")
     host = socket.gethostname().split(".")[0]
-    (path / "slurm.conf").write_text(CONF.format(path=path, host=host, ports=two_ports()))
+    config = CONFIG.replace("=h0\n", f"={host}(127.0.0.1)\n").replace("GresTypes=gpu\n", "")
+    config = config.replace("/run/munge/munge.socket.2", f"{munge}/socket")
+    config = config.replace("/run/slurm/", f"{path}/")
+    text = CONF.format(config=config, host=host, ports=two_ports())
+    (path / "slurm.conf").write_text(text)
     (path / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(path / "slurm.conf")
@@ -152,42 +115,18 @@ def queue() -> list[str]:
     return ask("squeue", "-h", "-o", "%i").split()
 
 
-@dataclass
-class Site:
-    path: Path
-    launches: list[Launch] = field(default_factory=list)
-
-    def python(self, source: str = AGENT) -> str:
-        path = self.path / "python"
-        path.write_text(source.format(python=sys.executable))
-        path.chmod(0o755)
-        return str(path)
-
-    def launch(
-        self, launcher: Slurm | None = None, python: str | None = None, **agent: Any
-    ) -> Launch:
-        launcher = (launcher or Slurm()).prepared(os.environ)
-        options = AgentOptions("main", "key'!$", python or self.python(), **agent)
-        folder = Path(tempfile.mkdtemp(dir=self.path))
-        launch = Launch(launcher, launcher.render(options, str(folder)))
-        self.launches.append(launch)
-        return launch
-
-
 @pytest.fixture
 def site(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setenv(MARK, uuid.uuid4().hex)
-    made = Site(Path(tempfile.mkdtemp(prefix="jcjobs", dir="/tmp")))
-    made.path.chmod(0o755)
-    yield made
-    for launch in made.launches:
-        launch.stop()
-    ask("scancel", "--user=root")
-    until(lambda: not queue(), "the queue is empty", 30)
-    mark = os.environ[MARK]
-    monkeypatch.delenv(MARK)
-    until(lambda: not processes_with(MARK, mark), "all have ended", 20)
-    shutil.rmtree(made.path)
+    with launching(monkeypatch) as made:
+        yield made
+        for launch in made.launches:
+            launch.stop()
+        ask("scancel", "--user=root")
+        until(lambda: not queue(), "the queue is empty", 30)
+
+
+def launched(site: Site, launcher: Slurm | None = None, python: str = "", **agent: Any) -> Launch:
+    return site.launch(launcher or Slurm(), python, **agent)
 
 
 @pytest.fixture
@@ -201,10 +140,8 @@ def busy_node(site: Site) -> Iterator[str]:
     ask("scancel", job)
 
 
-def refused(launch: Launch, timeout_s: float = 60) -> str:
-    with pytest.raises(LaunchError) as caught:
-        launch.start(timeout_s)
-    return str(caught.value)
+def refused(launch: Launch) -> str:
+    return launches.refused(launch, 60)
 
 
 # ---------------------------------------------------------------------------- a job of its own
@@ -212,14 +149,15 @@ def refused(launch: Launch, timeout_s: float = 60) -> str:
 
 def test_a_job_s_agents_come_up_and_stop_cancels_it(site: Site) -> None:
     value = 'it\'s "$HOME" \\ !\nsecond line'
-    launch = site.launch(
+    launch = launched(
+        site,
         Slurm(ntasks_per_node=2, cpus_per_task=2, salloc=("comment=x",)),
         env=(("XLA_FLAGS", value),),
     )
     (agent,) = launch.start(60)
     assert launch.plan.ranks == (2,)
     assert agent.host == 0  # there is but one
-    assert "--owner-key=key'!$" in agent.facts["argv"]
+    assert f"--owner-key={KEY}" in agent.facts["argv"]
     assert agent.facts["env"]["XLA_FLAGS"] == value
     assert len(queue()) == 1
     launch.stop()
@@ -235,7 +173,7 @@ def test_a_job_that_scancel_can_not_end_is_told_with_what_to_type(
     (own / "scancel").chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", f"{own}:{os.environ['PATH']}")
-        launch = site.launch()
+        launch = launched(site)
         launch.start(60)
         launch.stop()
     told, hint = capsys.readouterr().err.splitlines()
@@ -251,7 +189,7 @@ def test_a_job_that_scancel_can_not_end_is_told_with_what_to_type(
 def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
     site: Site, busy_node: str
 ) -> None:
-    launch = site.launch()
+    launch = launched(site)
     told: list[str] = []
     with pytest.raises(LaunchError) as caught:
         launch.start(8, told.append)
@@ -265,12 +203,12 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
 def test_a_start_that_is_stopped_leaves_the_queue(site: Site, busy_node: str) -> None:
     stopped = threading.Event()
     with pytest.raises(LaunchError, match=STOPPED):
-        site.launch().start(600, lambda text: "is PENDING" in text and stopped.set(), stopped)
+        launched(site).start(600, lambda text: "is PENDING" in text and stopped.set(), stopped)
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
 
 
 def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
-    launch = site.launch(Slurm(nodes=5))
+    launch = launched(site, Slurm(nodes=5))
     told = refused(launch)
     assert re.match(r"Job \d+ is PENDING \(Partition\w+\) and would never start\. ", told)
     until(lambda: not queue(), "it is cancelled", 10)
@@ -288,33 +226,31 @@ def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
     ],
 )
 def test_what_slurm_refuses_is_told_in_its_words(site: Site, options: Any, said: str) -> None:
-    told = refused(site.launch(Slurm(**options)))
+    told = refused(launched(site, Slurm(**options)))
     assert "No agent on the hosts: salloc ended with code " in told and said in told, told
     assert "\nsinfo lists " in told
 
 
 def test_a_python_that_is_not_there_or_has_no_jaxcluster(site: Site) -> None:
-    bare = site.python('#!/bin/sh\ncd /\nexec {python} -I -S "$@"\n')
-    for python in ("/no/such/python", bare):
-        told = refused(site.launch(python=python))
+    for python in ("/no/such/python", site.program(BARE, "bare")):
+        told = refused(launched(site, python=python))
         assert "No agent on the hosts: salloc" in told, told
         assert told.endswith(f"--python PATH (now {python})"), told
 
 
 def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:
-    launch = site.launch()
-    ends: list[Reason] = []
-    launch.on_end = lambda hosts, why: ends.append(why)
+    launch = launched(site)
+    ends = ends_of(launch)
     launch.start(60)
     (job,) = queue()
     ask("scancel", job)
     until(lambda: ends, "the end is told", 40)
-    assert ends[0].message.startswith(f"Slurm's job {job} has ended: CANCELLED")
+    assert ends[0][1].message.startswith(f"Slurm's job {job} has ended: CANCELLED")
     assert launch.successor(0, "node", 5) is None
 
 
 def test_a_time_limit_is_told_before(site: Site) -> None:
-    launch = site.launch(Slurm(partition="short", time="1"))
+    launch = launched(site, Slurm(partition="short", time="1"))
     notices: list[str] = []
     launch.on_notice = notices.append
     launch.start(60)
@@ -329,26 +265,10 @@ def test_a_notebook_killed_leaves_no_job(
     site: Site, queued: bool, request: pytest.FixtureRequest
 ) -> None:
     others = [request.getfixturevalue("busy_node")] if queued else []
-    source = f"""
-import os, time
-from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.failures import Reason
-from jaxcluster.launchers.slurm import Slurm
-slurm = Slurm().prepared(os.environ)
-agent = AgentOptions("main", "key", {site.python()!r})
-launch = Launch(slurm, slurm.render(agent, {str(site.path)!r}))
-launch.start(600, lambda text: print(text, flush=True))
-print("up", flush=True)
-time.sleep(1000)
-"""
-    with subprocess.Popen(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
-    ) as notebook:
+    with site.notebook(Slurm()) as notebook:
         assert notebook.stdout is not None
-        for line in notebook.stdout:
-            if ("is PENDING" if queued else "up") in line:
-                break
+        wanted = "is PENDING" if queued else "up"
+        assert any(wanted in line for line in notebook.stdout)
         assert len(queue()) == len(others) + 1
         notebook.kill()
         until(lambda: queue() == others, "the job is cancelled", 15)
@@ -381,7 +301,7 @@ def allocation(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_inside_an_allocation_the_agents_are_a_step_of_it(site: Site, allocation: str) -> None:
-    launch = site.launch(env=(("A", "b c"),))
+    launch = launched(site, env=(("A", "b c"),))
     assert launch.plan.ranks == (2,)
     (agent,) = launch.start(60)
     assert queue() == [allocation]  # no second job
@@ -390,30 +310,28 @@ def test_inside_an_allocation_the_agents_are_a_step_of_it(site: Site, allocation
     assert "--owner-stdin" in agent.facts["argv"]
     launch.stop()
     assert queue() == [allocation]
-    until(lambda: not Path(f"/proc/{agent.facts['pid']}").exists(), "the agent ended", 10)
+    until(lambda: not is_alive(agent.facts["pid"]), "the agent ended", 10)
 
 
 def test_an_agent_in_an_allocation_gets_a_successor(site: Site, allocation: str) -> None:
-    launch = site.launch()
-    ends: list[Reason] = []
-    launch.on_end = lambda hosts, why: ends.append(why)
+    launch = launched(site)
+    ends = ends_of(launch)
     (agent,) = launch.start(60)
     os.kill(agent.facts["pid"], 9)
     until(lambda: ends, "the end is told", 30)
-    assert "is lost: srun ended with code" in ends[0].message
+    assert "is lost: srun ended with code" in ends[0][1].message
     again = launch.successor(0, "node", 60)
     assert again is not None and again.facts["pid"] != agent.facts["pid"]
 
 
 def test_an_allocation_that_ends_is_told(site: Site, allocation: str) -> None:
-    launch = site.launch()
-    ends: list[Reason] = []
-    launch.on_end = lambda hosts, why: ends.append(why)
+    launch = launched(site)
+    ends = ends_of(launch)
     launch.start(60)
     ask("scancel", allocation)
     until(lambda: ends, "the end is told", 30)
-    assert "srun" in ends[0].message
-    assert "No agent on " in refused(site.launch())
+    assert "srun" in ends[0][1].message
+    assert "No agent on " in refused(launched(site))
 
 
 def test_options_of_a_job_are_refused_inside_of_one(site: Site, allocation: str) -> None:

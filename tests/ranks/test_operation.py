@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -290,7 +291,7 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
                    env=private_home.environ())  # fmt: skip
     assert ended.returncode == 0
     monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
-    monkeypatch.setattr(claims, "is_local", lambda path: False)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
     record = registry.ClusterRecord("far", wire.ClusterSpec("far", 0), "12:345", 1, "gpu-07")
     registry.write(record)
     assert [(r.name, r.hostname) for r in live_records()] == [("far", "gpu-07")]

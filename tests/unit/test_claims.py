@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
-import json
 import os
 import socket
 import subprocess
@@ -41,24 +39,15 @@ def record(name: str, owner: str = "", claim: str = "") -> ClusterRecord:
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is was made on another host: its pids and locks say nothing here."""
     monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")
-    monkeypatch.setattr(claims, "is_local", lambda path: False)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
 
 
-def test_a_name_is_claimed_once() -> None:
-    first = claims.claim("main")
-    assert first is not None
-    assert claims.claim("main") is None
-    other = claims.claim("other")
+def test_a_name_is_claimed_once_and_held_by_one_claim() -> None:
+    other = claims.claim("main")
     assert other is not None
-    first.remove()
-    again = claims.claim("main")
-    assert again is not None
-    again.remove()
+    assert claims.claim("main") is None
     other.remove()
     assert [p.name for p in registry.runtime_root().iterdir()] == [".lock"]
-
-
-def test_a_name_is_held_without_a_record_and_by_one_claim() -> None:
     first = claims.claim("main")
     assert first is not None
     assert claims.holds("main", first.id)
@@ -136,13 +125,10 @@ def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> No
     os.close(lock)
     assert names.live_records() == []
     assert not registry.folder("main").exists()
-
-
-def test_a_cluster_ends_with_its_owner_whoever_has_inherited_the_lock() -> None:
     mine = claims.claim("main")
-    registry.write(record("main", owner="1:not-the-start-time-of-1"))
-    assert claims.life("main") is Life.DEAD
     assert mine is not None
+    registry.write(record("main", owner="1:not-the-start-time-of-1"))
+    assert claims.life("main") is Life.DEAD  # a cluster ends with its owner, whoever has the lock
 
 
 def test_what_was_made_elsewhere_is_left_alone(elsewhere: None, root: Path) -> None:
@@ -156,18 +142,19 @@ def test_what_was_made_elsewhere_is_left_alone(elsewhere: None, root: Path) -> N
     assert (root / "main" / "cluster.json").exists()
 
 
-def test_in_another_namespace_of_this_kernel_the_lock_tells(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("space", [f"{pid_space().split()[0]} pid:[1]", "an earlier boot"])
+def test_in_another_container_or_after_a_reboot_the_lock_tells(
+    monkeypatch: pytest.MonkeyPatch, space: str
 ) -> None:
     mine = claims.claim("main")
     assert mine is not None
     registry.write(record("main", owner="12:345"))  # pids mean nothing there
-    with monkeypatch.context() as patch:
-        patch.setattr(claims, "pid_space", lambda: f"{pid_space().split()[0]} pid:[1]")
-        patch.setattr(claims, "is_local", lambda path: True)
-        assert claims.life("main") is Life.ALIVE
-        mine.let_go()
-        assert claims.life("main") is Life.DEAD
+    monkeypatch.setattr(claims, "pid_space", lambda: space)
+    assert claims.life("main") is Life.ALIVE
+    mine.let_go()
+    assert claims.life("main") is Life.DEAD
+    claims.tidy()
+    assert not registry.folder("main").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"id": 1}', "null"])
@@ -214,37 +201,10 @@ def test_a_folder_that_is_emptied_stays_claimed(root: Path) -> None:
     mine.remove()
 
 
-def test_an_unfinished_claim_of_a_dead_process_is_removed(root: Path) -> None:
-    for name in (".start-1", ".dead-1"):
-        (root / name).mkdir()
-    holder = {"id": "1", "pid_space": claims.pid_space(), "owner": "1:2", "hostname": "box"}
-    (root / ".start-1" / "alive").write_text(json.dumps(holder))
+def test_what_a_killed_process_has_left_half_done_is_removed(root: Path) -> None:
+    (root / f"{claims.DEAD}1").mkdir()
     claims.tidy()
     assert [p.name for p in root.iterdir()] == [".lock"]
-
-
-@pytest.mark.parametrize(
-    ("is_local", "life"), [(False, Life.UNKNOWN), (True, Life.DEAD)], ids=["shared", "local"]
-)
-def test_an_equal_hostname_says_nothing_where_locks_may_not_be_seen(
-    root: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool, life: Life
-) -> None:
-    """Two containers of one hostname on a file system whose locks don't travel."""
-    monkeypatch.setattr(claims, "is_local", lambda path: is_local)
-    holder = claims.Holder("1", "boot-1 pid:[1]", "1:2", socket.gethostname())
-    for name in ("main", ".start-1"):
-        (root / name).mkdir()
-        (root / name / "alive").write_text(json.dumps(dataclasses.asdict(holder)))
-    assert claims.life("main") is life
-    claims.tidy()
-    left = {".lock", "main", ".start-1"} if life is Life.UNKNOWN else {".lock"}
-    assert {path.name for path in root.iterdir()} == left
-
-
-def test_only_file_systems_of_one_kernel_are_local() -> None:
-    assert claims.is_local(Path("/dev/shm"))
-    assert not claims.is_local(Path("/proc"))
-    assert not claims.is_local(Path("/none"))
 
 
 def test_where_nothing_can_be_written_the_start_says_so(
@@ -268,7 +228,7 @@ def test_a_process_that_was_stopped_with_the_lock_is_told(
     registry.runtime_root()
     lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    with pytest.raises(JaxClusterError, match=r"A process has held .* s, but needs"):
+    with pytest.raises(JaxClusterError, match=r"A process has held .* Is it stopped"):
         claims.life("main")
     os.close(lock)
-    assert claims.life("main") is Life.UNKNOWN
+    assert claims.life("main") is Life.DEAD

@@ -18,11 +18,9 @@ from jaxcluster.host.facts import (
     engine_facts,
     gpu_kind,
     gpu_platform,
-    gpu_plugin_installed,
     host_gpus,
     host_key,
     host_tpu_chips,
-    in_container,
 )
 
 POD = {
@@ -67,7 +65,6 @@ def make_amd(make_files: Callable[..., None], gpus: int) -> None:
         (" 3 , 1 ", ["3", "1"]),
         ("GPU-8f3a,MIG-11d2", ["GPU-8f3a", "MIG-11d2"]),
         ("", []),
-        ("-1", []),
         ("NoDevFiles", []),
         ("0,-1,1", ["0"]),
     ],
@@ -92,22 +89,10 @@ def test_a_container_has_the_cards_in_its_dev_and_not_its_nodes(
     make_files(*(f"{GPUS}/0000:{bus}:00.0/information" for bus in range(8)))
     make_files("dev/nvidiactl", *[f"dev/nvidia{n}" for n in range(3, 3 + cards)])
     make_amd(make_files, 1)
-    assert not in_container({}) and in_container({"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
     assert host_gpus({}) == ["0"] if cards else len(host_gpus({})) == 8
     make_files(".dockerenv")
-    assert in_container({})
     assert host_gpus({}) == ["0"]  # NVIDIA's, or else AMD's
     assert gpu_platform() == ("cuda" if cards else "rocm")
-
-
-def test_cuda_plugin_is_found_by_name_alone() -> None:
-    def only(wanted: str) -> Callable[[str], object | None]:
-        return lambda name: object() if name == wanted else None
-
-    assert gpu_plugin_installed("cuda", only("jax_cuda13_plugin"))
-    assert not gpu_plugin_installed("cuda", only("jax_rocm7_plugin"))
-    assert gpu_plugin_installed("rocm", only("jax_rocm7_plugin"))
-    assert not gpu_plugin_installed("cuda", lambda name: None)
 
 
 @pytest.mark.parametrize(
@@ -169,21 +154,13 @@ def test_vfio_groups_are_tpu_chips_where_the_bus_carries_googles(
 
 def test_engine_facts_of_this_process_are_true() -> None:
     said = engine_facts(3, "10.0.0.7", environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
-    assert said.rank == 3
-    assert said.pid == os.getpid()
-    assert said.hostname == socket.gethostname()
-    assert said.host_key == host_key()
-    assert said.address == "10.0.0.7"
+    assert (said.rank, said.pid, said.address) == (3, os.getpid(), "10.0.0.7")
+    assert (said.hostname, said.host_key) == (socket.gethostname(), host_key())
     assert said.jax == importlib.metadata.version("jax")
     assert said.gpus == ["4"]
-    assert said.tpu_worker_id == 2
-    assert said.tpu_hosts == ["t0", "t1", "t2"]
-
-
-def test_a_host_has_its_launchers_name() -> None:
-    """One name in all messages: in a death, which its agent tells, as in a divergence."""
+    assert (said.tpu_worker_id, said.tpu_hosts) == (2, ["t0", "t1", "t2"])
+    # One name in all messages: in a death, which its agent tells, as in a divergence.
     assert engine_facts(0, "10.0.0.7", "pod-w1").hostname == "pod-w1"
-    assert engine_facts(0).hostname == socket.gethostname()
 
 
 def test_engine_facts_do_not_import_jax() -> None:
@@ -197,6 +174,6 @@ def test_engine_facts_do_not_import_jax() -> None:
 
 def test_cores_are_those_that_xla_would_size_its_pool_by() -> None:
     assert cores({"NPROC": "24"}) == 24
-    for unset in ("", "0", "many", "-1"):
+    for unset in ("", "0", "many"):
         assert cores({"NPROC": unset}) == len(os.sched_getaffinity(0))
     assert engine_facts(0, environ={"NPROC": "3"}).cores == 3

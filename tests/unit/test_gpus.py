@@ -42,9 +42,10 @@ def fake(**more: Any) -> types.SimpleNamespace:
 
 
 @pytest.fixture(autouse=True)
-def unopened(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(gpus, "_nvml", [])
+def unopened() -> Iterator[None]:
+    gpus._library.cache_clear()
     yield
+    gpus._library.cache_clear()
 
 
 def test_each_visible_card_is_read_and_one_that_is_lost_is_left_out(
@@ -55,28 +56,6 @@ def test_each_visible_card_is_read_and_one_that_is_lost_is_left_out(
         GpuUse("1", 37.0, 3, 8),
         GpuUse("MIG-a", None, 3, 8),
     ]
-
-
-def test_a_card_is_found_by_the_beginning_of_its_name_as_cuda_finds_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    uuids = {"card 0": "GPU-8932f937-d72c", "card 1": "GPU-89aa-0001"}
-
-    def by_uuid(uuid: str) -> str:
-        if uuid not in uuids.values():
-            raise NVMLError("not found")
-        return next(card for card, own in uuids.items() if own == uuid)
-
-    library = fake(
-        nvmlDeviceGetHandleByUUID=by_uuid,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetUUID=uuids.get,
-        nvmlDeviceGetMemoryInfo=lambda c: types.SimpleNamespace(used=int(c[-1]), total=8),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    names = ["GPU-89aa", "GPU-8932f937-d72c"]
-    assert [use.used_nbytes for use in gpus.gpu_uses(names)] == [1, 0]
-    assert gpus.gpu_uses(["GPU-89", "GPU-1"]) == []  # of two cards, and of none
 
 
 def test_what_others_compute_on_a_card_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +90,7 @@ def test_without_the_library_or_a_driver_there_is_nothing(monkeypatch: pytest.Mo
         tried.append(1)
         raise NVMLError("driver not loaded")
 
-    monkeypatch.setattr(gpus, "_nvml", [])
+    gpus._library.cache_clear()
     monkeypatch.setitem(sys.modules, "pynvml", fake(nvmlInit=no_driver))
     assert gpus.gpu_uses(["0"]) == gpus.gpu_uses(["0"]) == []
     assert len(tried) == 1  # and is asked once

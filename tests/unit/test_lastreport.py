@@ -44,7 +44,7 @@ def saved(at_ns: int, cell: int) -> LastReport:
 LOOKED = Looked(9.0, agreed=[AgreedLaunch(3, 7, "jit(sum)", Place(4, 2, "y = f(x)"), 8.5, 1, 0.2)])
 
 
-def test_it_has_the_lines_and_the_last_launches() -> None:
+def test_it_has_the_lines_and_the_last_launches_and_is_read_again(folder: Path) -> None:
     errors = {"r0": ErrorInfo("Divergence", "rank 2 failed", [], 2)}  # it waited
     record = record_of(r2=ErrorInfo("KeyError", "'a'", [], 1), **errors)
     error = CellFailed("\x1b[31mKeyError\x1b[0m on rank 2: 'a'", "done", [2], "KeyError")
@@ -54,9 +54,10 @@ def test_it_has_the_lines_and_the_last_launches() -> None:
     assert (made.message, made.hint) == ("KeyError on rank 2: 'a'", "done")
     assert (made.culprits, made.lines) == ([2], [1])
     assert (made.launches, made.now) == (LOOKED.agreed, 9.0)
-
-
-def test_where_the_referee_does_not_answer_there_are_no_launches() -> None:
+    Reports("main").add(made)
+    assert Reports("main").find() == made
+    assert (folder / "reports").stat().st_mode & 0o077 == 0
+    # The referee may not answer.
     made = made_of(record_of(2), RankDied("Rank 1 died.", "", [1]), 5)
     assert made is not None
     assert (made.kind, made.launches, made.culprits) == ("RankDied", [], [1])
@@ -83,14 +84,6 @@ def test_what_ranks_did_not_share_is_kept(error: Exception, kind: str) -> None:
     assert made.kind == kind
 
 
-def test_what_is_kept_is_read_again(folder: Path) -> None:
-    made = made_of(record_of(), Divergence("it diverged", "done", [2]), 5, LOOKED)
-    assert made is not None
-    Reports("main").add(made)
-    assert Reports("main").find() == made
-    assert (folder / "reports").stat().st_mode & 0o077 == 0
-
-
 def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
     reports, others = Reports("main"), Reports("main")
     reports.add(saved(1, 4))
@@ -102,15 +95,12 @@ def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
         assert one.find(5) is None
 
 
-def test_old_ones_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_ones_make_room(folder: Path) -> None:
     reports = Reports("main")
     for number in range(1, MOST + 4):
         reports.add(saved(number, number))
+    assert [path.name for path in (folder / "reports").iterdir()] == [lastreport.FILE]
     assert [one.cell for one in Reports("main").all()] == list(range(4, MOST + 4))
-    monkeypatch.setattr(lastreport, "LARGE", 1)
-    reports.add(saved(MOST + 4, MOST + 4))
-    assert len((folder / "reports" / lastreport.FILE).read_bytes().splitlines()) == MOST
-    assert [one.cell for one in Reports("main").all()] == list(range(5, MOST + 5))
 
 
 @pytest.mark.parametrize("body", ["", "[1]", '{"at_ns": "x"}', "[" * 100_000])

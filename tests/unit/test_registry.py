@@ -55,28 +55,13 @@ def save(record: ClusterRecord) -> None:
     registry.write(record)
 
 
-# --------------------------------------------------------------------------- names
-
-
-@pytest.mark.parametrize("name", ["main", "main-2", "exp_1.b", "4x2", "a" * 31])
-def test_names_are_like_file_names(name: str) -> None:
-    assert registry.check_name(name) == name
-
-
 @pytest.mark.parametrize("name", ["", "a b", "../x", "a/b", ".hidden", "-n", "a" * 32, "é"])
 def test_other_names_are_refused_with_an_example(name: str) -> None:
+    assert registry.check_name("exp_1.b-2") == "exp_1.b-2"
     with pytest.raises(UsageError) as caught:
         registry.check_name(name)
     assert repr(name) in str(caught.value)
     assert caught.value.hint == "For example: %jaxcluster start --name exp1"
-
-
-# --------------------------------------------------------------------------- records
-
-
-def test_a_record_comes_back_as_it_was_written() -> None:
-    save(record())
-    assert registry.read("main") == record()
 
 
 def test_all_records_are_listed_oldest_first_and_broken_ones_left_out() -> None:
@@ -107,19 +92,13 @@ def broken(change: Callable[[dict[str, Any]], object]) -> str:
     "text",
     [
         "{",
-        "[]",
-        "{}",
         "[" * 100_000,
         "\udcff",
         broken(lambda b: b.pop("spec")),
         broken(lambda b: b.update(spec={"name": "odd"})),
-        broken(lambda b: b.update(facts={"0": 1})),
         broken(lambda b: b.update(devices="none")),
-        broken(lambda b: b.update(pids=["12"])),
         broken(lambda b: b.update(created_ns="1")),
         broken(lambda b: b.update(name="other")),
-        broken(lambda b: b.update(name="../odd")),
-        broken(lambda b: b["spec"].update(name="/etc")),
         broken(lambda b: b["spec"].update(num_processes=7)),
     ],
 )
@@ -134,8 +113,9 @@ def test_a_record_of_another_shape_is_no_clusters(text: str) -> None:
     assert path.exists()
 
 
-def test_a_record_of_a_newer_version_is_read_without_what_it_adds() -> None:
+def test_a_record_comes_back_without_what_a_newer_version_adds() -> None:
     save(record("new"))
+    assert registry.read("new") == record("new")
     path = registry.folder("new") / "cluster.json"
     body = json.loads(path.read_text()) | {"colour": "red", "protocol": 99}
     path.write_text(json.dumps(body))

@@ -100,16 +100,10 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
     ("source", "why"),
     [
         ("import no_such_thing", "raises ModuleNotFoundError: No module named 'no_such_thing'"),
-        ("1 / 0", "raises ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)", "raises SystemExit: 3"),
         ("Other = 1", "raises AttributeError: module 'bad_launcher' has no attribute 'Bad'"),
         (f"{HEAD}class Bad(Launcher):\n  name, start = 'bad', ''", "has no render"),
-        (
-            f"{HEAD}class Bad(Launcher):\n  name = 'bad'\n  render = None",
-            "has no start",
-        ),
         ("class Bad: pass", "has no explain, launch, name, of, options, prepared, render"),
-        ("Bad = 7", "has no explain, launch, name"),
         (
             f"{HEAD}class Bad(Launcher):\n  name, start = 'other', ''\n  render = None",
             "calls itself 'other'",
@@ -120,13 +114,6 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
             "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = None\n"
             "  options = (Option('--time', TEXT, 'T', 'mine', '1'),)",
             "its --time differs from that of kubernetes",
-        ),
-        (
-            f"{HEAD}from jaxcluster.options.value_types import TEXT\n"
-            "from jaxcluster.options.table import Option\n"
-            "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = None\n"
-            "  options = (Option('--name', TEXT, 'T', 'mine', '1'),)",
-            "its --name differs from that of every start",
         ),
     ],
 )

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan
@@ -28,16 +28,7 @@ DEADLINE_S = 24 * 3600  # where nothing of the cluster's own ends the Job with t
 
 @dataclass(frozen=True)
 class Kubernetes(Launcher):
-    """``--launcher kubernetes``.
-
-    Each field is the value of the option of its name (``options``); and:
-
-    Attributes:
-      num_processes: ``-n``; None where ``ranks_per_pod`` or the pods' devices decide it.
-      pod_template: a file; ``prepared`` reads it.
-      template: what ``read_template`` found, as JSON; empty for none.
-      inside: whether this process is in a pod itself; ``prepared`` fills it in.
-    """
+    """``--launcher kubernetes``; each field is the value of the option of its name."""
 
     num_processes: int | None = None
     pods: int | None = None
@@ -59,8 +50,8 @@ class Kubernetes(Launcher):
     kubeconfig: str = ""
     context: str = ""
     direct: bool = False
-    template: str = ""
-    inside: bool = False
+    template: str = ""  # what is in ``pod_template``, as JSON
+    inside: bool = False  # this process is in a pod itself
 
     name = "kubernetes"
     start = "--launcher kubernetes --image team/jax:1"
@@ -106,7 +97,7 @@ class Kubernetes(Launcher):
 
     @property
     def chips(self) -> int:
-        """Of each pod: as asked for, else all of a small slice, and 4 of a larger one (GKE)."""
+        """Of each pod: as asked for, else all of a small slice, and 4 of a larger one."""
         return self.tpu_chips or min(4, self._chips)
 
     @property
@@ -139,11 +130,8 @@ class Kubernetes(Launcher):
         self._check()
         hosts = self._chips // self.chips if self.tpu_topology else None
         if hosts is not None and self.pods not in (None, hosts):
-            raise UsageError(
-                f"--pods {self.pods}: the TPU slice {self.tpu_topology} has {hosts} hosts of "
-                f"{self.chips} chips.",
-                "Leave out --pods.",
-            )
+            told = f"--pods {self.pods}: the TPU slice {self.tpu_topology} has {hosts} hosts of "
+            raise UsageError(f"{told}{self.chips} chips.", "Leave out --pods.")
         pods = hosts or self.pods or 1
         # Until all agents are there, the Job is given no more time than the start.
         deadline_s = math.ceil(agent.first_lease_s)
@@ -168,17 +156,19 @@ class Kubernetes(Launcher):
     def _check(self) -> None:
         """Refuse what the API server would take, and mean otherwise, or has no words for."""
         spec = json.loads(self.template)["spec"] if self.template else {}
+        told, example = "", "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4 --tpu-chips 4"
         if not self.image and not manifests.split(spec)[0].get("image"):
-            _refuse(
-                "--launcher kubernetes needs an image, with Python, jax and this jaxcluster in it.",
-                "--image registry.example/team/jax:1",
-            )
-        example = "--tpu-type tpu-v5-lite-podslice --tpu-topology 4x4 --tpu-chips 4"
-        if bool(self.tpu_type) != bool(self.tpu_topology) or (self.tpu_chips and not self.tpu_type):
-            _refuse("--tpu-type, --tpu-topology and --tpu-chips belong together.", example)
-        if self.tpu_topology and self._chips % self.chips:
+            told = "--launcher kubernetes needs an image, with Python, jax and this jaxcluster."
+            example = "--image registry.example/team/jax:1"
+        elif bool(self.tpu_type) != bool(self.tpu_topology) or (
+            self.tpu_chips and not self.tpu_type
+        ):
+            told = "--tpu-type, --tpu-topology and --tpu-chips belong together."
+        elif self.tpu_topology and self._chips % self.chips:
             told = f"--tpu-topology {self.tpu_topology} has {self._chips} chips, not a multiple of "
-            _refuse(f"{told}--tpu-chips {self.chips}.", example)
+            told += f"--tpu-chips {self.chips}."
+        if told:
+            raise UsageError(told, f"For example: {example}")
 
     def launch(self, plan: LaunchPlan, **options: Any) -> PodLaunch:
         from jaxcluster.launchers.kubernetes.pods import PodLaunch
@@ -186,24 +176,19 @@ class Kubernetes(Launcher):
         return PodLaunch(self, plan, **options)
 
 
-def _refuse(told: str, example: str) -> NoReturn:
-    raise UsageError(told, f"For example: {example}")
-
-
 def seconds_of(text: str) -> int:
-    """Of ``2:00:00``, ``90m`` or ``12h``.
+    """Of ``2:00:00``, ``1-0:00:00``, ``90m`` or ``12h``.
 
     Raises:
       UsageError: it is not one of these.
     """
+    total = 0
     if found := re.fullmatch(r"(?:([0-9]+)-)?([0-9]+):([0-5]?[0-9]):([0-5]?[0-9])", text):
         days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     elif found := re.fullmatch(r"([0-9]+)([dhms])", text):
-        days, hours, minutes, seconds = (int(found[1]) if found[2] == u else 0 for u in "dhms")
-    else:
-        days = hours = minutes = seconds = 0
-    if not (total := ((days * 24 + hours) * 60 + minutes) * 60 + seconds):
-        raise UsageError(
-            f"--time {text!r} is not a time.", "For example: --time 2:00:00 or --time 2h"
-        )
+        total = int(found[1]) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[found[2]]
+    if not total:
+        hint = "For example: --time 2:00:00 or --time 2h"
+        raise UsageError(f"--time {text!r} is not a time.", hint)
     return total

@@ -1,8 +1,7 @@
 """The pods of a launch, followed by the official client in the notebook's process.
 
-Nothing beside it looks after them. Where the notebook is killed, the agents' lease ends, their pods
-have done their work, and ``ttlSecondsAfterFinished`` removes the Job; one whose pods still wait is
-ended by its deadline, which is the start's until all agents are there.
+If the notebook is killed, the agents' lease ends, and ``ttlSecondsAfterFinished`` removes the Job.
+One whose pods still wait ends at its deadline, which is the start's until all agents are there.
 """
 
 from __future__ import annotations
@@ -61,16 +60,12 @@ class Api:
     """One namespace of a cluster. Objects come and go as JSON: a template may have newer fields.
 
     Raises:
-      LaunchError: there is no way to a cluster; also of ``ask`` and ``on_job``, which is refused.
+      LaunchError: there is no way to a cluster; also of ``ask``, which is refused.
     """
 
     def __init__(self, launcher: Kubernetes) -> None:
         self.settings = settings = client.Configuration()
-        # It is busy or being moved; it may have done what it did not say.
-        settings.retries = urllib3.Retry(
-            connect=0, read=1, other=0, status=4, status_forcelist=(429, 500, 502, 503, 504),
-            allowed_methods=None, backoff_factor=0.5, raise_on_status=False,
-        )  # fmt: skip
+        settings.retries = urllib3.Retry(2, connect=0)
         try:
             if launcher.inside:
                 config.load_incluster_config(client_configuration=settings)
@@ -92,11 +87,9 @@ class Api:
 
     def said(self, method: Callable[..., Any], *names: str, **options: Any) -> str:
         """What the API server answers to one of the client's methods."""
+        options |= {"_preload_content": False, "_request_timeout": TIMEOUT_S}
         with told():
-            answer = method(
-                *names, namespace=self.namespace, _preload_content=False,
-                _request_timeout=TIMEOUT_S, **options,
-            )  # fmt: skip
+            answer = method(*names, namespace=self.namespace, **options)
             return str(answer.data.decode(errors="replace"))
 
     def ask(self, method: Callable[..., Any], *names: str, **options: Any) -> Any:
@@ -104,7 +97,7 @@ class Api:
         return json.loads(self.said(method, *names, **options))
 
     def on_job(self, verb: str, **options: Any) -> Any:
-        """Create, get, patch or delete a Job; it may have fields that the client lacks."""
+        """Create, get, patch or delete a Job; it may have fields that the client refuses."""
         method = getattr(self.custom, f"{verb}_namespaced_custom_object")
         return self.ask(method, group="batch", version="v1", plural="jobs", **options)
 
@@ -139,8 +132,9 @@ def told() -> Iterator[None]:
             hint = f"--dry-run prints what is asked for; --namespace NAME. {HINT}"
         if error.status == 401 or "system:anonymous" in str(said):
             hint = "Log in again: kubectl get pods must work. Or: --context NAME"
-        said = f'Kubernetes refuses ({error.status}). It says: "{said}"'
-        raise LaunchError(said, hint) from error
+        raise LaunchError(
+            f'Kubernetes refuses ({error.status}). It says: "{said}"', hint
+        ) from error
     except urllib3.exceptions.HTTPError as error:
         why = re.sub(r"<[^>]*object at 0x\w+>: |\w+\(host=.*?\): ", "", str(error))
         hint = "kubectl get pods must work from here. For another cluster: --context NAME"
@@ -159,8 +153,7 @@ class PodLaunch(Launch):
 
     def __init__(self, launcher: Kubernetes, plan: LaunchPlan, **options: Any) -> None:
         super().__init__(launcher, plan, **options)
-        self.settings = launcher
-        self.name = str(plan.objects[0]["metadata"]["name"])
+        self.settings, self.name = launcher, str(plan.objects[0]["metadata"]["name"])
         self.mine = {"label_selector": f"{LAUNCH}={self.name}"}
         self.pods: dict[str, Object] = {}  # as they were last, by uid
         self.current: dict[int, str] = {}  # the uid of the pod whose agent is ours, by index
@@ -184,32 +177,27 @@ class PodLaunch(Launch):
         return found
 
     def _make(self) -> None:
-        job, service = self.plan.objects
-        owner = {"apiVersion": "v1", "kind": "Pod", "name": os.environ.get("HOSTNAME", "")}
+        (job, service), api = self.plan.objects, self.api
         with contextlib.suppress(LaunchError):  # no right to it, or it is of another namespace
             if self.settings.inside:
-                own = self.api.ask(self.api.core.read_namespaced_pod, owner["name"])
-                job = _owned(job, {**owner, "uid": _uid(own)})
-        self.api.ask(self.api.core.list_namespaced_pod, **self.mine)  # it can be reached
+                name = os.environ.get("HOSTNAME", "")
+                job = _owned(job, "v1", api.ask(api.core.read_namespaced_pod, name), "Pod")
+        api.ask(api.core.list_namespaced_pod, **self.mine)  # it can be reached
         self.may_be_there = True
         try:
-            made = self.api.on_job("create", body=job, field_validation="Strict")
+            made = api.on_job("create", body=job, field_validation="Strict")
         except LaunchError as error:
-            if status_of(error) != 409:  # which a first try may have made, without an answer
-                self.may_be_there = not 400 <= status_of(error) < 500
-                raise
-            made = self._job()
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self.name, "uid": _uid(made)}
-        self.api.ask(self.api.core.create_namespaced_service, body=_owned(service, owner))
+            self.may_be_there = not 400 <= status_of(error) < 500
+            raise
+        service = _owned(service, "batch/v1", made, "Job")
+        api.ask(api.core.create_namespaced_service, body=service)
 
     def _agents_of(self, numbers: Sequence[int], wait: Wait) -> list[StartedAgent]:
         """The agents of these indexes, each in another pod than its last one was."""
         found: dict[int, StartedAgent] = {}
 
         def look() -> list[StartedAgent]:
-            for number in set(numbers) - set(found):
-                if (agent := self._look_for(number)) is not None:
-                    found[number] = agent
+            found.update({n: a for n in {*numbers} - {*found} if (a := self._look_for(n))})
             return [found[number] for number in numbers if number in found]
 
         def late() -> Reason:
@@ -232,31 +220,31 @@ class PodLaunch(Launch):
             if NEVER.match(why) and not self._is_up:
                 told = f'The pod {name} can\'t start. Kubernetes says: "{why}"'
                 raise LaunchError(told, f"{HINT}, --python")
+            has_ended = _has_ended(pod)
             if uid == self.current.get(number) or not {"running", "terminated"} & {*state}:
                 continue
-            if self._is_up and _has_ended(pod):
+            if self._is_up and has_ended:
                 continue
             log = self.api.log(name)
             said = [one for line in log for one in announcements(line)[0]]
-            if not _has_ended(pod):
-                if facts := [one for one in said if "key" in one]:
-                    self.current[number] = uid
-                    via = self._way(number, name, facts[0]) if self.settings.forwards else ""
-                    return StartedAgent(number, {**facts[0], "number": number}, via)
-            elif not (self._is_up or _is_deleted(pod) or _disruption(pod)):
-                self._refuse(pod, log, said)
+            if not has_ended and (facts := [one for one in said if "key" in one]):
+                self.current[number] = uid
+                via = self._way(number, name, facts[0]) if self.settings.forwards else ""
+                return StartedAgent(number, {**facts[0], "number": number}, via)
+            if has_ended and not (_is_deleted(pod) or _disruption(pod)):
+                raise self._no_agent(pod, log, said)
         return None
 
-    def _refuse(self, pod: Object, log: Sequence[str], said: Sequence[Object]) -> None:
-        """Its agent has ended before the start was over."""
+    def _no_agent(self, pod: Object, log: Sequence[str], said: Sequence[Object]) -> LaunchError:
+        """Why its agent has ended before the start was over."""
         for one in said:
             if "error" in one:  # it can't work, and has said why
-                raise LaunchError(f"The agent in the pod can't work: {one['error']}", one["hint"])
+                return LaunchError(f"The agent in the pod can't work: {one['error']}", one["hint"])
         assert self.plan.agent is not None
         message = str(_state(pod).get("terminated", {}).get("message", ""))
         line, hint = failures.cause([*log, *message.splitlines()], self.plan.agent.python)
         told = f"The pod {pod['metadata']['name']} has started no agent: {_why_ended(pod)}."
-        raise LaunchError(f'{told} Its last line: "{line}"', hint or HINT)
+        return LaunchError(f'{told} Its last line: "{line}"', hint or HINT)
 
     def _waits_for(self) -> str:
         """What the pods that don't run wait for, in the cluster's own words.
@@ -271,15 +259,15 @@ class PodLaunch(Launch):
             return self.trouble
         if not waiting and self._job_end() and not self._is_up:
             raise LaunchError(f"No agent has come: {self._job_end()}.")
-        try:
-            one = waiting[0] if waiting else self._job()
-            about = {"field_selector": f"involvedObject.uid={_uid(one)}"}
+        events: list[Object] = []
+        with contextlib.suppress(LaunchError):  # without the right to it there are fewer words
+            uid = _uid(waiting[0] if waiting else self._job())
+            about = {"field_selector": f"involvedObject.uid={uid}"}
             events = self.api.ask(self.api.core.list_namespaced_event, **about)["items"]
-        except LaunchError:  # without the right to it there are fewer words
-            events = []
         events = [e for e in events if e.get("type") == "Warning" or not waiting]
         said = [f"{e.get('reason')}: {e.get('message')}" for e in sorted(events, key=_when)][-1:]
         if waiting:
+            one = waiting[0]
             why = _state(one).get("waiting", {}).get("reason", "")
             if (scheduled := _condition(one, "PodScheduled")).get("status") == "False":
                 why = f"{scheduled.get('reason')}: {scheduled.get('message')}"
@@ -318,9 +306,11 @@ class PodLaunch(Launch):
             node = pod["spec"].get("nodeName", "")
             where = f" on the node {node}" if node else ""
             # A Job at its deadline says so after it has deleted its pods.
-            ends = (self._job_end() for _ in range(4) if not self._over.wait(0.25))
-            is_told = _disruption(pod) or not _is_deleted(pod)
-            why = (self._job_end() if is_told else next(filter(None, ends), "")) or _why_ended(pod)
+            looks = 1 if _disruption(pod) or not _is_deleted(pod) else 5
+            ends = (
+                self._job_end() for look in range(looks) if not look or not self._over.wait(0.25)
+            )
+            why = next(filter(None, ends), "") or _why_ended(pod)
             told = f"The pod {pod['metadata']['name']}{where} has ended: {why}."
             if self._is_up and self.on_end is not None and not self._over.is_set():
                 self.on_end((numbers[0],), Reason(told, has_ended=True))
@@ -341,9 +331,8 @@ class PodLaunch(Launch):
         return f"the Job has failed ({failed['reason']}: {failed.get('message')})" if failed else ""
 
     def ends_in(self) -> tuple[str, float] | None:
-        return (
-            ("Kubernetes ends the Job", self.ends_at - time.monotonic()) if self.ends_at else None
-        )
+        left_s = (self.ends_at or 0.0) - time.monotonic()
+        return ("Kubernetes ends the Job", left_s) if self.ends_at else None
 
     def can_succeed(self, number: int, name: str) -> bool:
         return not self._job_end()
@@ -354,11 +343,9 @@ class PodLaunch(Launch):
         """The agent of the Job's next pod. The last one's is given up: if it runs, it is ended."""
         last = self.pods[self.current[number]]
         if not _is_over(last):  # also where a container beside its agent goes on
-            body = {"preconditions": {"uid": _uid(last)}}
+            name, body = last["metadata"]["name"], {"preconditions": {"uid": _uid(last)}}
             with contextlib.suppress(LaunchError):
-                self.api.ask(
-                    self.api.core.delete_namespaced_pod, last["metadata"]["name"], body=body
-                )
+                self.api.ask(self.api.core.delete_namespaced_pod, name, body=body)
         return self._agents_of([number], Wait(timeout_s, stopped=stopped))[0]
 
     def detach(self, found_by: Sequence[Path]) -> None:
@@ -424,9 +411,9 @@ class PodLaunch(Launch):
             self.may_be_there = False
             try:
                 self.api.on_job("delete", name=self.name, propagation_policy="Background")
+                pods = self.api.core.list_namespaced_pod
                 until = time.monotonic() + GONE_S
-                method = self.api.core.list_namespaced_pod
-                while self.api.ask(method, **self.mine)["items"] and time.monotonic() < until:
+                while self.api.ask(pods, **self.mine)["items"] and time.monotonic() < until:
                     time.sleep(LOOK_S)
             except LaunchError as error:
                 if status_of(error) != 404:
@@ -448,8 +435,11 @@ def _pump(source: Any, sink: Any) -> None:
 # ---------------------------------------------------------------------------- what a pod says
 
 
-def _owned(thing: Object, owner: Object) -> Object:
-    return {**thing, "metadata": {**thing["metadata"], "ownerReferences": [owner]}}
+def _owned(thing: Object, version: str, owner: Object, kind: str) -> Object:
+    """A thing that is removed with its owner."""
+    found = {"apiVersion": version, "kind": kind, "name": owner["metadata"]["name"]}
+    owners = [{**found, "uid": _uid(owner)}]
+    return {**thing, "metadata": {**thing["metadata"], "ownerReferences": owners}}
 
 
 def _uid(thing: Object) -> str:
