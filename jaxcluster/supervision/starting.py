@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from jaxcluster.supervision.processes import process_token
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
 # Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
@@ -64,7 +62,6 @@ def fork_server(
       It, and the connection to it, which is its standard input.
     """
     argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
-    argv += ["--owner", process_token(os.getpid())]
     argv += [word for folder in folders for word in ("--folder", folder)]
     ours, theirs = socket.socketpair()
     with theirs:
