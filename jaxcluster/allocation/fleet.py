@@ -85,6 +85,8 @@ class Host(Connection):
       is_here: whether it is this machine, whose files and sockets are reached without its agent.
 
     Attributes:
+      folder: the agent's own there; ``memory`` is the one in the host's memory.
+      address: at which its ranks' other processes reach it.
       ranks: those of the present generation.
       lost: why it is lost; "" while it is not.
       gone: whether its agent has ended, or will; else its end is not known here.
@@ -98,24 +100,11 @@ class Host(Connection):
         endpoint = f"ipc://{agent.via}" if agent.via else self.facts.endpoint
         super().__init__(agents, endpoint, self.facts.key, name)
         self.number, self.is_here = number, is_here
+        self.folder, self.memory = self.facts.folder, self.facts.memory
+        self.address = LOOPBACK if is_here else self.facts.address
         self.ranks = range(0)
         self.lost = ""
         self.gone = self.left_out = False
-
-    @property
-    def folder(self) -> str:
-        """The agent's own folder there."""
-        return self.facts.folder
-
-    @property
-    def memory(self) -> str:
-        """The agent's folder in the host's memory."""
-        return self.facts.memory
-
-    @property
-    def address(self) -> str:
-        """At which its ranks' other processes reach it."""
-        return LOOPBACK if self.is_here else self.facts.address
 
 
 @dataclass(frozen=True)
@@ -275,10 +264,6 @@ class Fleet:
         at = bisect.bisect_right(self.hosts, rank, key=lambda host: host.ranks.start) - 1
         assert rank in self.hosts[at].ranks
         return self.hosts[at]
-
-    def homes(self) -> dict[int, Host]:
-        """The host of each rank."""
-        return {rank: host for host in self.hosts for rank in host.ranks}
 
     def ended(self, numbers: Iterable[int], why: Reason) -> None:
         """The launcher's command for these hosts has ended. Any thread."""

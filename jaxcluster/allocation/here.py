@@ -62,15 +62,16 @@ class AgentHere:
         task = Task(
             tuple(argv), env=theirs, drop=tuple(os.environ), keeps_stdin=True, stdin_s=QUIT_S
         )
-        self._running = _commands.run(task, self._take, self._ended)
+        self._commands = Commands()
+        self._process = self._commands.run(task, self._take, self._ended).process
 
     @property
     def pid(self) -> int:
-        return self._running.process.pid
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
-        return self._running.process.poll() is None and not self._is_asked_to_end
+        return self._process.poll() is None and not self._is_asked_to_end
 
     @property
     def may_wait(self) -> bool:
@@ -100,7 +101,7 @@ class AgentHere:
     def quit(self) -> None:
         """End it, with all that it has."""
         self._is_asked_to_end = True
-        Commands.end([self._running])
+        self._commands.end()
 
     def stop(self) -> None:
         """After the end of its cluster: it waits for the next one, or ends."""
@@ -140,7 +141,6 @@ class AgentHere:
             self.on_end(Reason(f"its agent has ended: {self._trouble}.", has_ended=True))
 
 
-_commands = Commands()
 _idle: AgentHere | None = None
 
 

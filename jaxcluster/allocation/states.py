@@ -62,7 +62,8 @@ class HostStates:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._name = f"state-{secrets.token_hex(4)}"
-        self._homes = fleet.homes()  # of these ranks: the next ones may be on other hosts
+        # Of these ranks: the next ones may be on other hosts.
+        self._homes = {rank: host for host in fleet.hosts for rank in host.ranks}
         self._brought: dict[tuple[int, str], str] = {}  # (whose, to which agent): its folder
         self._rooms = self._each(lambda path: Mkdir(path, own=True))
 

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from helpers import python, until
 
 from jaxcluster.host.processes import busy_s
@@ -78,16 +77,6 @@ def test_an_end_is_that_of_the_named_process_alone() -> None:
     assert not ends.end(f"{pid}:{started}", signal.SIGCONT, 0.05)
     assert ends.end(f"{pid}:{started}", signal.SIGKILL, 30)
     process.wait()
-
-
-@pytest.mark.parametrize("heeds", [True, False])
-def test_a_supervisor_that_is_let_go_has_its_time_and_is_then_killed(heeds: bool) -> None:
-    source = "import sys, time\nsys.stdin.read()\ntime.sleep(0.3 if {} else 1000)\nsys.exit(4)"
-    with subprocess.Popen(
-        [sys.executable, "-c", source.format(heeds)], stdin=subprocess.PIPE
-    ) as process:
-        ends.let_go(process, 30 if heeds else 0.5)
-        assert process.returncode == (4 if heeds else -signal.SIGKILL)
 
 
 def test_output_goes_to_the_log_however_it_is_written(tmp_path: Path) -> None:
