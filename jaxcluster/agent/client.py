@@ -200,8 +200,7 @@ class Connection:
         self._asked[id] = asked
         if self.state is State.ENDED:
             asked.answer.put(None)
-        frames = [AGENT, request.told(id)]
-        self._send(frames if data is None else [*frames, data])
+        self._send([AGENT, request.told(id), *([] if data is None else [data])])
         return asked
 
     def get(self, path: str, timeout_s: float = 30.0) -> bytes:
@@ -250,14 +249,12 @@ class Connection:
     @property
     def condition(self) -> str:
         """What its silence may come from, as the end of a sentence; "" if that is not known."""
-        match self.state:
-            case State.CUT:
-                return f": there has been no connection to it for {self.cut_s:.0f} s"
-            case State.CONNECTING:
-                return f": no connection could be made to {self.endpoint}"
-            case State.REFUSED | State.ENDED:
-                return f": {self.why}"
-        return ""
+        told = {
+            State.CONNECTED: "",
+            State.CUT: f": there has been no connection to it for {self.cut_s:.0f} s",
+            State.CONNECTING: f": no connection could be made to {self.endpoint}",
+        }
+        return told.get(self.state, f": {self.why}")
 
     # ------------------------------------------------------------------ on the thread
 
@@ -301,11 +298,8 @@ class Connection:
         self._become(State.ENDED, why)
         for asked in list(self._asked.values()):  # it has no answer any more
             asked.answer.put(None)
-        self._tell(forks.Lost())
-
-    def _tell(self, event: forks.Event) -> None:
         if self.on_event is not None:
-            self.on_event(event)
+            self.on_event(forks.Lost())
 
     def _look(self) -> None:
         """Take in what has come, and be looked at again if there was anything.
@@ -314,48 +308,42 @@ class Connection:
         say so, and what is left here when something fails is not told again: only a socket that has
         been asked and has nothing (ZMQ_FD in zmq_getsockopt(3)) tells of the next one.
         """
-        while has_come(self._monitor):
-            self._touch()
-            self._hear(recv_monitor_message(self._monitor)["event"])
-        if has_come(self._socket):
-            self._touch()
-            self._receive()
         agents = self._agents
+        while has_come(self._monitor):
+            agents._touched[self] = None
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._session.opened(time.monotonic())
+                self._transmit()
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                self._become(State.REFUSED, "it does not accept this notebook's key")
+            elif self.state is State.CONNECTED:
+                self._session.closed()
+                self._become(State.CUT)
+        if has_come(self._socket):
+            agents._touched[self] = None
+            self._receive()
         if self._session.due is not None:
             agents._due[self] = None
         else:
             agents._due.pop(self, None)
-
-    def _touch(self) -> None:
-        """Be looked at again, since there may be something."""
-        if self in self._agents._hosts:
-            self._agents._touched[self] = None
-
-    def _hear(self, event: int) -> None:
-        """Of the connection's course."""
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._session.opened(time.monotonic())
-            self._transmit()
-        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-            self._become(State.REFUSED, "it does not accept this notebook's key")
-        elif self.state is State.CONNECTED:
-            self._session.closed()
-            self._become(State.CUT)
 
     def _tick(self) -> None:
         self._session.tick(time.monotonic())
         self._transmit()
 
     def _send(self, frames: list[Any]) -> None:
-        self._agents._do(lambda: self._take_on(frames))
+        """Any thread."""
 
-    def _take_on(self, frames: list[Any]) -> None:
-        self._waiting.append(frames)
-        self._transmit()
+        def take_on() -> None:
+            self._waiting.append(frames)
+            self._transmit()
+
+        self._agents._do(take_on)
 
     def _transmit(self) -> None:
         session = self._session
-        self._touch()
+        self._agents._touched[self] = None
         while True:
             while self._waiting and not session.is_full:
                 session.send(self._waiting.popleft())
@@ -385,19 +373,16 @@ class Connection:
 
     def _deliver(self, to: bytes, frames: list[Any]) -> None:
         if to == EVENT:
-            self._tell(forks.event_in(frames[0].bytes))
+            if self.on_event is not None:
+                self.on_event(forks.event_in(frames[0].bytes))
         elif to == AGENT:
             reply = wire.parse(Reply, json.loads(frames[0].bytes))
             if reply.ending:
                 self._end(f"its agent has ended because {reply.ending}")
-            else:
-                self._answer(reply, frames[1:])
+            elif (asked := self._asked.pop(reply.id, None)) is not None:
+                asked.answer.put((reply, [frame.buffer for frame in frames[1:]]))
         elif (on_message := self._ranks.get(int(to))) is not None:
             on_message(frames)
-
-    def _answer(self, reply: Reply, beside: Sequence[Any]) -> None:
-        if (asked := self._asked.pop(reply.id, None)) is not None:
-            asked.answer.put((reply, [frame.buffer for frame in beside]))
 
 
 class Ended(LaunchError):
@@ -415,32 +400,23 @@ class Asked(Generic[R]):
         """Its answer and the data in it. To be called once.
 
         Raises:
-          LaunchError: as ``Connection.ask``.
-        """
-        if (answer := self.poll(timeout_s)) is not None:
-            return answer
-        raise LaunchError(
-            f"Host {self.host.name} did not answer {self.request.cmd!r} within "
-            f"{timeout_s:.3g} s{self.host.condition}.",
-            WAIT_LONGER if isinstance(self.request, forks.Spawn) else "",
-        )
-
-    def poll(self, timeout_s: float) -> tuple[R, memoryview] | None:
-        """Its answer and the data in it; None where it has not come within ``timeout_s``.
-
-        Raises:
           Ended: the host has.
-          LaunchError: it refuses.
+          LaunchError: it refuses, or does not answer within ``timeout_s``.
         """
+        host, cmd = self.host, self.request.cmd
         try:
             heard = self.answer.get(timeout=timeout_s)
         except queue.Empty:
-            return None
+            raise LaunchError(
+                f"Host {host.name} did not answer {cmd!r} within {timeout_s:.3g} s"
+                f"{host.condition}.",
+                WAIT_LONGER if isinstance(self.request, forks.Spawn) else "",
+            ) from None
         if heard is None:
-            raise Ended(f"Host {self.host.name} is lost: {self.host.why}.")
+            raise Ended(f"Host {host.name} is lost: {host.why}.")
         reply, buffers = heard
         if reply.error:
-            raise LaunchError(f"Host {self.host.name} can't {self.request.cmd}: {reply.error}.")
+            raise LaunchError(f"Host {host.name} can't {cmd}: {reply.error}.")
         return self.request.read(reply.answer), buffers[0] if buffers else memoryview(b"")
 
 

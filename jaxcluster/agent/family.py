@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -75,10 +76,19 @@ class Family:
 
     def _start(self, env: Mapping[str, str]) -> None:
         self._imports = starting.findable(env, os.getcwd())
-        own = [str(self.folder.path), str(self.folder.memory)]
-        with open(self.log, "ab") as log:
-            self.server, self.connection = starting.fork_server(
-                self._imports, os.getcwd(), log, own, self._umask
+        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
+        for folder in (self.folder.path, self.folder.memory):
+            argv += ["--folder", str(folder)]
+        self.connection, theirs = socket.socketpair()
+        with theirs, open(self.log, "ab") as log:
+            self.server = subprocess.Popen(
+                argv,
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                env=self._imports,
+                umask=self._umask,
+                start_new_session=True,
             )
         self.connection.setblocking(False)
         self._inbox, self._outbox = b"", bytearray()
@@ -93,11 +103,6 @@ class Family:
 
     def ask(self, request: Request[Any], then: Then) -> None:
         """Have processes started or ended; ``then`` is given the answer, now or later."""
-        pid = self.server.pid
-        if self._is_stopped:
-            told = f"its fork server (process {pid}) was stopped by SIGSTOP or a debugger"
-            then(Reply(error=f"{told}, and goes on with kill -CONT {pid}"))
-            return
         if self.connection.fileno() < 0 and isinstance(request, Spawn):
             self._start(self._imports)
         elif self.connection.fileno() < 0:  # there is nothing to end
@@ -127,19 +132,14 @@ class Family:
             self.ended()
 
     def preload(self, env: Mapping[str, str]) -> None:
-        """Have a fork server that answers, and has imported all in this environment."""
+        """Have this environment, and a fork server that answers and has imported all in it."""
+        self.env = dict(env)
         has_ended = self.connection.fileno() < 0 or self.server.poll() is not None
         wanted = starting.findable(env, os.getcwd())
         settings = starting.import_time_settings
-        if not (has_ended or self._is_stopped) and settings(wanted) == settings(self._imports):
-            return
-        self._end_server(RENEW_S)
-        self._start(env)
-
-    @property
-    def _is_stopped(self) -> bool:
-        """Whether somebody has stopped the fork server, as Ctrl-Z or a debugger does."""
-        return processes.state_of(self.server.pid) in ("T", "t")
+        if has_ended or settings(wanted) != settings(self._imports):
+            self._end_server(RENEW_S)
+            self._start(env)
 
     # ------------------------------------------------------------------ what is heard
 
@@ -189,7 +189,9 @@ class Family:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.server.wait(ENDING_S)
         code = self.server.returncode
-        told = f"its fork server has ended with code {code}\n{starting.log_end(self.log)}".rstrip()
+        told = f"its fork server has ended with code {code}"
+        with contextlib.suppress(OSError):
+            told += f"\n{chr(10).join(self.log.read_text(errors='replace').splitlines()[-12:])}"
         ends.kill_groups(self.members)
         for pid in list(self.members):
             why = f"killed with its fork server, which ended with code {code}"
@@ -197,7 +199,7 @@ class Family:
         ends.end_children(ENDING_S)
         asked, self._asked = self._asked, {}
         for _, then in asked.values():
-            then(Reply(error=told))
+            then(Reply(error=told.rstrip()))
 
     def reap_others(self) -> None:
         """Take the ends of orphans, of which there are where it is a container's first process."""
@@ -208,8 +210,6 @@ class Family:
     # ------------------------------------------------------------------ ends
 
     def _end_server(self, most_s: float) -> None:
-        if self._is_stopped:
-            self.server.kill()
         with contextlib.suppress(OSError):
             self.connection.settimeout(most_s)
             self.connection.sendall(self._outbox + End().told(0) + b"\n")

@@ -17,8 +17,8 @@ first frame of a message says to whom:
 
 It sends events, such as the ends of processes, to all clients as ``event``.
 
-A process to be spawned with ``"inherit": true`` gets the host's own environment under its ``env``;
-what this agent's own launcher set to number its processes is left out.
+A process that is spawned gets the host's own environment, but for what numbers a launcher's
+processes, or the environment that its owner has named (``Preload``).
 
 When a client's session is full, the agent stops reading what ranks send to that client until it is
 no more; the ranks' sockets fill up and the ranks wait.
@@ -116,15 +116,15 @@ class Agent:
         self._mind_signals()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
         self.authenticator = transport.Authenticator(self.context, options.owner_key)
-        keys = self.keys = transport.new_keys()
+        keys = transport.new_keys()
         said = report.host_report()
-        self.address = said.address
-        bind = options.bind or anywhere_for(self.address)
+        bind = options.bind or anywhere_for(said.address)
         if bind == "ipc":
             bind = f"ipc://{self.folder.path}/agent.sock"
         self.router, endpoint = transport.open_router(self.context, bind, keys)
+        address = f"[{said.address}]" if ":" in said.address else said.address
         for anywhere in ("0.0.0.0", "[::]"):
-            endpoint = endpoint.replace(f"//{anywhere}:", f"//{_in_url(said.address)}:")
+            endpoint = endpoint.replace(f"//{anywhere}:", f"//{address}:")
         self.endpoint = endpoint
         return AgentFacts(
             **vars(said),
@@ -159,10 +159,6 @@ class Agent:
                     handler()
             self._look_after(time.monotonic())
 
-    def _owner_ended(self) -> None:
-        if not self.detached:
-            self.end_for("its owner has ended")
-
     def _has_company(self) -> bool:
         """Whether a notebook of its owner's is connected to it."""
         return any(client.session.is_open for client in self.clients.values())
@@ -194,7 +190,8 @@ class Agent:
                 return
         self._unwatch(0)
         if self.options.owner:
-            self._owner_ended()
+            if not self.detached:
+                self.end_for("its owner has ended")
             return
         if not self.detached or not self._has_company():
             self.end_for("its standard input has ended")
@@ -233,45 +230,42 @@ class Agent:
         if now - self._touched_at > TOUCH_S:
             self._touched_at = now
             touch([*self.family.own_files(), *self.found_by])
-        if self.options.owner:
-            self._look_here(passed)
-        else:
-            self._look_at_lease(passed)
+        self._look_whose(passed)
 
-    def _look_at_lease(self, passed: float) -> None:
-        self.alone_s = 0.0 if self._has_company() else self.alone_s + passed
-        if self.alone_s > self.options.lease and not self.detached:
-            self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
-
-    def _look_here(self, passed: float) -> None:
-        """Whether the owner lives; of a detached one, whether it can be found.
+    def _look_whose(self, passed: float) -> None:
+        """Whether the owner lives, is connected, or can find it.
 
         A process that the owner has forked may hold our standard input open.
         """
-        if not self.detached and not processes.is_alive(self.options.owner):
-            self._owner_ended()
+        self.alone_s = 0.0 if self._has_company() else self.alone_s + passed
         is_used = self.family.members or any(client.own for client in self.clients.values())
         self.idle_s = 0.0 if is_used else self.idle_s + passed
-        if self.idle_s > (0.0 if self.detached else IDLE_S):
-            self.end_for("it has no processes")
-        is_lost = self.detached and not all(
+        is_lost = not all(
             was is not None and is_still(path, was) for path, was in self.found_by.items()
         )
         self._missed = self._missed + 1 if is_lost else 0  # twice: it may be changing
         if self._missed > 1:
             self.end_for("nobody can find the way to it any more")
+        elif self.options.owner:
+            if not self.detached and not processes.is_alive(self.options.owner):
+                self.end_for("its owner has ended")
+            if self.idle_s > (0.0 if self.detached else IDLE_S):
+                self.end_for("it has no processes")
+        elif self.alone_s > self.options.lease and not self.detached:
+            self.end_for(f"its owner has not been connected to it for {self.options.lease:g} s")
 
     def _detach(self, detached: bool, found_by: list[str]) -> None:
-        self.detached, self.idle_s = detached, 0.0
-        self.found_by = {}
+        self.detached, self.idle_s, self.found_by = detached, 0.0, {}
         if self._held is not None:
             self._held.close()
             self._held = None
+        if not detached:
+            return
         with contextlib.suppress(OSError, IndexError):  # or a file system without locks
             self._held = open(found_by[0], "rb")  # noqa: SIM115 - locked as long as it is detached
             fcntl.flock(self._held, fcntl.LOCK_SH)
-        own = self.endpoint.removeprefix("ipc://")
-        for path in [*found_by, *([own] if own != self.endpoint else [])] if detached else []:
+        own = [self.endpoint.removeprefix("ipc://")] if self.endpoint.startswith("ipc:") else []
+        for path in [*found_by, *own]:
             self.found_by[path] = None
             with contextlib.suppress(OSError):
                 self.found_by[path] = os.stat(path)
@@ -373,7 +367,7 @@ class Agent:
                 self.addresses[proc.rank] = proc.address
         places = (proc.cwd, os.path.expanduser("~"))
         cwd = next(filter(os.path.isdir, places), str(self.folder.path))
-        return replace(proc, cwd=cwd, env={**(self.family.env if proc.inherit else {}), **proc.env})
+        return replace(proc, cwd=cwd, env={**self.family.env, **proc.env})
 
     # ------------------------------------------------------------------ ranks
 
@@ -437,6 +431,7 @@ class Agent:
         Raises:
           OSError: it can't be done, or the path is not in the folder.
         """
+        answer: Any = None
         match request:
             case requests.Quit():
                 self.end_for("it was asked to end")
@@ -451,23 +446,18 @@ class Agent:
             case requests.RelayFrames(path, host, port, key):
                 Relay(str(self.folder.inside(path)), (host, port), key)
             case requests.Facts():
-                return report.host_report(), b""
-            case requests.Listen():
-                return self._open_door(request.address), b""
-            case requests.Ways():  # the others wait for 2 s where nobody answers
-                return connection_errors([(a, p) for a, p in request.to]), b""
+                answer = report.host_report()
+            case requests.Listen(address):
+                answer = self._open_door(address)
+            case requests.Ways(to):  # the others wait for 2 s where nobody answers
+                answer = connection_errors([(a, p) for a, p in to])
             case _:
-                return self._do_with_files(client, request, data)
-        return None, b""
-
-    def _do_with_files(
-        self, client: Client, request: Request[Any], data: Buffer
-    ) -> tuple[Any, Buffer]:
-        if isinstance(request, requests.Mkdir) and request.own:
-            client.own.append(request.path)
-        if isinstance(request, requests.Remove) and request.path in client.own:
-            client.own.remove(request.path)
-        return requests.answer(self.folder, request, data)
+                if isinstance(request, requests.Mkdir) and request.own:
+                    client.own.append(request.path)
+                if isinstance(request, requests.Remove) and request.path in client.own:
+                    client.own.remove(request.path)
+                return requests.answer(self.folder, request, data)
+        return answer, b""
 
     def _open_door(self, address: str) -> int:
         if self.door is not None:
@@ -500,23 +490,18 @@ class Agent:
         with contextlib.suppress(OSError):
             line = {"jaxcluster-agent-ended": self.why, "host": socket.gethostname()}
             print(json.dumps(line), flush=True)
-        os._exit(self._status())
+        os._exit(self.status)
 
-    def _status(self) -> int:
+    @property
+    def status(self) -> int:
         """Its exit status. A Job makes another pod for one that is not 0; mpiexec ends all hosts.
 
         So it is 0 for an end that comes of others' ends, unless ``--signalled-status`` asks.
         """
-        asked = int(self.options.signalled_status)
-        if self.why.startswith("SIG"):
-            return asked
-        return int(self.has_failed)
+        is_signal = self.why.startswith("SIG")
+        return int(self.options.signalled_status if is_signal else self.has_failed)
 
 
 def anywhere_for(address: str) -> str:
     """Where to listen so that this host's address leads here: on its family's, any port."""
     return "tcp://[::]:*" if ":" in address else "tcp://0.0.0.0:*"
-
-
-def _in_url(address: str) -> str:
-    return f"[{address}]" if ":" in address else address

@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 import threading
@@ -23,15 +22,18 @@ from pathlib import Path
 from jaxcluster import wire
 from jaxcluster.agent.requests import Detach, Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
-from jaxcluster.allocation.fleet import Fleet, Host, Left, OnEvent, ask_each, lease_of
-from jaxcluster.allocation.here import (
-    AgentHere,
-    may_wait,
-    own_environment,
-    retire,
-    take_agent,
+from jaxcluster.allocation.fleet import (
+    KEYS,
+    LAUNCH,
+    Fleet,
+    Host,
+    Left,
+    OnEvent,
+    ask_each,
+    launch_folder,
+    lease_of,
 )
-from jaxcluster.allocation.keys import KEYS, LAUNCH, launch_folder
+from jaxcluster.allocation.here import AgentHere, own_environment, take_agent
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
@@ -125,8 +127,7 @@ class Allocation:
         self._shares: list[int] = []  # how many ranks each host had first
         self._counts: Sequence[int] | None = None
         self._platform: str | None = None
-        self._launch: Launch | None = None
-        self._here: AgentHere | None = None
+        self._launch: Launch | AgentHere | None = None
         self._keys: Keys | None = None
         self._is_detached = False
         self._own_folder = self.folder / launch_folder(claim.id)
@@ -170,13 +171,19 @@ class Allocation:
             file descriptors for so many ranks.
         """
         deadline = time.monotonic() + timeout_s
+        env = {**own_environment(), **spec.env}
         if spec.is_here:
             say(f"starting {spec.num_processes} processes ...")
-            self._come_up_here(spec, deadline, stopped)
-        elif self.fleet is None:
-            self._bring_up(spec, say, deadline, stopped)
-        else:
+            check_files(spec.num_processes)
+            if self.fleet is not None and not self._is_there(env):
+                self._give_hosts_back()
+        if self.fleet is not None:
             self._bring_back(say, deadline, stopped)
+        elif spec.is_here:
+            self._take_agent(env, deadline, stopped)
+            self._counts = [spec.num_processes]
+        else:
+            self._bring_up(spec, say, deadline, stopped)
         assert self.fleet is not None
         self.fleet.on_event = on_event
         placed = self._place(spec, self.fleet.hosts)
@@ -184,23 +191,18 @@ class Allocation:
         say(f"starting {placed.num_processes} processes ...")
         return Processes(placed, self.fleet)
 
-    def _come_up_here(
-        self, spec: wire.ClusterSpec, deadline: float, stopped: threading.Event
+    def _take_agent(
+        self, env: Mapping[str, str], deadline: float, stopped: threading.Event
     ) -> None:
         """Have an agent on this machine whose fork server has imported all in its environment."""
-        check_files(spec.num_processes)
-        env = {**own_environment(), **spec.env}
-        if self.fleet is not None and not self._is_there(env):
-            self._give_hosts_back()
         while self.fleet is None:
-            agent = self._here = take_agent(env)
-            self._keys, self._counts = agent.keys, [spec.num_processes]
+            agent = self._launch = take_agent(env)
+            self._keys = agent.keys
             self.fleet = Fleet(agent.keys, is_here=True)
             agent.on_end = partial(self.fleet.ended, [0])
             try:
                 self._write_keys(agent.keys)
-                found = agent.found(deadline - time.monotonic(), stopped)
-                self.fleet.add([(socket.gethostname(), found)])
+                self.fleet.add([agent.found(deadline - time.monotonic(), stopped)])
                 self.fleet.command(Preload(env), ASK_S)
             except BaseException as error:
                 agent.quit()
@@ -209,15 +211,15 @@ class Allocation:
                     raise  # else it was ending: there will be another
 
     def _is_there(self, env: Mapping[str, str]) -> bool:
-        """Whether the agent is, also for others, with a fork server of this environment."""
+        """Whether this machine's agent is, also for others, with a fork server of this ``env``."""
         assert self.fleet is not None
-        if not self.fleet.alive or self.fleet.gone(self.fleet.hosts):
-            return False
         try:
-            self.fleet.command(Preload(env), ASK_S)
+            if self.fleet.alive and not self.fleet.gone(self.fleet.hosts):
+                self.fleet.command(Preload(env), ASK_S)
+                return True
         except LaunchError:
-            return False
-        return True
+            pass
+        return False
 
     def _place(self, spec: wire.ClusterSpec, places: Sequence[Host]) -> wire.ClusterSpec:
         if not self._shares:
@@ -273,9 +275,10 @@ class Allocation:
     def _bring_back(self, say: Say, deadline: float, stopped: threading.Event) -> None:
         """Start another agent for each host that is lost. On the host it first ends what is left
         of the old one, and waits for its end: two would share a GPU or TPU."""
-        assert self.fleet is not None and self._launch is not None
         self.spent = ""
+        assert self.fleet is not None
         for lost in self._wanted_back(self.fleet):
+            assert self._launch is not None and not isinstance(self._launch, AgentHere)
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
@@ -290,7 +293,9 @@ class Allocation:
         Raises:
           LaunchError: a host is lost, and there is no way to another.
         """
-        if self.fleet is not None and self._launch is not None:
+        if self.fleet is None or self._launch is None:
+            return
+        if not isinstance(self._launch, AgentHere):
             for lost in self._wanted_back(self.fleet):
                 if not self._launch.can_succeed(lost.number, lost.name):
                     raise self._no_other(lost)
@@ -360,15 +365,13 @@ class Allocation:
         if self.fleet is not None:
             self.fleet.on_event = None
             self._remove([RANKS])
-            there = [one for one in self.fleet.hosts if not one.lost]
-            ask_each(there, Mkdir(RANKS), ASK_S, LaunchError)
+            ask_each(self.fleet.there, Mkdir(RANKS), ASK_S, LaunchError)
 
     def _remove(self, names: Sequence[str]) -> None:
         """Remove folders of the agents'."""
         assert self.fleet is not None
-        there = [one for one in self.fleet.hosts if not one.lost]
         for name in names:
-            ask_each(there, Remove(name), ASK_S, LaunchError)
+            ask_each(self.fleet.there, Remove(name), ASK_S, LaunchError)
 
     def detach(self) -> None:
         """Have its ranks, and what has started them, outlive this process.
@@ -376,22 +379,17 @@ class Allocation:
         Raises:
           LaunchError: an agent does not answer.
         """
-        assert self.fleet is not None
-        if self._here is not None:
-            self._here.is_detached = True
+        assert self.fleet is not None and self._launch is not None
         found_by = [str(self.folder / registry.ALIVE)] if self.fleet.is_here else []
         self.fleet.command(Detach(True, found_by))
+        self._launch.detach([self.folder])  # by which others find it
         self._is_detached = True
-        if self._launch is not None:
-            self._launch.detach([self.folder])  # by which others find it
 
     def let_go(self) -> None:
         """Take no part in it any more. Its ranks may run on, detached."""
         if self._launch is not None:
             self._launch.leave()
-        if self._here is not None:
-            self._here.leave()
-        self.fleet = self._launch = self._here = None
+        self.fleet = self._launch = None
         self.claim.let_go()
 
     def give_back(self) -> None:
@@ -403,7 +401,7 @@ class Allocation:
     def _give_hosts_back(self) -> None:
         if self.fleet is not None:
             self.fleet.on_event = None
-            if self._here is not None and may_wait(self._here):
+            if isinstance(self._launch, AgentHere) and self._launch.may_wait:
                 self._remove([RANKS, *OUTLIVING])
                 self.fleet.close()
             else:
@@ -412,9 +410,6 @@ class Allocation:
         if self._launch is not None:
             self._launch.stop()
             self._launch = None
-        if self._here is not None:
-            retire(self._here)
-            self._here = None
 
     def end(self) -> None:
         """Give everything back."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import errno
+import json
 import os
 import queue
 import re
@@ -18,14 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
-from jaxcluster.agent.requests import Mkdir, Put, Quit
+from jaxcluster.agent.requests import Mkdir, Quit
 from jaxcluster.agent.transport import Keys
-from jaxcluster.allocation.keys import keys_of
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.errors import LaunchError, NoCluster
 from jaxcluster.host.reachability import connection_errors
@@ -33,7 +32,9 @@ from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord, HostRecord
+from jaxcluster.supervision.ends import wait
 from jaxcluster.text import join_words, seconds
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import Request
@@ -47,11 +48,9 @@ CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
 ASKED_S = 2.0  # ... by who only lists clusters
-FILE_S = 30.0  # for a part of a file
 REFUSAL_S = 0.3  # for the answer
-REFUSED_S = (
-    2.0  # that a host refuses connections to its agent's port before the agent is known gone
-)
+REFUSED_S = 2.0  # for so long a host refuses connections until its agent is known to be gone
+LAUNCH, KEYS = "launch", "keys.json"
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,8 @@ class Host(Connection):
       is_here: whether it is this machine, whose files and sockets are reached without its agent.
 
     Attributes:
+      folder: the agent's own there; ``memory`` is the one in the host's memory.
+      address: at which its ranks' other processes reach it.
       ranks: those of the present generation.
       lost: why it is lost; "" while it is not.
       gone: whether its agent has ended, or will; else its end is not known here.
@@ -99,24 +100,11 @@ class Host(Connection):
         endpoint = f"ipc://{agent.via}" if agent.via else self.facts.endpoint
         super().__init__(agents, endpoint, self.facts.key, name)
         self.number, self.is_here = number, is_here
+        self.folder, self.memory = self.facts.folder, self.facts.memory
+        self.address = LOOPBACK if is_here else self.facts.address
         self.ranks = range(0)
         self.lost = ""
         self.gone = self.left_out = False
-
-    @property
-    def folder(self) -> str:
-        """The agent's own folder there."""
-        return self.facts.folder
-
-    @property
-    def memory(self) -> str:
-        """The agent's folder in the host's memory."""
-        return self.facts.memory
-
-    @property
-    def address(self) -> str:
-        """At which its ranks' other processes reach it."""
-        return LOOPBACK if self.is_here else self.facts.address
 
 
 @dataclass(frozen=True)
@@ -191,22 +179,16 @@ class Fleet:
         Raises:
           LaunchError: one of them does not answer.
         """
-        self._place(started)
+        for number, (name, agent) in enumerate(started):
+            self.hosts.append(self._connect(number, name, agent))
         try:
             ask_each(self.hosts, Mkdir("ranks"), CONNECT_S)
         except LaunchError:
             for host, (_, agent) in zip(self.hosts, started, strict=True):
                 is_way_closed = host.state is State.CONNECTING and agent.via
-                reason = None
-                if is_way_closed and agent.host is not None:
-                    reason = explain(agent.host)
-                if reason is not None:
-                    raise LaunchError(reason.message, reason.hint) from None
+                if is_way_closed and agent.host is not None and (why := explain(agent.host)):
+                    raise LaunchError(why.message, why.hint) from None
             raise
-
-    def _place(self, started: Sequence[tuple[str, StartedAgent]]) -> None:
-        for number, (name, agent) in enumerate(started):
-            self.hosts.append(self._connect(number, name, agent))
 
     @classmethod
     def joined(cls, record: ClusterRecord, timeout_s: float = JOIN_S) -> Fleet:
@@ -221,17 +203,18 @@ class Fleet:
         hosts, spec = record.hosts, record.spec
         check_files(len(record.pids) if spec.is_here else 0, len(hosts))
         self = cls(keys_of(record), owns=False, is_here=spec.is_here, lease_s=lease_of(spec))
-        self._place([(h.name, StartedAgent(None, asdict(h))) for h in hosts])
-        counts = [len(host.ranks) for host in hosts]
-        for host, ranks in zip(self.hosts, ranks_by_host(counts), strict=True):
-            host.ranks = ranks
-        deadline = time.monotonic() + timeout_s
-        connecting = [h for h in self.hosts if h.state is State.CONNECTING]
-        if self.is_here and self.gone(self.hosts):
-            connecting = []
-        while connecting and time.monotonic() < deadline:
+        ranks = ranks_by_host([len(host.ranks) for host in hosts])
+        for number, (one, its) in enumerate(zip(hosts, ranks, strict=True)):
+            host = self._connect(number, one.name, StartedAgent(None, asdict(one)))
+            host.ranks = its
+            self.hosts.append(host)
+        away = self.gone(self.hosts) if self.is_here else ()
+
+        def connecting() -> bool:
+            return any(h.state is State.CONNECTING and h not in away for h in self.hosts)
+
+        for _ in wait(timeout_s, connecting):
             time.sleep(0.01)
-            connecting = [h for h in connecting if h.state is State.CONNECTING]
         for host in self.hosts:
             if host.state is not State.CONNECTED:
                 self._lose(host, host.condition.removeprefix(": "), False)
@@ -282,10 +265,6 @@ class Fleet:
         assert rank in self.hosts[at].ranks
         return self.hosts[at]
 
-    def homes(self) -> dict[int, Host]:
-        """The host of each rank."""
-        return {rank: host for host in self.hosts for rank in host.ranks}
-
     def ended(self, numbers: Iterable[int], why: Reason) -> None:
         """The launcher's command for these hosts has ended. Any thread."""
         for number in numbers:
@@ -298,9 +277,14 @@ class Fleet:
         return [host for host in self.hosts if not host.left_out]
 
     @property
+    def there(self) -> list[Host]:
+        """Those that are not lost."""
+        return [host for host in self.hosts if not host.lost]
+
+    @property
     def left(self) -> Left:
         """What is left where some of them are lost."""
-        there = [host for host in self.in_use if not host.lost]
+        there = self.there
         if len(there) == len(self.in_use):
             return Left()
         num_ranks = sum(len(host.ranks) for host in there)
@@ -318,7 +302,7 @@ class Fleet:
     @property
     def alive(self) -> bool:
         """Whether any host is."""
-        return any(not host.lost for host in self.hosts)
+        return bool(self.there)
 
     def command(self, command: Request[None], timeout_s: float = 30.0) -> None:
         """Send a command to the agents of all hosts that are not lost.
@@ -326,11 +310,11 @@ class Fleet:
         Raises:
           LaunchError: one of them does not answer within ``timeout_s``.
         """
-        ask_each([h for h in self.hosts if not h.lost], command, timeout_s, Ended)
+        ask_each(self.there, command, timeout_s, Ended)
 
     def quit(self) -> None:
         """End them and all that they have started, and disconnect."""
-        ask_each([h for h in self.hosts if not h.lost], Quit(), QUIT_S, LaunchError)
+        ask_each(self.there, Quit(), QUIT_S, LaunchError)
         self.close()
 
     def close(self) -> None:
@@ -358,8 +342,8 @@ class Fleet:
     def _look_at_cuts(self, now: float) -> None:
         """Give up the hosts that have not been reached for long, or whose agents are known gone."""
         cut = [h for h in self.hosts if not h.lost and h.state is State.CUT]
-        refusing, since = self.gone(cut), self._refusing
-        self._refusing = {h: since.get(h, now) for h in cut if h.endpoint in refusing}
+        since = self._refusing
+        self._refusing = {host: since.get(host, now) for host in self.gone(cut)}
         for host in cut:
             if host.cut_s > self._most_cut_s:
                 why = f"it has not been reached for {host.cut_s:.0f} s"
@@ -368,12 +352,15 @@ class Fleet:
                 why = "its agent has ended: nothing answers at its socket there"
                 self._lose(host, why, True)
 
-    def gone(self, hosts: Sequence[Host]) -> set[str]:
-        """At which endpoints nothing listens any more, as far as that is known."""
-        endpoints = [host.endpoint for host in hosts]
+    def gone(self, hosts: Sequence[Host]) -> list[Host]:
+        """At whose sockets nothing listens any more, as far as an answer says so."""
         if self.is_here:
-            return {e for e in endpoints if not _listens(Path(e.removeprefix("ipc://")))}
-        return _refusing(endpoints) if endpoints else set()
+            return [host for host in hosts if not _listens(host.endpoint.removeprefix("ipc://"))]
+        # Else it is a socket of ssh's, whose end its launcher tells.
+        tcp = [host for host in hosts if host.endpoint.startswith("tcp:")]
+        whys = connection_errors([address_of(h.endpoint) for h in tcp], REFUSAL_S) if tcp else []
+        refused = os.strerror(errno.ECONNREFUSED)
+        return [host for host, why in zip(tcp, whys, strict=True) if why == refused]
 
     def _take(self, host: Host, event: forks.Event | Reason) -> None:
         if isinstance(event, forks.Lost):  # the agent has said that it ends, or has
@@ -406,16 +393,37 @@ class Fleet:
         return HostLost(host.name, is_first, list(host.ranks), host.lost, host.gone)
 
 
-def _listens(path: Path) -> bool:
+def _listens(path: str) -> bool:
     """Whether a process of this kernel listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
-            probe.connect(str(path))
+            probe.connect(path)
         except BlockingIOError:  # it has more connections than it can take at the moment
             return True
         except OSError:
             return False
     return True
+
+
+def launch_folder(claim: str) -> str:
+    """In a cluster's folder: what its launcher needs. The next cluster of the name has another."""
+    return f"{LAUNCH}-{claim[:6]}"
+
+
+def keys_of(record: ClusterRecord) -> Keys:
+    """The owner's keys, from the cluster's folder here.
+
+    Raises:
+      NoCluster: they are not there.
+    """
+    folder = registry.folder(record.name)
+    try:
+        return Keys(**json.loads((folder / launch_folder(record.claim) / KEYS).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        raise NoCluster(
+            f"The key of cluster {record.name!r} is not in {folder}.",
+            "%jaxcluster start starts another.",
+        ) from None
 
 
 def lease_of(spec: wire.ClusterSpec) -> float:
@@ -446,27 +454,6 @@ def address_of(endpoint: str) -> tuple[str, int]:
     """The address and the port of a TCP endpoint."""
     address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     return address.strip("[]"), int(port)
-
-
-def _refusing(endpoints: Iterable[str]) -> set[str]:
-    """At which TCP endpoints a host answers that nothing listens; not where nobody answers."""
-    targets = {}
-    for endpoint in endpoints:
-        if endpoint.startswith("tcp:"):  # else a socket of ssh's, whose end its launcher tells
-            targets[endpoint] = address_of(endpoint)
-    whys = connection_errors([*targets.values()], REFUSAL_S)
-    refused = os.strerror(errno.ECONNREFUSED)
-    return {endpoint for endpoint, why in zip(targets, whys, strict=True) if why == refused}
-
-
-def copy_file(there: Host, source: str, here: Host, target: str) -> None:
-    """Bring a file of one agent's folder into another's.
-
-    Raises:
-      LaunchError: a host does not answer, or has no room.
-    """
-    for at, data in there.chunks(source):
-        here.ask(Put(target, at), FILE_S, data)
 
 
 def ask_each(

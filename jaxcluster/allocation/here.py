@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import socket
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from jaxcluster.agent.client import WAIT_LONGER
 from jaxcluster.agent.transport import Keys, new_keys
@@ -19,7 +18,7 @@ from jaxcluster.launchers.base import STOPPED
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.records.runtimefolder import VARIABLE
-from jaxcluster.supervision.ends import let_go
+from jaxcluster.supervision.commands import Commands, Task
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.supervision.starting import findable
 
@@ -36,7 +35,7 @@ def own_environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 class AgentHere:
-    """An agent of this machine that ends with this process.
+    """An agent of this machine that ends with this process, as a ``Launch`` has those of others.
 
     Args:
       env: its environment, and of what it imports for ranks.
@@ -55,21 +54,16 @@ class AgentHere:
         self._trouble = ""
         self._is_asked_to_end = False
         self._said = threading.Event()
+        self._last: deque[str] = deque(maxlen=12)
         self._env = dict(env)
-        cwd = os.getcwd()
         argv = [sys.executable, "-P", "-m", "jaxcluster.agent", "--owner-key", self.keys.public]
         argv += ["--bind", "ipc", "--owner-stdin", "--owner", process_token(os.getpid())]
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=findable(env, cwd),
-            cwd=cwd,
-            start_new_session=True,  # the notebook's stop button is not for it
+        theirs = tuple(findable(env, os.getcwd()).items())
+        task = Task(
+            tuple(argv), env=theirs, drop=tuple(os.environ), keeps_stdin=True, stdin_s=QUIT_S
         )
-        self._last: deque[str] = deque(maxlen=12)
-        threading.Thread(target=self._read, name="jaxcluster-agent", daemon=True).start()
+        self._commands = Commands()
+        self._process = self._commands.run(task, self._take, self._ended).process
 
     @property
     def pid(self) -> int:
@@ -79,12 +73,17 @@ class AgentHere:
     def alive(self) -> bool:
         return self._process.poll() is None and not self._is_asked_to_end
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether it is kept for the next cluster when its own has ended."""
+        return self.alive and not self.is_detached and _idle is None
+
     def lies_where(self, env: Mapping[str, str]) -> bool:
         """Whether one with this environment would have its folder in the same place."""
         return all(self._env.get(name) == env.get(name) for name in (VARIABLE, "TMPDIR"))
 
-    def found(self, timeout_s: float, stopped: threading.Event) -> StartedAgent:
-        """Wait until the agent says its address and what the host has.
+    def found(self, timeout_s: float, stopped: threading.Event) -> tuple[str, StartedAgent]:
+        """(this host's name, the agent), once that says its address and what the host has.
 
         Raises:
           LaunchError: it can't work, or does not say so within ``timeout_s``.
@@ -97,45 +96,52 @@ class AgentHere:
                 raise LaunchError("This machine's agent does not answer.", WAIT_LONGER)
         if self._found is None:
             raise LaunchError(f"This machine's agent can't work: {self._trouble}")
-        return self._found
+        return socket.gethostname(), self._found
 
     def quit(self) -> None:
         """End it, with all that it has."""
         self._is_asked_to_end = True
-        let_go(self._process, QUIT_S)
+        self._commands.end()
+
+    def stop(self) -> None:
+        """After the end of its cluster: it waits for the next one, or ends."""
+        global _idle
+        self.on_end = None
+        if self.may_wait:
+            self.is_used, _idle = True, self
+        else:
+            self.quit()
+
+    def detach(self, found_by: Sequence[object]) -> None:
+        """Its cluster is to outlive this process."""
+        self.is_detached = True
 
     def leave(self) -> None:
         """It is detached, and does not end with this process."""
         self.on_end = None
-        _left.append(self._process)
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                try:
-                    self._take(json.loads(line))
-                except (ValueError, TypeError):  # an error of Python's
-                    self._last.append(line.decode(errors="replace").rstrip())
-        code = self._process.wait()
+    def _take(self, name: str, text: str) -> None:
+        try:
+            line = json.loads(text)
+            if "error" in line:
+                self._trouble = " ".join(filter(None, [line["error"], line["hint"]]))
+            elif "jaxcluster-agent-ended" in line:
+                self._trouble = self._trouble or line["jaxcluster-agent-ended"]
+            else:
+                self._found = StartedAgent(0, line)
+                self._said.set()
+        except (ValueError, TypeError):  # an error of Python's
+            self._last.append(text)
+
+    def _ended(self, code: int, *_: object) -> None:
         said = self._trouble or "\n".join([f"it ended with code {code}", *self._last])
         self._trouble = said.rstrip()
         self._said.set()
         if self.on_end is not None and not self._is_asked_to_end:
             self.on_end(Reason(f"its agent has ended: {self._trouble}.", has_ended=True))
 
-    def _take(self, line: Mapping[str, Any]) -> None:
-        if "error" in line:
-            self._trouble = " ".join(filter(None, [line["error"], line["hint"]]))
-        elif "jaxcluster-agent-ended" in line:
-            self._trouble = self._trouble or line["jaxcluster-agent-ended"]
-        else:
-            self._found = StartedAgent(0, line)
-            self._said.set()
-
 
 _idle: AgentHere | None = None
-_left: list[subprocess.Popen[bytes]] = []  # Popen would warn of a process that goes on
 
 
 def take_agent(env: Mapping[str, str]) -> AgentHere:
@@ -154,27 +160,11 @@ def take_agent(env: Mapping[str, str]) -> AgentHere:
     return AgentHere(env)
 
 
-def may_wait(agent: AgentHere) -> bool:
-    """Whether it is kept for the next cluster when its own has ended."""
-    return agent.alive and not agent.is_detached and _idle is None
-
-
-def retire(agent: AgentHere) -> None:
-    """After the end of its cluster."""
-    global _idle
-    agent.on_end = None
-    if may_wait(agent):
-        agent.is_used, _idle = True, agent
-    else:
-        agent.quit()
-
-
 def quit_warm() -> bool:
     """End this process's idle agent, if there is one. Returns whether there was."""
     global _idle
     agent, _idle = _idle, None
-    if agent is None:
-        return False
-    was_alive = agent.alive
-    agent.quit()
+    was_alive = agent is not None and agent.alive
+    if agent is not None:
+        agent.quit()
     return was_alive

@@ -15,9 +15,7 @@ from jaxcluster.agent.client import OnMessage, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring
 from jaxcluster.agreement.frames import KEY
 from jaxcluster.allocation import bulk
-from jaxcluster.allocation.controller import CONTROLLER_ARGS
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
-from jaxcluster.allocation.here import own_environment
 from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
@@ -87,7 +85,6 @@ class Processes:
             f"--profile-dir={first.folder}/{RANKS}/profile",
             f"--ip={first.address}",
             f"--location={first.address}",
-            *CONTROLLER_ARGS,
         )
         # It needs no jax, which fork servers import last.
         controller = self._process("controller", first, argv=argv)
@@ -109,17 +106,9 @@ class Processes:
         address: str = "",
     ) -> Process:
         name = role if rank is None else f"rank-{rank}"
-        base = own_environment() if where.is_here else {}
-        return Process(
-            role,
-            {**base, **self.spec.env, **(env or {})},
-            os.getcwd(),
-            f"{where.folder}/{RANKS}/{name}.log",
-            argv,
-            rank,
-            inherit=not where.is_here,
-            address=address,
-        )
+        env = {**self.spec.env, **(env or {})}
+        log = f"{where.folder}/{RANKS}/{name}.log"
+        return Process(role, env, os.getcwd(), log, argv, rank, address)
 
     def _rank(self, rank: int, where: Host) -> Process:
         folder = f"{where.folder}/{RANKS}"

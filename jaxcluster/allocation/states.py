@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from jaxcluster.agent.client import answers
-from jaxcluster.agent.requests import Get, Mkdir, Remove
-from jaxcluster.allocation.fleet import Fleet, Host, copy_file
+from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
+from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.errors import LaunchError
 from jaxcluster.ranks import tell_each
 from jaxcluster.wire.ops.saving import Saved
@@ -22,6 +22,7 @@ from jaxcluster.wire.requests import Request
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
+FILE_S = 30.0  # for a part of a file
 R = TypeVar("R")
 
 
@@ -61,7 +62,8 @@ class HostStates:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._name = f"state-{secrets.token_hex(4)}"
-        self._homes = fleet.homes()  # of these ranks: the next ones may be on other hosts
+        # Of these ranks: the next ones may be on other hosts.
+        self._homes = {rank: host for host in fleet.hosts for rank in host.ranks}
         self._brought: dict[tuple[int, str], str] = {}  # (whose, to which agent): its folder
         self._rooms = self._each(lambda path: Mkdir(path, own=True))
 
@@ -120,7 +122,8 @@ class HostStates:
                 if room is not None and report.nbytes > room and root != self._paths(here)[-1]:
                     continue
                 for name in report.files:
-                    copy_file(there, f"{report.folder}/{name}", here, f"{folder}/{name}")
+                    for at, data in there.chunks(f"{report.folder}/{name}"):
+                        here.ask(Put(f"{folder}/{name}", at), FILE_S, data)
             except LaunchError as error:
                 refused = error
                 with contextlib.suppress(LaunchError):
@@ -135,8 +138,7 @@ class HostStates:
 
     def _each(self, request: Callable[[str], Request[R]]) -> dict[str, R]:
         """Ask it of all hosts that there are, for their folders; what they answer, by the path."""
-        there = [where for where in self._fleet.hosts if not where.lost]
-        paths = [(where, path) for where in there for path in self._paths(where)]
+        paths = [(where, path) for where in self._fleet.there for path in self._paths(where)]
         asked = [(path, where.begin(request(path))) for where, path in paths]
         return {path: answer for path, (answer, _) in answers(asked, ASK_S).items()}
 

@@ -1,6 +1,7 @@
 """ipyparallel's controller, whose child processes end with it, and which starts without a pause.
 
-``python -m jaxcluster.engine.controller ARGS...`` takes the arguments of ``ipcontroller``.
+``python -m jaxcluster.engine.controller ARGS...`` takes the arguments of ``ipcontroller``, behind
+our own.
 
 ipyparallel's controller starts its heart monitor (and, without ``--usethreads``, eight schedulers)
 as processes, and leaves them running for ever when it is killed. Each therefore asks the kernel,
@@ -32,6 +33,20 @@ from ipyparallel.controller.hub import Hub
 
 from jaxcluster.supervision.processes import die_with_parent, pid_space_mark
 
+# A heartbeat each second tells ipyparallel's clients of new engines soon (later there are fewer,
+# ``RestingHeartMonitor``); a minute of misses keeps engines that are busy in C code.
+# Schedulers on threads: cells don't pass through them, and eight processes less come up sooner.
+# One broadcast scheduler, not a tree: see ``SingleScheduler``.
+ARGS = (
+    "--usethreads",
+    "--IPController.broadcast_scheduler_depth=0",
+    "--HeartMonitor.period=1000",
+    "--HeartMonitor.max_heartmonitor_misses=60",
+    "--log-level=40",
+    # ipyparallel signs its messages and sends them in clear over TCP: without this any user of this
+    # machine can read what cells run through it print. It costs a start 0.05 s.
+    *(("--IPController.enable_curve=True",) if zmq.has("curve") else ()),
+)
 MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
 WATCHFUL_S = 30.0  # for so long after the last engine came others are waited for
@@ -127,9 +142,9 @@ def main(argv: list[str]) -> None:
     app.Hub = WatchingHub
     heartmonitor.HeartMonitor = RestingHeartMonitor
     app.BroadcastScheduler = SingleScheduler
-    sys.argv = ["ipcontroller", *argv]
+    sys.argv = ["ipcontroller", *ARGS, *argv]
     try:
-        Controller.launch_instance(argv=argv)
+        Controller.launch_instance(argv=sys.argv[1:])
     except zmq.ZMQError as failed:
         tries = int(os.environ.get(_TRIES, "0"))
         if failed.errno != errno.EADDRINUSE or tries == MOST_TRIES:

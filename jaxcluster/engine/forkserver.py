@@ -1,14 +1,14 @@
 """The process that starts a cluster's processes on one host, watches them, and ends them.
 
-``python -m jaxcluster.engine.forkserver --owner PID:START [--folder PATH]...``
+``python -m jaxcluster.engine.forkserver [--folder PATH]...``
 
 It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
 from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
 and makes no zmq context, so forking it is safe.
 
-It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when its
-owner, the host's agent, is gone: its standard input ends, or that process does. Should it be killed
-itself, the kernel ends its children (PDEATHSIG).
+It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when the
+host's agent is gone: then its standard input ends. Should it be killed itself, the kernel ends its
+children (PDEATHSIG).
 
 It leaves nothing on its host, also when the agent was killed: it takes in what its processes leave
 behind, in sessions of their own too, ends that when none of them is there any more, and removes the
@@ -27,18 +27,18 @@ import gc
 import importlib
 import json
 import os
-import selectors
+import select
 import shutil
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
-from jaxcluster.supervision.loop import SupervisionLoop
 from jaxcluster.wire import forks
 from jaxcluster.wire.requests import parsed
 
@@ -57,35 +57,52 @@ LATE_MODULES = (
 )
 
 
-class ForkServer(SupervisionLoop):
+class ForkServer:
     """One loop over the agent's connection and SIGCHLD."""
 
-    def __init__(self, owner: str, folders: Sequence[str] = ()) -> None:
-        super().__init__(owner)
+    def __init__(self, folders: Sequence[str] = ()) -> None:
         self.folders = folders
         self.children: set[int] = set()
         self.killed: list[tuple[int, set[int]]] = []  # answered once all these are reaped
-        self.has_imported = False
+        self.leaving = self.has_imported = False
+        self._inbox = b""
 
     # ------------------------------------------------------------------ loop
 
     def run(self) -> None:
         self.wake = processes.wake_on(signal.SIGCHLD)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self.selector.register(self.wake[0], selectors.EVENT_READ, self._woken)
-        self.hear_owner()
-        self.watch_owner()
         # All that is imported stays: to look for garbage in it costs a fifth of the time.
         gc.disable()
         # The controller needs no jax: let it come up on another core meanwhile.
         _preload_controller()
-        while not self.leaving and self.turn(0):
+        while not self.leaving and self._turn(0):
             pass
         if not self.leaving:
             self._preload()
         while not self.leaving:
-            self.turn(self.look_s)
+            self._turn()
         self._end()
+
+    def _turn(self, timeout_s: float | None = None) -> bool:
+        """Do what there is, or comes within ``timeout_s``; returns whether there was anything."""
+        ready = select.select([0, self.wake[0]], [], [], timeout_s)[0]
+        if self.wake[0] in ready:
+            os.read(self.wake[0], 4096)
+            self._reap()
+        if 0 in ready:
+            self._hear()
+        return bool(ready)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(0, 1 << 16)
+        except OSError:
+            data = b""
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            self._do(json.loads(line))
+        self.leaving = self.leaving or not data
 
     def _preload(self) -> None:
         if not self.has_imported:
@@ -94,13 +111,7 @@ class ForkServer(SupervisionLoop):
             gc.freeze()  # permanently: a child that collects garbage would copy all these pages
             gc.enable()
 
-    def _woken(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake[0], 4096)
-        self._reap()
-
-    def told(self, line: bytes) -> None:
-        message = json.loads(line)
+    def _do(self, message: Mapping[str, Any]) -> None:
         id = message["id"]
         match parsed(message):
             case forks.Spawn(procs):
@@ -146,7 +157,6 @@ class ForkServer(SupervisionLoop):
         """In the child: forget the server, take on the process's own session, log and settings."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.selector.close()
         for end in self.wake:
             os.close(end)
         os.setsid()
@@ -189,7 +199,7 @@ class ForkServer(SupervisionLoop):
         ends.kill_groups(self.children)
         deadline = time.monotonic() + 5
         while self.children and time.monotonic() < deadline:
-            self.selector.select(0.05)
+            time.sleep(0.01)
             self._reap()
         ends.end_children(2)
         for folder in self.folders:
@@ -230,7 +240,6 @@ def _preload_rank() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m jaxcluster.engine.forkserver")
-    parser.add_argument("--owner", required=True, help="PID:START of the process that it dies with")
     parser.add_argument("--folder", action="append", default=[], help="removed with the agent")
     args = parser.parse_args(argv)
     faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
@@ -239,7 +248,7 @@ def main(argv: list[str] | None = None) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     allow_files()
     processes.adopt_orphans()
-    ForkServer(args.owner, args.folder).run()
+    ForkServer(args.folder).run()
 
 
 if __name__ == "__main__":

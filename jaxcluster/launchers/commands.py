@@ -31,7 +31,6 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import STOPPED, Command, Launcher, LaunchPlan, announcements
 from jaxcluster.launchers.failures import Reason, how_it_ended
 from jaxcluster.supervision import commands, ends
-from jaxcluster.supervision.keeper import Keeper
 from jaxcluster.supervision.starting import ROOT
 
 TRIES = 5
@@ -83,7 +82,6 @@ class Run:
     trouble: Reason | None = None  # what an agent has said of itself
     has_ended: bool = False
     code: int | None = None  # its exit status; None: it runs
-    running: commands.Running | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -148,16 +146,14 @@ class Launch:
         kept_open: Sequence[int] = (),
         outlives: bool = False,
     ) -> None:
-        self._folder = folder
-        self._at_end = [(sys.executable, "-P", "-c", TIDY)] if folder is not None else []
-        self._at_end += [("rm", "-rf", "--", str(shared))] if shared is not None else []
-        self._kept_open, self._outlives = kept_open, outlives
+        at_end = [(sys.executable, "-P", "-c", TIDY)] if folder is not None else []
+        at_end += [("rm", "-rf", "--", str(shared))] if shared is not None else []
         self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
         self._stirred, self._over = threading.Event(), threading.Event()
         self._runs: list[Run] = []
         self._lock = threading.RLock()
-        self._commands = commands.Commands()
-        self._keeper: Keeper | None = None
+        self._commands = commands.Commands(outlives)
+        self._kept = str(folder or ""), at_end, kept_open
         self._is_up = False
 
     def start(
@@ -178,7 +174,7 @@ class Launch:
         try:
             for file in self.plan.files:
                 write(Path(file.path), file.text, file.mode)
-            self._keeper = Keeper(str(self._folder or ""), self._at_end, self._kept_open)
+            self._commands.keep(*self._kept)
             found = self._bring_up(Wait(timeout_s, progress, stopped))
         except BaseException:
             self.stop()
@@ -291,11 +287,7 @@ class Launch:
         What could not be cancelled is told on standard error.
         """
         self._over.set()
-        with self._lock:
-            running = [run.running for run in self._runs if run.running is not None]
-        self._commands.end(running)
-        if self._keeper is not None:
-            self._keeper.end()
+        self._commands.end()
         sockets = [command.socket for command in self.plan.commands if command.socket]
         for path in (*sockets, *(file.path for file in self.plan.files)):
             Path(path).unlink(missing_ok=True)
@@ -306,13 +298,11 @@ class Launch:
         Raises:
           LaunchError: they can't be reached without it.
         """
-        assert self._keeper is not None
-        self._keeper.detach([str(path) for path in found_by])
+        self._commands.detach([str(path) for path in found_by])
 
     def leave(self) -> None:
         """Start no more agents: detached, it ends with the last one."""
-        assert self._keeper is not None
-        self._keeper.leave()
+        self._commands.leave()
 
     def ends_in(self) -> tuple[str, float] | None:
         """(who is going to end what, in how many seconds), where the agents' time is limited."""
@@ -361,8 +351,6 @@ class Launch:
         def ended(code: int, cancelled: int | None = None, said: str = "") -> None:
             with self._lock:  # once it is in ``_runs``
                 run.code, run.has_ended = code, True
-            if run.running is not None and self._keeper is not None:
-                self._keeper.forget(run.running.token)
             _tell_left_behind(run, cancelled, said)
             with self._lock:
                 self._runs.remove(run)
@@ -370,12 +358,10 @@ class Launch:
                 self.on_end(run.command.hosts, self.reason(run))
             self._stirred.set()
 
-        assert self._keeper is not None
         try:
             with self._lock:
                 self._runs.append(run)
-                run.running = self._commands.run(run.command, line, ended, self._outlives)
-                self._keeper.watch(run.running.token, run.command)
+                self._commands.run(run.command, line, ended)
         except OSError as error:  # told as a shell does
             line("err", f"{run.command.argv[0]}: {error.strerror}")
             ended(127 if isinstance(error, FileNotFoundError) else 126)

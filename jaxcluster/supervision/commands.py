@@ -7,25 +7,31 @@ once, its cancel command runs. ``keeper`` sees to the ends when this process is 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import IO
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import IO, Any
 
-from jaxcluster.supervision.ends import KILLED_S, end_group, wait
-from jaxcluster.supervision.processes import is_alive, process_token, send_signal
+from jaxcluster.supervision.ends import KILLED_S, end_group, signal_token, wait
+from jaxcluster.supervision.processes import is_alive, process_token
+from jaxcluster.supervision.starting import ROOT
 
-LOOK_S = 0.5  # how often it is looked whether a command has ended whose output goes on
 LINE = 1 << 16  # of output; longer ones come in parts
 CANCEL_S = 20.0  # a cancel command has so long
+LOOK_S = 0.5  # how often it is looked whether a command has ended whose output goes on
 DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes open
-
+# Neither a user's site-packages nor the environment's settings are the keeper's.
+SOURCE = (
+    f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.keeper import main; main()"
+)
 
 OnLine = Callable[[str, str], None]
 OnEnd = Callable[[int, int | None, str], None]
@@ -67,12 +73,14 @@ class Running:
     Attributes:
       streams: what it writes to, by ``out`` and ``err``, until that ends.
       ended_at: when its process was first seen to have ended.
+      is_read: nothing more is taken from it.
     """
 
     def __init__(self, task: Task, on_line: OnLine, on_end: OnEnd, outlives: bool) -> None:
         self.task, self.on_line, self.on_end = task, on_line, on_end
         self.ended_at: float | None = None
-        self._partial = {"out": b"", "err": b""}
+        self.is_read = False
+        self._rests = {"out": b"", "err": b""}
         with contextlib.ExitStack() as theirs:
             stdin, out, err = (_pipe(theirs, outlives) for _ in range(3))
             stdin[1].close()
@@ -93,21 +101,21 @@ class Running:
                 raise
         self.token = process_token(self.process.pid)
         self.finishing = threading.Thread(target=self._finish, name="jaxcluster-end", daemon=True)
-        self._is_over = threading.Event()
+        self.is_over = threading.Event()
 
     def take(self, name: str) -> bool:
         """Pass on the lines that have come; returns whether there may be more."""
         data = os.read(self.streams[name].fileno(), 1 << 16)
-        *lines, rest = (self._partial[name] + data).split(b"\n")
+        *lines, rest = (self._rests[name] + data).split(b"\n")
         if len(rest) > LINE:
             lines, rest = [*lines, rest], b""
-        self._partial[name] = rest
+        self._rests[name] = rest
         for line in lines:
             self.on_line(name, line.decode(errors="replace").rstrip("\r"))
         return bool(data)
 
     def _finish(self) -> None:
-        for name, rest in self._partial.items():
+        for name, rest in self._rests.items():
             if rest:
                 self.on_line(name, rest.decode(errors="replace"))
         end_group(self.process.pid, self.task.term_s)
@@ -115,36 +123,67 @@ class Running:
         for stream in filter(None, (*self.streams.values(), self.process.stdin)):
             stream.close()
         self.on_end(self.process.returncode, *cancel(self.task))
-        self._is_over.set()
-
-    def join(self) -> None:
-        """Wait until all of it is over."""
-        if self.finishing is not threading.current_thread():
-            self._is_over.wait(self.task.term_s + KILLED_S + CANCEL_S)
+        self.is_over.set()
 
 
 class Commands:
-    """Commands of this process, which one thread reads."""
+    """Commands of this process, and the keeper that sees to their ends when it is gone.
 
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
+    One thread reads what all of them say.
+
+    Args:
+      outlives: whether they go on without this process, once they are detached.
+    """
+
+    def __init__(self, outlives: bool = False) -> None:
+        self._outlives = outlives
         self._running: list[Running] = []
+        self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
 
-    def run(self, task: Task, on_line: OnLine, on_end: OnEnd, outlives: bool = False) -> Running:
+    def keep(
+        self, folder: str, at_end: Sequence[Sequence[str]] = (), kept_open: Sequence[int] = ()
+    ) -> None:
+        """Have a keeper, before any of them is run.
+
+        Args:
+          folder: the cluster's; its files are kept from those who clear /tmp.
+          at_end: what it runs when the cluster is over and this process gone.
+          kept_open: descriptors that stay open for as long as it runs.
+        """
+        about = (process_token(os.getpid()), folder, json.dumps(at_end))
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", SOURCE, *about],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=kept_open,
+        )
+
+    def run(self, task: Task, on_line: OnLine, on_end: OnEnd) -> Running:
         """Start a command.
 
         Args:
           on_line: called with (``out`` or ``err``, a line), on the reader's thread.
           on_end: called on another thread when it is over, with its exit status, the cancel
             command's or None, and the last line of that if it failed.
-          outlives: whether it goes on without this process.
 
         Raises:
           OSError: it can't be run.
         """
-        one = Running(task, on_line, on_end, outlives)
+
+        def ended(*end: Any) -> None:
+            self._tell(over=one.token)
+            on_end(*end)
+            with self._lock:
+                self._running.remove(one)
+
+        one = Running(task, on_line, ended, self._outlives)
+        about = {one.name: getattr(task, one.name) for one in fields(Task) if one.name != "argv"}
+        self._tell(command=about, token=one.token)
         for name, stream in list(one.streams.items()):  # each may end once it is read
             self._selector.register(stream, selectors.EVENT_READ, (one, name))
         with self._lock:
@@ -172,28 +211,51 @@ class Commands:
 
     def _look(self, now: float) -> None:
         """Finish with those that have ended. Somebody else may hold their pipes open."""
-        for one in [one for one in self._running if one.process.poll() is not None]:
+        with self._lock:
+            running = [one for one in self._running if not one.is_read]
+        for one in [one for one in running if one.process.poll() is not None]:
             one.ended_at = one.ended_at or now
             if not one.streams or now - one.ended_at > DRAIN_S:
-                with self._lock:
-                    self._running.remove(one)
                 for stream in one.streams.values():
                     self._selector.unregister(stream)
+                one.is_read = True
                 one.finishing.start()
         with self._lock:
-            if not self._running:
+            if all(one.is_read for one in self._running):
                 self._reader = None
 
-    @staticmethod
-    def end(commands: Sequence[Running]) -> None:
-        """End these commands; returns when all of them is over."""
-        for one in commands:
+    def end(self) -> None:
+        """End all of them, and the keeper; returns when all of that is over."""
+        with self._lock:
+            running = list(self._running)
+        for one in running:
             if one.process.stdin is not None:
                 with contextlib.suppress(OSError):
                     one.process.stdin.close()
-        end_leaders({one.token: one.task for one in commands})
-        for one in commands:
-            one.join()
+        end_leaders({one.token: one.task for one in running})
+        for one in running:
+            if one.finishing is not threading.current_thread():
+                one.is_over.wait(one.task.term_s + KILLED_S + CANCEL_S)
+        if self._keeper is not None:
+            self.leave()
+            self._keeper.kill()
+            self._keeper.wait()
+
+    def detach(self, found_by: Sequence[str]) -> None:
+        """Let them outlive this process, for as long as these paths are what they are."""
+        self._tell(detach=list(found_by))
+
+    def leave(self) -> None:
+        """Start no more of them: detached, the keeper ends with the last one."""
+        if self._keeper is not None and self._keeper.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._keeper.stdin.close()
+
+    def _tell(self, **message: object) -> None:
+        if self._keeper is not None and self._keeper.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it was killed, or is left
+                self._keeper.stdin.write(json.dumps(message).encode() + b"\n")
+                self._keeper.stdin.flush()
 
 
 def end_leaders(commands: Mapping[str, Task]) -> None:
@@ -204,8 +266,7 @@ def end_leaders(commands: Mapping[str, Task]) -> None:
         for _ in wait(most_s, lambda: any(map(is_alive, commands))):
             time.sleep(0.02)
         for token in commands:
-            with contextlib.suppress(OSError):  # it has ended, or runs as another user
-                send_signal(token, number)
+            signal_token(token, number)
 
 
 def cancel(task: Task) -> tuple[int | None, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 
@@ -83,27 +82,10 @@ def wait(most_s: float, goes_on: Callable[[], object]) -> Iterator[None]:
 
 def end(token: str, number: signal.Signals, most_s: float) -> bool:
     """Send a signal to the process of this token, and wait; returns whether it is gone by then."""
-    with contextlib.suppress(OSError):  # it has ended, or runs as another user
-        send_signal(token, number)
+    signal_token(token, number)
     for _ in wait(most_s, lambda: is_alive(token)):
         time.sleep(0.02)
     return not is_alive(token)
-
-
-def let_go(process: subprocess.Popen[bytes], most_s: float) -> None:
-    """Have a supervising process of this one's end what it has and itself: its input ends.
-
-    One that is late is killed, and the kernel ends what it has.
-    """
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-    try:
-        process.wait(most_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(KILLED_S)
 
 
 def reap(whom: int) -> None:
@@ -117,6 +99,12 @@ def signal_pid(pid: int, number: int) -> None:
     """Send a signal to a process that may have ended, or be another user's."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
+
+
+def signal_token(token: str, number: int) -> None:
+    """Send a signal to the process of this token, which may have ended, or be another user's."""
+    with contextlib.suppress(OSError):
+        send_signal(token, number)
 
 
 def _has_members(leader: int) -> bool:

@@ -21,78 +21,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import fields
 
 from jaxcluster.supervision.commands import Task, cancel, end_leaders
 from jaxcluster.supervision.ends import end_group
 from jaxcluster.supervision.folders import is_still, touch
-from jaxcluster.supervision.processes import is_alive, process_token
-from jaxcluster.supervision.starting import ROOT
+from jaxcluster.supervision.processes import is_alive
 
 LOOK_S = 0.5
 TOUCH_S = 3600.0
-# Neither a user's site-packages nor the environment's settings are the keeper's.
-SOURCE = (
-    f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.keeper import main; main()"
-)
 
 
-class Keeper:
-    """A keeper, as its owner has it.
-
-    Args:
-      folder: the cluster's; its files are kept from those who clear /tmp.
-      at_end: commands that remove what is left when the cluster is over and its owner is gone.
-      kept_open: descriptors that stay open for as long as it runs.
-    """
-
-    def __init__(
-        self, folder: str, at_end: Sequence[Sequence[str]] = (), kept_open: Sequence[int] = ()
-    ) -> None:
-        about = (process_token(os.getpid()), folder, json.dumps(at_end))
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", SOURCE, *about],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=kept_open,
-        )
-
-    def watch(self, token: str, task: Task) -> None:
-        """Have it see to the end of a command."""
-        about = {one.name: getattr(task, one.name) for one in fields(Task) if one.name != "argv"}
-        self._tell({"token": token, "command": about})
-
-    def forget(self, token: str) -> None:
-        """Tell it that a command is over."""
-        self._tell({"over": token})
-
-    def detach(self, found_by: Sequence[str]) -> None:
-        """Let the commands outlive this process, for as long as these paths are what they are."""
-        self._tell({"detach": list(found_by)})
-
-    def leave(self) -> None:
-        """Tell it nothing more: detached, it ends with the last command."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-
-    def end(self) -> None:
-        """End it: there is nothing left for it to do."""
-        self.leave()
-        self._process.kill()
-        self._process.wait()
-
-    def _tell(self, message: dict[str, object]) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it was killed, or is left
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-
-
-class _Kept:
+class Kept:
     """The commands that run, by their processes' tokens, and how they are found."""
 
     def __init__(self) -> None:
@@ -140,7 +79,7 @@ def main() -> None:
     owner, folder, at_end = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's: they are the notebook's
-    kept, inbox, is_left, missed = _Kept(), b"", False, 0
+    kept, inbox, is_left, missed = Kept(), b"", False, 0
     touched_at = time.monotonic()
     while True:
         ready = select.select([] if is_left else [0], [], [], LOOK_S)[0]

@@ -118,15 +118,6 @@ def children(of: int | None = None) -> list[int]:
     return found
 
 
-def state_of(pid: int) -> str:
-    """The kernel's letter for what a process does: R, S, D, T, Z; "" where there is none."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
 def processes() -> dict[int, tuple[int, int]]:
     """The living processes of this machine: pid to (parent, process group)."""
     found = {}

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from typing import IO
-
-from jaxcluster.supervision.processes import process_token
+from collections.abc import Mapping
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
@@ -50,44 +44,6 @@ def import_time_settings(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in sorted(env.items())
         if name.startswith(IMPORT_TIME_PREFIXES) or name in IMPORT_TIME_NAMES
     }
-
-
-def fork_server(
-    env: Mapping[str, str], cwd: str, log: IO[bytes], folders: Sequence[str], umask: int
-) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a fork server that ends with this process (``engine.forkserver``).
-
-    Args:
-      folders: what it removes if this process is killed.
-
-    Returns:
-      It, and the connection to it, which is its standard input.
-    """
-    argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
-    argv += ["--owner", process_token(os.getpid())]
-    argv += [word for folder in folders for word in ("--folder", folder)]
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            argv,
-            stdin=theirs.fileno(),
-            stdout=log,
-            stderr=log,
-            env=findable(env, cwd),
-            cwd=cwd,
-            umask=umask,
-            start_new_session=True,  # the notebook's stop button is not for it
-        )
-    return process, ours
-
-
-def log_end(path: str | os.PathLike[str]) -> str:
-    """The last lines of a fork server's log; "" if there is no log."""
-    try:
-        with open(path, errors="replace") as log:
-            return "\n".join(log.read().splitlines()[-12:])
-    except OSError:
-        return ""
 
 
 def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:

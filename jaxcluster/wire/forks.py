@@ -18,12 +18,11 @@ class Process(Message):
     """One process that it is to start."""
 
     role: str  # rank, controller or coordinator
-    env: Mapping[str, str]
+    env: Mapping[str, str]  # above its agent's own
     cwd: str
     log: str  # the file that gets what it prints
     argv: Sequence[str] = ()
     rank: int | None = None
-    inherit: bool = False  # its agent's environment is below ``env``
     address: str = ""  # a rank's socket, for its agent
 
 
@@ -90,6 +89,6 @@ class Exits(Request[None], cmd="exits"):
 
 
 class Preload(Request[None], cmd="preload"):
-    """Have a fork server that answers, and has imported all in this environment."""
+    """Have this environment, and a fork server that answers and has imported all in it."""
 
     env: Mapping[str, str]

@@ -21,11 +21,7 @@ def first(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
     return notebook
 
 
-@pytest.fixture
-def second(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
-    notebook = open_notebook()
-    notebook.ok("%load_ext jaxcluster")
-    return notebook
+second = first
 
 
 def remember(notebook: HostNotebook) -> None:

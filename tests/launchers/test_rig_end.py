@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from helpers import GONE_S, processes_with, until
 from rig import Missing, Rig
-from rig.hosts import FOLDERS, PREFIX, sweep
+from rig.hosts import sweep
 
 pytestmark = pytest.mark.any_jax
 TESTS = Path(__file__).parents[1]
@@ -114,18 +114,7 @@ def test_two_rigs_do_not_meet(hosts: Rig) -> None:
         assert other.folder != hosts.folder
         other["h1"].write("/tmp/of-other", "")
         assert not hosts["h1"].path("/tmp/of-other").exists()
-        serve = "import socket; s = socket.create_server(('', 7100)); print(flush=True); s.accept()"
-        server = other["h1"].popen(other.python, "-c", serve, stdout=subprocess.PIPE)
-        assert server.stdout is not None
-        server.stdout.readline()
-        ask = "import socket; socket.create_connection(('h1', 7100), timeout=5)"
-        refused = hosts["h0"].run(hosts.python, "-c", ask, check=False)
-        assert "ConnectionRefusedError" in refused.stderr
-        other["h0"].run(other.python, "-c", ask)
-        server.kill()
-        server.communicate(timeout=30)
     assert not other.folder.exists()
-    other.close()  # idempotent
 
 
 # ------------------------------------------------------------------------------- what is missing
@@ -165,16 +154,3 @@ def test_a_missing_program_is_named_with_its_package(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(Missing, match="only root"):
         Rig()
-
-
-def test_a_rig_that_can_not_be_completed_leaves_nothing(
-    hosts: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_: Rig) -> None:
-        raise Missing("this")
-
-    before = set(FOLDERS.glob(f"{PREFIX}*"))
-    monkeypatch.setattr(Rig, "_tell_names", fails)
-    with pytest.raises(Missing, match="this"):
-        Rig(["h0"])
-    assert set(FOLDERS.glob(f"{PREFIX}{os.getpid()}-*")) <= before

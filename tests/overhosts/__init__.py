@@ -190,7 +190,7 @@ def started_by(processes: Processes, pids: Sequence[int]) -> list[Process]:
     if not hosts():
         return [Process("", pid) for pid in pids]
     fleet = processes.fleet
-    return [Process(fleet.place_of(rank).name, pid) for rank, pid in enumerate(pids)]
+    return [Process(fleet.host_of(rank).name, pid) for rank, pid in enumerate(pids)]
 
 
 def send_signal(cluster: jaxcluster.Cluster, rank: int, number: int = signal.SIGKILL) -> None:

@@ -105,10 +105,12 @@ class Running:
 
 
 MARK = "JAXCLUSTER_TEST_AGENT"
+RunAgent = Callable[..., Running]
+Connect = Callable[..., Connection]
 
 
 @pytest.fixture
-def run_agent(private_home: Home) -> Iterator[Callable[..., Running]]:
+def run_agent(private_home: Home) -> Iterator[RunAgent]:
     """Starts agents that end with the test."""
     started: list[Running] = []
 
@@ -122,7 +124,7 @@ def run_agent(private_home: Home) -> Iterator[Callable[..., Running]]:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., Connection]]:
+def connect() -> Iterator[Connect]:
     """Connects to agents, each with a thread of its own; they are left after the test."""
     made: list[Agents] = []
 
@@ -139,7 +141,7 @@ def connect() -> Iterator[Callable[..., Connection]]:
 
 
 @pytest.fixture
-def proxied(run_agent: Callable[..., Running]) -> Iterator[tuple[Running, Proxy]]:
+def proxied(run_agent: RunAgent) -> Iterator[tuple[Running, Proxy]]:
     running = run_agent(LIGHT)
     proxy = Proxy(*running.address)
     yield running, proxy
@@ -156,7 +158,7 @@ def spawn_rank(running: Running, host: Connection, rank: int = 0, **more: Any) -
     }
     env = {"JAXCLUSTER_ENGINE": json.dumps(engine), **more}
     log = str(engine["log_path"])
-    proc = forks.Process("rank", env, "/nowhere", log, rank=rank, inherit=True)
+    proc = forks.Process("rank", env, "/nowhere", log, rank=rank)
     return host.ask(forks.Spawn([proc]), ANSWER_S)[0]
 
 
@@ -171,14 +173,21 @@ class Messages(wire.Inbox[Sequence[Any]]):
 # --------------------------------------------------------------------------- ranks
 
 
+def umask(pid: int) -> str:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(line.split()[1] for line in status.splitlines() if line.startswith("Umask"))
+
+
 def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
+    run_agent: RunAgent, connect: Connect
 ) -> None:
     running = run_agent({})
     host = connect(running)
     events: wire.Inbox[forks.Event] = wire.Inbox()
     host.on_event = events.put
     first = spawn_rank(running, host)
+    assert umask(running.process.pid) == "0077"  # ranks write files as the user does
+    assert umask(first) == umask(os.getpid()) != "0077"
     came = Messages()
     rank = host.rank(0, came.put)
     rank.send([wire.encode("facts", "a")])
@@ -217,23 +226,10 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert "asked to end" in running.until_gone()["jaxcluster-agent-ended"]
 
 
-def test_ranks_write_files_as_the_user_does_and_the_agent_for_him_alone(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
-) -> None:
-    def umask(pid: int) -> str:
-        status = Path(f"/proc/{pid}/status").read_text()
-        return next(line.split()[1] for line in status.splitlines() if line.startswith("Umask"))
-
-    running = run_agent({})
-    rank = spawn_rank(running, connect(running))
-    assert umask(running.process.pid) == "0077"
-    assert umask(rank) == umask(os.getpid()) != "0077"
-
-
 @pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGHUP])
 def test_an_agent_heeds_the_signals_that_end_it_and_is_no_task_of_a_job_to_its_ranks(
-    run_agent: Callable[..., Running],
-    connect: Callable[..., Connection],
+    run_agent: RunAgent,
+    connect: Connect,
     ends: signal.Signals,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -256,7 +252,7 @@ def has_sleeper(running: Running) -> bool:
 
 
 def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_own(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
+    run_agent: RunAgent, connect: Connect
 ) -> None:
     """They may hold a GPU's memory, and the agent goes on to the next ranks."""
     running = run_agent(LIGHT)
@@ -270,7 +266,7 @@ def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_ow
 
 @pytest.mark.parametrize("how", ["killed", "stdin"])
 def test_an_agents_end_is_the_end_of_all_that_it_has_started(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection], how: str
+    run_agent: RunAgent, connect: Connect, how: str
 ) -> None:
     """Users' processes in sessions of their own too."""
     running = run_agent(LIGHT, "--owner-stdin")
@@ -299,7 +295,7 @@ def server_of(running: Running) -> int:
 
 
 def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
+    run_agent: RunAgent, connect: Connect
 ) -> None:
     running = run_agent(LIGHT)
     host = connect(running)
@@ -319,68 +315,23 @@ def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
     assert running.folder.is_dir()
 
 
-def test_a_fork_server_that_is_stopped_is_named_and_replaced(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
-) -> None:
-    """It can't end its ranks, or fork: to wait for it would be in vain."""
-    running = run_agent(LIGHT)
-    host = connect(running)
-    rank, old = spawn_rank(running, host), server_of(running)
-    os.kill(old, signal.SIGSTOP)
-    told = rf"can't stop: its fork server \(process {old}\) was stopped by SIGSTOP or"
-    with pytest.raises(LaunchError, match=told):
-        host.ask(forks.Stop())
-    host.ask(forks.Preload(private(running)))
-    assert server_of(running) != old
-    until(lambda: not os.path.exists(f"/proc/{rank}"), "its rank has ended")
-    assert running.folder.is_dir()
-
-
-def test_a_fork_server_stays_as_long_as_its_imports_would_be_the_same(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
-) -> None:
-    running = run_agent({**LIGHT, "PYTHONWARNINGS": "default"})
-    host = connect(running)
-    old = server_of(running)
-    env = {**private(running), "OF_NO_IMPORT": "1"}
-    host.ask(forks.Preload(env))
-    assert server_of(running) == old
-    host.ask(forks.Preload({**env, "JAX_ENABLE_X64": "1"}))
-    assert server_of(running) != old
-
-
-def private(running: Running) -> dict[str, str]:
-    """The environment that an agent was started with."""
-    text = Path(f"/proc/{running.process.pid}/environ").read_text()
-    return dict(line.split("=", 1) for line in text.split("\0") if line)
-
-
-def test_an_agent_ends_when_its_lease_is_over(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
-) -> None:
+def test_an_agent_ends_when_its_lease_is_over(run_agent: RunAgent, connect: Connect) -> None:
     running = run_agent(LIGHT, "--lease=1")
     host = connect(running)
     host.ask(requests.Facts())
     wait(2.5)
     host.ask(requests.Facts())  # who is there need not say anything
+    ctypes.PyDLL(None).usleep(3_500_000)  # nor let a thread run: the interpreter's lock is held
+    assert host.ask(requests.Facts()).host
     host.close()
     assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
 
 
-def test_a_notebook_that_lets_no_thread_run_is_not_taken_for_a_dead_one(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
-) -> None:
-    running = run_agent(LIGHT, "--lease=1")
-    host = connect(running)
-    host.ask(requests.Facts())
-    ctypes.PyDLL(None).usleep(3_500_000)  # with the interpreter's lock held
-    assert host.ask(requests.Facts()).host
-
-
 def test_a_detached_agent_waits_for_its_next_owner(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
+    run_agent: RunAgent, connect: Connect, tmp_path: Path
 ) -> None:
-    running = run_agent(LIGHT, "--lease=1", "--owner-stdin")
+    path = tmp_path / "a.sock"
+    running = run_agent(LIGHT, "--lease=1", "--owner-stdin", f"--bind=ipc://{path}")
     host = connect(running)
     host.ask(Detach(True))
     host.close()
@@ -389,11 +340,12 @@ def test_a_detached_agent_waits_for_its_next_owner(
     again.ask(Detach(False))
     again.close()
     running.until_gone(20)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("with_company", [False, True])
 def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection], with_company: bool
+    run_agent: RunAgent, connect: Connect, with_company: bool
 ) -> None:
     """Who held the login has ended, so nobody else can find the way to it any more."""
     lease = ["--lease=1"] if with_company else []  # alone it waits for none
@@ -416,7 +368,7 @@ def test_a_detached_agent_whose_login_has_ended_ends_when_nobody_is_there(
 
 
 def test_a_new_agent_of_the_same_id_first_ends_the_older_one(
-    run_agent: Callable[..., Running],
+    run_agent: RunAgent,
 ) -> None:
     old = run_agent(LIGHT, "--id=one/1")
     beside = run_agent(LIGHT, "--id=one/2")
@@ -427,7 +379,7 @@ def test_a_new_agent_of_the_same_id_first_ends_the_older_one(
 
 
 def test_what_a_killed_agent_and_its_fork_server_have_left_is_removed_by_the_next(
-    run_agent: Callable[..., Running],
+    run_agent: RunAgent,
 ) -> None:
     old = run_agent(LIGHT)
     servers = [p for p, line in old.processes().items() if "engine.forkserver" in line]
@@ -444,7 +396,7 @@ def test_what_a_killed_agent_and_its_fork_server_have_left_is_removed_by_the_nex
 
 @pytest.mark.parametrize("how", ["stdin", "SIGTERM"])
 def test_it_ends_at_once_while_its_fork_server_does_not_hear_yet(
-    run_agent: Callable[..., Running], tmp_path: Path, how: str
+    run_agent: RunAgent, tmp_path: Path, how: str
 ) -> None:
     """Slurm and mpiexec kill what does not end soon, with its folders still there."""
     forks = 'any("forkserver" in word for word in sys.orig_argv)'
@@ -487,7 +439,7 @@ class Sing(requests.Request[None], cmd="sing"):
 
 
 def test_files_are_put_and_got_below_the_agents_folder_alone(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
+    run_agent: RunAgent, connect: Connect
 ) -> None:
     running = run_agent(LIGHT)
     host = connect(running)
@@ -567,7 +519,7 @@ def numbers(messages: Messages) -> list[int]:
 @pytest.mark.parametrize("silently", [False, True], ids=["reset", "what is sent is lost first"])
 def test_what_a_rank_prints_while_the_link_is_cut_comes_once_and_in_order(
     proxied: tuple[Running, Proxy],
-    connect: Callable[..., Connection],
+    connect: Connect,
     printer: Callable[[Running], psutil.Process],
     silently: bool,
 ) -> None:
@@ -596,7 +548,7 @@ def test_what_a_rank_prints_while_the_link_is_cut_comes_once_and_in_order(
 
 
 def test_requests_and_commands_during_a_cut_are_answered_after_it(
-    proxied: tuple[Running, Proxy], connect: Callable[..., Connection]
+    proxied: tuple[Running, Proxy], connect: Connect
 ) -> None:
     running, proxy = proxied
     host = connect(running, proxy.endpoint)
@@ -612,7 +564,7 @@ def test_requests_and_commands_during_a_cut_are_answered_after_it(
 
 
 def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_done(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
+    run_agent: RunAgent, connect: Connect
 ) -> None:
     """Another one has kept the agent alive. What was sent meanwhile may make no sense by now."""
     running = run_agent(LIGHT, "--lease=1")
@@ -636,8 +588,8 @@ def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_don
 
 
 def test_a_rank_that_prints_faster_than_the_link_carries_is_slowed(
-    run_agent: Callable[..., Running],
-    connect: Callable[..., Connection],
+    run_agent: RunAgent,
+    connect: Connect,
     printer: Callable[[Running], psutil.Process],
 ) -> None:
     limit = 4 << 20
@@ -685,7 +637,7 @@ def test_a_rank_that_prints_faster_than_the_link_carries_is_slowed(
 
 
 def test_strangers_are_not_let_in_and_the_owner_goes_on(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
+    run_agent: RunAgent, connect: Connect
 ) -> None:
     running = run_agent(LIGHT, "--lease=3")
     foreign = connect(running, keys=new_keys())
@@ -710,9 +662,7 @@ def test_strangers_are_not_let_in_and_the_owner_goes_on(
     assert "its owner has not been connected" in running.until_gone(30)["jaxcluster-agent-ended"]
 
 
-def test_nonsense_of_the_owners_own_is_no_end(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection]
-) -> None:
+def test_nonsense_of_the_owners_own_is_no_end(run_agent: RunAgent, connect: Connect) -> None:
     running = run_agent(LIGHT)
     host = connect(running)
     host.ask(requests.Facts())
@@ -751,15 +701,3 @@ def test_an_agent_imports_neither_jax_nor_a_kernel() -> None:
         [sys.executable, "-c", source], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == ""
-
-
-def test_an_agent_listens_on_a_unix_socket(
-    run_agent: Callable[..., Running], connect: Callable[..., Connection], tmp_path: Path
-) -> None:
-    path = tmp_path / "a.sock"
-    running = run_agent(LIGHT, f"--bind=ipc://{path}")
-    host = connect(running)
-    assert host.ask(requests.Facts()).host
-    host.ask(requests.Quit())
-    running.until_gone()
-    assert not path.exists()

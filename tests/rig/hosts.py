@@ -38,8 +38,6 @@ NETWORK = "10.76.0."  # nothing outside the rig can reach it, nor is reached fro
 DEADLINE_S = 60.0  # as for anything in these tests: the machine may be busy
 OWN = ("/tmp", "/var/tmp", "/run", "/home")  # each host has its own; and root's home
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-FAKETIMES = ("/dev/shm/faketime_", "/dev/shm/sem.faketime_")  # it leaves them at each exec
-FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
 class Missing(Exception):
@@ -66,7 +64,7 @@ class Host:
         self.environ |= {"LANG": "C.UTF-8", "SHELL": "/bin/bash"}
         self.pid = 0  # of its first process, as this machine counts
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self.not_left_over = [*rig.shared_inside, *FAKETIMES]  # beginnings of paths
+        self.not_left_over = list(rig.shared_inside)  # beginnings of paths
 
     def __repr__(self) -> str:
         return f"<host {self.name}>"
@@ -198,36 +196,6 @@ class Host:
         finally:
             self.restore()
 
-    def crash(self) -> None:
-        """Lose the host as by a power cut: no other one is told. For a rig of the test's own."""
-        self.cut()
-        psutil.Process(self.pid).kill()
-        del self.rig.hosts[self.name]
-
-    @contextlib.contextmanager
-    def clock_shifted(self, by: str) -> Iterator[None]:
-        """What is started there meanwhile has the clock off: ``by`` is "+1h", "-90", ...
-
-        It goes by the environment, of commands and of root's ssh logins; sshd itself does not bear
-        libfaketime. Times of files are off too, and CLOCK_MONOTONIC, which no two hosts share
-        anyhow: with that one left alone time.sleep fails (libfaketime 0.9.10).
-        """
-        found = sorted(Path("/").glob(FAKETIME.lstrip("/")))
-        if not found:
-            raise Missing("there is no libfaketime: apt-get install libfaketime")
-        shifted = {"LD_PRELOAD": str(found[0]), "FAKETIME": by}
-        before = self.environ
-        self.environ = before | shifted
-        lines = [f"{name}={value}\n" for name, value in shifted.items()]
-        logins = self.write("~/.ssh/environment", "".join(lines))
-        try:
-            yield
-        finally:
-            self.environ = before
-            logins.unlink()
-            for each in self.path("/dev/shm").glob("*faketime_*"):
-                each.unlink()
-
 
 class Rig:
     """Hosts h0, h1, ... on one switch; h0 is the notebook's. Ends with ``close`` or the session.
@@ -249,7 +217,6 @@ class Rig:
         self.home = pwd.getpwuid(0).pw_dir
         self.ssh_config = f"{self.home}/.ssh/config"  # on h0, once start_ssh has made it
         self.hosts: dict[str, Host] = {}
-        self._all: list[Host] = []  # crashed ones too
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=FOLDERS))
         self.shared = self.folder / "shared"
         self._processes: list[subprocess.Popen[bytes]] = []  # the rig's own first, then the hosts'
@@ -282,7 +249,7 @@ class Rig:
             with contextlib.suppress(psutil.Error):  # it has ended already
                 for child in psutil.Process(process.pid).children():
                     child.kill()
-        daemons = [daemon for host in self._all for daemon in host.daemons.values()]
+        daemons = [daemon for host in self.hosts.values() for daemon in host.daemons.values()]
         for process in (*self._processes, *daemons):
             process.wait(DEADLINE_S)
         self._processes.clear()
@@ -306,13 +273,6 @@ class Rig:
             yield
         finally:
             isolate("off")
-
-    def environment(self, python: str | Path, name: str) -> Path:
-        """A Python for all hosts like ``rig.python``, from another environment's Python.
-
-        That one must be in a folder that the hosts see, as all below the checkout are.
-        """
-        return make_environment(self.folder / "env" / name, Path(python))
 
     # ----------------------------------------------------------------------------------- making
 
@@ -343,7 +303,6 @@ class Rig:
         )
         self._processes.append(process)
         self.hosts[host.name] = host
-        self._all.append(host)
         link = f"v-{host.name}"
         end = ("peer", "name", "eth0", "netns", str(host.pid))
         self.on_switch("ip", "link", "add", link, "type", "veth", *end)

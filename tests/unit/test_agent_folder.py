@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -123,37 +122,25 @@ def test_a_record_has_nothing_removed_that_is_no_agents(place: Path, memory: Pat
     dead, record = left(place, memory)
     dead.write(replace(record, memory=str(victim)))
     folders.sweep(place)
-    assert not dead.path.exists()
-    assert victim.exists()
+    assert not dead.path.exists() and victim.exists()
 
 
+@pytest.mark.parametrize("is_agent", [True, False], ids=["an agent", "a fork server alone"])
 def test_the_fence_ends_those_of_its_id_and_waits_for_their_end(
-    place: Path, memory: Path, process: subprocess.Popen[bytes]
+    place: Path, memory: Path, process: subprocess.Popen[bytes], is_agent: bool
 ) -> None:
+    """A fork server has the ranks, and with them the GPUs."""
     alive = process_token(process.pid)
-    mine, _ = left(place, memory, token=alive)
+    token, fork_token = (alive, "") if is_agent else (GONE, alive)
+    mine, _ = left(place, memory, token=token, fork_token=fork_token)
     other, _ = left(place, memory, id="one/2")
-    assert folders.fence(place, "one/1") == [alive]
+    nobodys, _ = left(place, memory, id="")
+    assert folders.fence(place, "") == []  # no id is nobody's
+    assert folders.fence(place, "one/1") == [token]
     assert not is_alive(alive)
     assert not mine.path.exists()
-    assert other.path.exists()
+    assert other.path.exists() and nobodys.path.exists()
     assert folders.fence(place, "one/1") == []
-
-
-def test_the_fence_ends_a_fork_server_without_its_agent(
-    place: Path, memory: Path, process: subprocess.Popen[bytes]
-) -> None:
-    """It has the ranks, and with them the GPUs."""
-    mine, _ = left(place, memory, fork_token=process_token(process.pid))
-    assert folders.fence(place, "one/1") == [GONE]
-    assert process.wait(30) == -signal.SIGKILL
-    assert not mine.path.exists()
-
-
-def test_no_id_is_nobodys(place: Path, memory: Path, process: subprocess.Popen[bytes]) -> None:
-    left(place, memory, token=process_token(process.pid), id="")
-    assert folders.fence(place, "") == []
-    assert process.poll() is None
 
 
 def test_an_older_agent_that_can_t_be_seen_stops_the_new_one(place: Path, memory: Path) -> None:
@@ -185,9 +172,7 @@ def test_a_host_says_what_must_be_equal_everywhere() -> None:
     [
         ({}, None),
         ({"OMPI_COMM_WORLD_RANK": "2"}, 2),
-        ({"PMI_RANK": "0"}, 0),
         ({"PMI_RANK": "x", "JOB_COMPLETION_INDEX": "7"}, 7),
-        ({"SLURM_PROCID": ""}, None),
     ],
 )
 def test_the_launchers_number_is_read_where_it_says_one(

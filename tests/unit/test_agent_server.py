@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +122,6 @@ def test_it_ends_with_an_owner_whose_child_holds_its_input_open(tmp_path: Path) 
     assert agent.why == "its owner has ended"
 
 
-def test_a_detached_one_ends_with_its_last_process(tmp_path: Path) -> None:
-    agent = Made(tmp_path, owner="1:1")
-    agent.its.members = {1: None}
-    agent._detach(True, [])
-    agent.passes(100)
-    assert not agent.why
-    agent.its.members = {}
-    agent.passes(2)
-    assert agent.why == "it has no processes"
-
-
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_detached_one_that_nobody_can_find_ends(tmp_path: Path, is_there: bool) -> None:
     agent = Made(tmp_path, owner="1:1")
@@ -155,28 +143,18 @@ def test_a_detached_one_that_nobody_can_find_ends(tmp_path: Path, is_there: bool
 def test_a_process_is_started_where_there_is_a_folder(
     agent: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def place(cwd: str) -> str:
-        return agent._placed(Process("other", {}, cwd, "log")).cwd
-
+    """What it is given comes before the host's own environment."""
     (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert place(str(tmp_path)) == str(tmp_path)
-    assert place("/no/such") == str(tmp_path / "home")
-    monkeypatch.setenv("HOME", "/no/such/home")
-    assert place("/no/such") == str(agent.folder.path)
-
-
-def test_what_a_process_is_given_comes_before_the_hosts_own_environment(
-    agent: Made, tmp_path: Path
-) -> None:
-    """``--env`` of a start is for the ranks, whatever the host's login has set."""
-    agent.its.env = {"PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "0"}
-    own = {"JAX_ENABLE_X64": "1", "MINE": "2"}
-    proc = Process("other", own, str(tmp_path), "log", inherit=True)
-    assert agent._placed(proc).env == {
-        "PATH": "/host", "HOME": "/home/me", "JAX_ENABLE_X64": "1", "MINE": "2"
-    }  # fmt: skip
-    assert agent._placed(replace(proc, inherit=False)).env == own
+    agent.its.env = {"PATH": "/host", "JAX_ENABLE_X64": "0"}
+    for home, cwd, found in (
+        ("/no/such/home", tmp_path, tmp_path),
+        (tmp_path / "home", "/no/such", tmp_path / "home"),
+        ("/no/such/home", "/no/such", agent.folder.path),
+    ):
+        monkeypatch.setenv("HOME", str(home))
+        placed = agent._placed(Process("other", {"JAX_ENABLE_X64": "1"}, str(cwd), "log"))
+        assert placed.cwd == str(found)
+        assert placed.env == {"PATH": "/host", "JAX_ENABLE_X64": "1"}
 
 
 def test_a_rank_is_not_told_that_it_is_a_task_of_the_agents_job() -> None:
@@ -214,7 +192,7 @@ def test_its_status_is_what_jobs_and_mpiexec_make_of_it(
     agent.options.signalled_status = asked
     agent.end_for(why)
     vars(agent).update(more)
-    assert agent._status() == status
+    assert agent.status == status
 
 
 class Router:

@@ -6,7 +6,7 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,28 +94,20 @@ def assert_serves_its_owner(context: zmq.Context[zmq.Socket[bytes]], server: Ser
     ours.close(0)
 
 
-def test_the_owner_is_let_in(context: zmq.Context[zmq.Socket[bytes]], server: Server) -> None:
-    assert_serves_its_owner(context, server)
-    assert server.authenticator.refused == 0
-
-
+@pytest.mark.parametrize("with_owners_public", [False, True])
 def test_a_foreign_key_is_not_let_in(
-    context: zmq.Context[zmq.Socket[bytes]], server: Server
+    context: zmq.Context[zmq.Socket[bytes]], server: Server, with_owners_public: bool
 ) -> None:
     """It knows the server's public key: CURVE alone would let it in."""
-    theirs = dealer(context, server, new_keys())
-    theirs.send(b"stop")
-    until(lambda: server.authenticator.refused, "it is refused", 20)
-    assert not theirs.poll(NOT_LET_IN_MS)
     assert_serves_its_owner(context, server)
-
-
-def test_the_owners_public_key_without_its_secret_is_not_let_in(
-    context: zmq.Context[zmq.Socket[bytes]], server: Server
-) -> None:
-    theirs = dealer(context, server, Keys(server.owner.public, new_keys().secret))
-    theirs.send(b"stop")
-    assert not theirs.poll(NOT_LET_IN_MS)
+    theirs = new_keys()
+    if with_owners_public:
+        theirs = Keys(server.owner.public, theirs.secret)
+    stranger = dealer(context, server, theirs)
+    stranger.send(b"stop")
+    if not with_owners_public:
+        until(lambda: server.authenticator.refused, "it is refused", 20)
+    assert not stranger.poll(NOT_LET_IN_MS)
     assert_serves_its_owner(context, server)
 
 
@@ -131,7 +123,7 @@ def test_an_owner_takes_no_other_server_for_its_own(
     assert server.came == []
 
 
-@pytest.mark.parametrize("kind", [zmq.DEALER, zmq.REQ, zmq.PUSH, zmq.ROUTER, zmq.SUB])
+@pytest.mark.parametrize("kind", [zmq.DEALER, zmq.REQ, zmq.ROUTER])
 def test_plain_sockets_are_not_let_in(
     context: zmq.Context[zmq.Socket[bytes]], server: Server, kind: int
 ) -> None:
@@ -150,9 +142,7 @@ def test_plain_sockets_are_not_let_in(
         (b"1.0", b"CURVE", 1, b"200"),
         (b"2.0", b"CURVE", 1, b"400"),
         (b"1.0", b"GSSAPI", 1, b"400"),  # a principal, which may be called anything
-        (b"1.0", b"PLAIN", 2, b"400"),
         (b"1.0", b"CURVE", 2, b"400"),
-        (b"1.0", b"CURVE", 0, b"400"),
         (b"1.0", b"NULL", 0, b"400"),
     ],
 )
@@ -170,10 +160,7 @@ def test_the_owner_is_known_by_one_key_of_curve_alone(
         asks.send_multipart([version, b"7", b"jaxcluster", b"", b"", mechanism, *keys])
         assert authenticator.socket.poll(ANSWER_MS)
         authenticator.answer()
-        assert asks.poll(ANSWER_MS)
-        found = asks.recv_multipart()
-        assert (found[1], found[2]) == (b"7", status)
-        assert authenticator.refused == (status != b"200")
+        assert asks.recv_multipart()[1:3] == [b"7", status]
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
@@ -239,18 +226,10 @@ def test_a_client_that_is_not_there_is_told_by_sending_to_it(
     assert not transport.send(ours, [b"x"])
 
 
-# --------------------------------------------------------------------------- where it listens
-
-
-@pytest.fixture
-def listen(context: zmq.Context[zmq.Socket[bytes]]) -> Callable[[str], str]:
-    return lambda bind: open_router(context, bind, new_keys())[1]
-
-
-def test_a_port_that_is_taken_is_said(listen: Callable[[str], str]) -> None:
-    taken = listen("tcp://127.0.0.1:*")
+def test_a_port_that_is_taken_is_said(context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    _, taken = open_router(context, "tcp://127.0.0.1:*", new_keys())
     with pytest.raises(OSError, match=f"can't listen on {taken}: Address"):
-        listen(taken)
+        open_router(context, taken, new_keys())
 
 
 def test_a_secret_is_not_shown() -> None:

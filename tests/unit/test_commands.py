@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from helpers import processes_with, until
 
-from jaxcluster.supervision import keeper
+from jaxcluster.supervision import commands, keeper
 from jaxcluster.supervision.commands import Commands, Task
 
 MARK = "JAXCLUSTER_TEST_COMMANDS"
@@ -30,14 +30,15 @@ class Command:
     def __init__(self, *argv: str, **task: Any) -> None:
         self.said: dict[str, list[str]] = {"out": [], "err": []}
         self.ends: list[tuple[int, int | None, str]] = []
-        self.running = Commands().run(
+        self.commands = Commands()
+        self.running = self.commands.run(
             Task(argv, **task),
             lambda name, line: self.said[name].append(line),
             lambda *ended: self.ends.append(ended),
         )
 
     def end(self) -> tuple[int, int | None, str]:
-        Commands.end([self.running])
+        self.commands.end()
         return self.wait()
 
     def wait(self) -> tuple[int, int | None, str]:
@@ -118,7 +119,7 @@ def test_what_ignores_sigterm_is_killed_with_its_group_and_cancelled_once(tmp_pa
     command = Command("sh", "-c", script, term_s=0.2, cancel=cancel_into(cancel))
     command.until(2)
     assert command.end() == (-signal.SIGKILL, 0, "")
-    Commands.end([command.running])
+    command.commands.end()
     assert cancelled(cancel) == ["once"]
 
 
@@ -156,14 +157,11 @@ def test_what_a_cancel_command_says_is_told_where_it_has_failed() -> None:
 NOTEBOOK = """
 import json, os, sys, time
 from jaxcluster.supervision.commands import Commands, Task
-from jaxcluster.supervision.keeper import Keeper
 folder, outlives, *tasks = json.loads(sys.argv[1])
-keeper = Keeper(folder, [["touch", folder + ".over"]])
 def say(*words): os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
-commands = Commands()
-running = [commands.run(Task(**task), say, say, outlives) for task in tasks]
-for one in running:
-    keeper.watch(one.token, one.task)
+commands = Commands(outlives)
+commands.keep(folder, [["touch", folder + ".over"]])
+running = [commands.run(Task(**task), say, say) for task in tasks]
 {more}
 say("watched")
 time.sleep(1000)
@@ -243,7 +241,7 @@ def test_a_fork_of_the_notebook_that_holds_the_pipes_keeps_nothing_alive(
 
 def test_a_keeper_that_was_killed_takes_nothing_along(mark: str, tmp_path: Path) -> None:
     task = {"argv": ["sh", "-c", "echo ready; cat"], "keeps_stdin": True}
-    more = 'keeper._process.kill(); keeper.watch("1:1", Task(())); say("killed")'
+    more = 'commands._keeper.kill(); commands._tell(over="1:1"); say("killed")'
     with notebook(tmp_path / "main", task, more=more) as process:
         wait_for(process, "killed")
         with pytest.raises(AssertionError):
@@ -252,7 +250,7 @@ def test_a_keeper_that_was_killed_takes_nothing_along(mark: str, tmp_path: Path)
         ends(mark)
 
 
-DETACH = "keeper.detach([folder])"
+DETACH = "commands.detach([folder])"
 
 
 def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
@@ -329,7 +327,7 @@ def test_a_keeper_keeps_the_clusters_files_young(
 
 
 def test_the_keeper_imports_nothing_that_takes_time() -> None:
-    source = keeper.SOURCE.replace("main()", "print(*sys.modules)")
+    source = commands.SOURCE.replace("main()", "print(*sys.modules)")
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, check=True
     )

@@ -19,7 +19,6 @@ from jaxcluster.allocation.here import (
     AgentHere,
     own_environment,
     quit_warm,
-    retire,
     take_agent,
 )
 from jaxcluster.errors import LaunchError
@@ -42,7 +41,7 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
         taken: list[AgentHere] = []
         yield lambda: taken.append(take_agent(own_environment())) or taken[-1]
         for agent in dict.fromkeys(taken):
-            retire(agent)
+            agent.stop()
         quit_warm()
         # The fork server of one that was killed removes its folder, after its imports.
         left = lambda: [name for name in os.listdir(root) if name.startswith(".agent")]  # noqa: E731
@@ -52,13 +51,13 @@ def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
 def connected(agent: AgentHere) -> Fleet:
     fleet = Fleet(agent.keys, is_here=True)
     agent.on_end = lambda why: fleet.ended([0], why)
-    fleet.add([("here", agent.found(START_S, threading.Event()))])
+    fleet.add([("here", agent.found(START_S, threading.Event())[1])])
     return fleet
 
 
 def test_an_idle_agent_is_taken_again(take: Take) -> None:
     first = take()
-    retire(first)
+    first.stop()
     assert take() is first
 
 
@@ -66,8 +65,8 @@ def test_one_that_has_a_cluster_is_not_shared(take: Take) -> None:
     first = take()
     second = take()
     assert second is not first
-    retire(first)
-    retire(second)
+    first.stop()
+    second.stop()
     assert first.alive and not second.alive  # there is another one that waits
 
 
@@ -84,7 +83,7 @@ def test_one_that_was_killed_is_a_lost_host_and_is_replaced(take: Take) -> None:
     with pytest.raises(LaunchError, match=f"^Host here is lost: {lost.why}.$"):
         fleet.hosts[0].ask(forks.Exits(), START_S)
     fleet.close()
-    retire(first)
+    first.stop()
     assert take() is not first
 
 
@@ -110,7 +109,7 @@ def test_a_detached_one_without_processes_ends_and_another_is_taken(take: Take) 
     fleet.command(Detach(True))
     until(lambda: not first.alive, "its end", START_S)
     fleet.close()
-    retire(first)
+    first.stop()
     second = take()
     assert second is not first
     second.found(START_S, threading.Event())
@@ -120,7 +119,7 @@ def test_one_whose_cluster_was_detached_is_not_taken_again(take: Take) -> None:
     """It would end itself: what it is found by goes with its cluster."""
     first = take()
     first.is_detached = True
-    retire(first)
+    first.stop()
     assert not first.alive
     assert take() is not first
 

@@ -32,21 +32,16 @@ def refused(text: str) -> str:
         ("h1:2,user@h2:2", [Host("h1", 2), Host("h2", 2, "user")]),
         ("bob@corp.example@h1:2", [Host("h1", 2, "bob@corp.example")]),
         ("h1", [Host("h1")]),
-        (" h1 , h2 ", [Host("h1"), Host("h2")]),
         ("[fe80::1]:2", [Host("fe80::1", 2)]),
         ("me@[fe80::1%eth0]:2:2222", [Host("fe80::1%eth0", 2, "me", 2222)]),
-        ("[::1]", [Host("::1")]),
-        ("10.0.0.1:4", [Host("10.0.0.1", 4)]),
         ("h1:2:2222", [Host("h1", 2, None, 2222)]),
         ("h1::2222", [Host("h1", None, None, 2222)]),
         ("n[01-04,07]:2", [Host(f"n{i}", 2) for i in ("01", "02", "03", "04", "07")]),
-        ("me@n[9-11]", [Host(f"n{i}", None, "me") for i in (9, 10, 11)]),
         ("n[1,2]:1,m:3", [Host("n1", 1), Host("n2", 1), Host("m", 3)]),
         ("r[1-2]n[1-2].site", [Host(f"r{r}n{n}.site") for r in (1, 2) for n in (1, 2)]),
         (r"CORP\me@h1:1", [Host("h1", 1, r"CORP\me")]),
         ("first.last@my-host.example.org:8", [Host("my-host.example.org", 8, "first.last")]),
         ("h1:2,H1:1,h2", [Host("h1", 3), Host("h2", 1)]),
-        ("n[1-2],n2", [Host("n1", 1), Host("n2", 2)]),
         # A container behind each port is a host of its own.
         (
             "localhost:2:2201,localhost:2:2202",
@@ -81,11 +76,9 @@ def test_what_is_no_host_says_which_word_with_an_example(word: str) -> None:
     [
         ("n[3-1]", "'3-1' in 'n[3-1]' counts backwards"),
         ("n[1-]", "has no ranges such as [01-04,07]"),
-        ("n[a-b]", "has no ranges such as [01-04,07]"),
         ("n[1-999999999]", "names too many hosts"),
         ("n[1-300]m[1-300]", "names too many hosts"),
         ("n[[1]]", "has no ranges"),
-        ("n]1[", "has no ranges"),
     ],
 )
 def test_lists_that_name_no_hosts_are_refused(text: str, said: str) -> None:
@@ -113,7 +106,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("me@h1:2\n[fe80::1]:2\n", [Host("h1", 2, "me"), Host("fe80::1", 2)]),
         ("n[01-02,07]\n", [Host("n01"), Host("n02"), Host("n07")]),
         ("n[1-2] slots=4 port=2222\n", [Host(f"n{i}", 4, None, 2222) for i in (1, 2)]),
-        ("h1 user=me port=22\n", [Host("h1", None, "me", 22)]),
         ("h1 SLOTS=2 Max-Slots=2\r\n", [Host("h1", 2)]),
         # PBS_NODEFILE and LSF: a line for each slot.
         ("h1\nh1\nh2\nh2\n", [Host("h1", 2), Host("h2", 2)]),
@@ -129,14 +121,10 @@ def test_hostfiles_of_other_tools_are_read(text: str, hosts: list[Host], here: P
     ("text", "said"),
     [
         ("", "The hostfile hosts names no host."),
-        ("# h1\n   \n", "The hostfile hosts names no host."),
         ("h1 slots=two\n", "hosts, line 1: 'slots=two' is not slots=, user= or port=."),
         ("h1\nh2 slots=0\n", "hosts, line 2: 'slots=0' is not slots=, user= or port=."),
-        ("h1 slot=2\n", "hosts, line 1: 'slot=2' is not slots=, user= or port=."),
         ("h1 2\n", "hosts, line 1: '2' is not slots=, user= or port=."),
-        ("h1 port=0\n", "hosts, line 1: 'port=0' is not slots=, user= or port=."),
         ("h1:x\n", "hosts, line 1: 'h1:x' is not a host"),
-        ("<html>\n", "hosts, line 1: '<html>' is not a host"),
     ],
 )
 def test_a_wrong_line_of_a_hostfile_is_named(text: str, said: str, here: Path) -> None:
@@ -179,7 +167,6 @@ def test_how_many_ranks_a_host_gets(hosts: str, n: int | None, counts: object) -
         ("h1:2,h2:2", 5, "-n 5 does not match the hosts' ranks, 4 in all."),
         ("h1:2,h2", None, "h2 has no number of ranks, and other hosts have one."),
         ("h1,h2", 3, "3 ranks can't be shared out evenly among 2 hosts."),
-        ("h1,h2", 1, "1 ranks can't be shared out evenly among 2 hosts."),
     ],
 )
 def test_numbers_that_do_not_fit(hosts: str, n: int | None, said: str) -> None:

@@ -11,13 +11,11 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from helpers import python, until
 
 from jaxcluster.host.processes import busy_s
+from jaxcluster.supervision import ends
 from jaxcluster.supervision.processes import is_alive, process_token, start_time
-
-linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc, prctl")
 
 
 def sleeper() -> subprocess.Popen[bytes]:
@@ -30,32 +28,23 @@ def test_this_process_is_alive_and_named_by_pid_and_start() -> None:
     assert is_alive(token)
 
 
-def test_an_ended_process_is_not_alive() -> None:
-    with sleeper() as process:
-        token = process_token(process.pid)
-        assert is_alive(token)
-        process.kill()
-    assert not is_alive(token)
-
-
-@linux_only
-def test_a_zombie_is_not_alive() -> None:
+def test_an_ended_process_is_not_alive_nor_is_a_zombie() -> None:
     process = sleeper()
     token = process_token(process.pid)
+    assert is_alive(token)
     process.kill()
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "zombie")
     assert not is_alive(token)
     process.wait()
+    assert not is_alive(token)
 
 
-@linux_only
 def test_a_pid_used_again_names_another_process() -> None:
     pid, _, started = process_token(os.getpid()).partition(":")
     assert not is_alive(f"{pid}:{int(started) + 1}")
     assert start_time(os.getpid()) == started
 
 
-@linux_only
 def test_a_process_may_ask_to_die_with_its_parent(tmp_path: Path) -> None:
     written = tmp_path / "child"
     child = (
@@ -80,7 +69,16 @@ def test_a_process_may_ask_to_die_with_its_parent(tmp_path: Path) -> None:
     until(lambda: not is_alive(token), "the child has ended with its parent", 10)
 
 
-@linux_only
+def test_an_end_is_that_of_the_named_process_alone() -> None:
+    process = sleeper()
+    pid, _, started = process_token(process.pid).partition(":")
+    assert ends.end(f"{pid}:{int(started) - 1}", signal.SIGKILL, 5)
+    assert process.poll() is None
+    assert not ends.end(f"{pid}:{started}", signal.SIGCONT, 0.05)
+    assert ends.end(f"{pid}:{started}", signal.SIGKILL, 30)
+    process.wait()
+
+
 def test_output_goes_to_the_log_however_it_is_written(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("from before\n")
