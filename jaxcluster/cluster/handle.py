@@ -19,7 +19,7 @@ from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
 from jaxcluster.cluster.checkpoints import Autosave
-from jaxcluster.cluster.questions import Labelled, here
+from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
@@ -541,9 +541,7 @@ class Cluster:
           RankHung: some ranks did not come back from C code.
         """
         on_output = on_output or (_print_first if show else None)
-        prompt = here()
-        talk = Labelled(prompt, _print_output) if prompt is not None else None
-        own: dict[str, Any] = {"prompt": talk, "is_waited_for": True} | options
+        own: dict[str, Any] = {"prompt": here(_print_output), "is_waited_for": True} | options
         return self.submit(
             source, ranks=ranks, timeout_s=timeout_s, on_output=on_output, **own
         ).wait()

@@ -272,7 +272,7 @@ def test_a_rank_that_dies_during_the_start_is_named_with_signal_and_log(
     assert str(caught.value).startswith(told)
     assert "log" in str(caught.value)
     assert "%jaxcluster doctor" in caught.value.hint
-    assert caught.value.missing == (rank,)
+    assert caught.value.ranks == (rank,)
     with jaxcluster.start(2, name="stillborn") as again:
         assert again.run("print(1)", show=False).stdout() == "1\n"
 

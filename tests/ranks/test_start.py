@@ -229,7 +229,7 @@ def test_the_rank_that_crashes_is_named(home: Home, tmp_path: Path) -> None:
     assert str(caught.value).startswith(
         "Rank 1 died while the cluster started (exit code 7). The end of its log:\ndying on purpose"
     )
-    assert caught.value.missing == (1,)
+    assert caught.value.ranks == (1,)
     assert_nothing_is_registered("bad")
 
 
