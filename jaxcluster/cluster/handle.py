@@ -19,12 +19,13 @@ from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
 from jaxcluster.cluster.checkpoints import Autosave
+from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
 from jaxcluster.cluster.spec import resized
-from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
+from jaxcluster.cluster.starting import Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World, who_we_are
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.model import rewrite, waiting
@@ -125,6 +126,8 @@ class Cluster:
         self.meter = Meter(world.link)  # for all that show what the ranks use
         self.sent: list[RunningCell] = []  # to these ranks, but for older ones that have ended
         world.listen()
+        if world.is_ending:  # meanwhile
+            self._end_with_others()
 
     # ------------------------------------------------------------------ its ranks
 

@@ -13,10 +13,11 @@ from jaxcluster import wire
 from jaxcluster.allocation.fleet import unreachable
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events, handle, recovery
+from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import live_records
 from jaxcluster.cluster.spec import make_spec
-from jaxcluster.cluster.starting import Progress, one_at_a_time, start_world
+from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
 from jaxcluster.launchers import detection
@@ -220,7 +221,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
     # Unix sockets are another machine's, where several share the folder; ports are not.
     if record.spec.is_here or any(not h.endpoint.startswith("tcp://") for h in record.hosts):
         _check_is_here(record)
-    cluster = Cluster(World(record, Processes.joined(record)))
+    cluster = Cluster(World(Processes.joined(record), record))
     try:
         cluster.world.ask_exits()
         states = cluster.status()

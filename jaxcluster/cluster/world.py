@@ -56,41 +56,37 @@ class World:
     """The ranks of one cluster, from their start to their end.
 
     Args:
-      record: who they are.
-      processes: their processes, whoever has started them.
-      link: the way to them, where there is one already.
-      missed: what their parent has told before somebody listens.
+      processes: their processes, whoever has started them, or is about to.
+      record: who they are, if they are started.
 
     Attributes:
+      link: the way to them, once they are started.
       dead: the ranks whose processes have ended, and why.
       is_torn: ranks sit in a launch that can't end, so no cell may run.
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
+      controller_died: how ipyparallel's controller has.
       names: the names that each rank has, as last heard.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was left.
+      is_ending: whether another process ends it.
       turns: numbers what this notebook sends to them.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
     """
 
-    def __init__(
-        self,
-        record: registry.ClusterRecord,
-        processes: Processes,
-        link: Link | None = None,
-        missed: wire.Inbox[forks.Event | HostLost] | None = None,
-    ) -> None:
-        self.record = record
+    record: registry.ClusterRecord
+    link: Link
+
+    def __init__(self, processes: Processes, record: registry.ClusterRecord | None = None) -> None:
         self.processes, self.fleet = processes, processes.fleet
-        self.link = link = link or processes.connect()
-        self.num_processes = record.spec.num_processes
-        self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
+        self.num_processes = processes.spec.num_processes
+        self.hosts: dict[int, str] = {}
         self.dead: dict[int, wire.Death] = {}
         self.is_torn = False
-        self.coordinator_died = ""
+        self.coordinator_died = self.controller_died = ""
         self.unreachable: dict[str, str] = {}
         self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
@@ -100,10 +96,24 @@ class World:
         self.on_stopping: Callable[[], None] = lambda: None
         self._oom_kills = OomKills()
         self._client: Any = None
-        self._is_ending = False
+        self.is_ending = False
         self._ended_by = ""  # another process: why
-        self._missed: wire.Inbox[forks.Event | HostLost] = missed or wire.Inbox()
         self.turns = TurnMaker()
+        self._let_go: Callable[[], None] = lambda: None
+        if record is not None:
+            self.connect()
+            self.settle(record)
+
+    def connect(self) -> None:
+        """Make the way to the ranks, whose processes are there."""
+        self.link = self.processes.connect()
+        for rank, death in list(self.dead.items()):
+            self.link.mark_dead(rank, death)
+
+    def settle(self, record: registry.ClusterRecord) -> None:
+        """It is started, as ``record`` says."""
+        self.record = record
+        self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self._let_go = registry.hold(record.name)
 
     @property
@@ -122,10 +132,16 @@ class World:
         if not self.is_over:
             self._close()
             self.processes.stop(why)
-            for rank in range(self.num_processes):  # no other thread goes on waiting for them
-                self.link.mark_dead(rank, wire.Death(why))
-            self.link.close()
+            self.answer_all(why)
+            if hasattr(self, "link"):
+                self.link.close()
             self._let_go()
+
+    def answer_all(self, why: str) -> None:
+        """Nobody goes on waiting for its ranks. Any thread."""
+        if hasattr(self, "link"):
+            for rank in range(self.num_processes):
+                self.link.mark_dead(rank, wire.Death(why))
 
     def leave(self) -> None:
         """Let go of it; its processes run on."""
@@ -157,10 +173,8 @@ class World:
             )
 
     def listen(self) -> None:
-        """Take in what its processes' parent tells, and has told meanwhile."""
+        """Take in what its processes' parent tells."""
         self.fleet.on_event = self._on_event
-        while not self._missed.empty():
-            self._on_event(self._missed.get())
         for event in self.fleet.losses():
             self._on_event(event)
 
@@ -170,13 +184,13 @@ class World:
 
     def _on_event(self, event: forks.Event | HostLost) -> None:
         """On the hosts' thread."""
-        if self.is_over or self._is_ending:
+        if self.is_over or self.is_ending:
             return
         match event:
             case forks.Stopping() if self.is_ours:
                 # By another notebook or a shell: what it leaves is cleared away, and nothing
                 # replaced.
-                self._is_ending = True
+                self.is_ending = True
                 self.on_stopping()
             case forks.Stopping():
                 self._ended_by = event.why
@@ -193,12 +207,14 @@ class World:
                 why = describe_event(event, self._oom_kills)
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-                told = self._ended_by or crash_log.explain(why, self._log_end(rank))
+                told = self._ended_by or crash_log.explain(why, self.log_end(f"rank-{rank}"))
                 has_crashed = told not in (why, self._ended_by)
                 log = self.log_excerpt(rank) if has_crashed else ""
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
-            case forks.Exit(role="coordinator") if self._ended_by:
+            case forks.Exit(role="coordinator" | "controller") if self._ended_by:
                 pass  # with its ranks, whose ends come as well
+            case forks.Exit(role="controller"):
+                self.controller_died = describe_event(event, self._oom_kills)
             case forks.Exit(role="coordinator"):
                 self.coordinator_died = describe_event(event, self._oom_kills)
                 self.on_death()
@@ -210,7 +226,8 @@ class World:
         """From now on a rank is a dead one; the first reason stays."""
         self.dead.setdefault(rank, death)
         self.on_death()
-        self.link.mark_dead(rank, death)
+        if hasattr(self, "link"):
+            self.link.mark_dead(rank, death)
         events.tell()
 
     @property
@@ -223,11 +240,12 @@ class World:
 
         The transport's own lines are left out, and a crash's stack is folded.
         """
-        said = crash_log.excerpt(self._log_end(rank))
+        said = crash_log.excerpt(self.log_end(f"rank-{rank}"))
         return f"The end of rank {rank}'s log:\n{said}" if said else ""
 
-    def _log_end(self, rank: int) -> str:
-        return self.processes.read_log(f"rank-{rank}", LOG_END_NBYTES)
+    def log_end(self, name: str) -> str:
+        """The end of a process's log: ``rank-0``, ``controller`` or ``coordinator``."""
+        return self.processes.read_log(name, LOG_END_NBYTES)
 
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""

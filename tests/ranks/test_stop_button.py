@@ -201,7 +201,8 @@ def test_two_stops_leave_a_restart_with_the_variables_saved(notebook: Notebook) 
         "import jaxcluster, jaxcluster.cluster.starting as starting, time\n"
         "asked = starting.Starting._ask\n"
         "def slowly(self, *words):\n"
-        "    while words[0] == 'initialize' and self.exits.empty():\n"  # until the second stop
+        # Until the second stop.
+        "    while words[1] == 'did not initialize JAX' and not self.is_cancelled:\n"
         "        time.sleep(0.01)\n"
         "    return asked(self, *words)\n"
         "starting.Starting._ask = slowly\n"

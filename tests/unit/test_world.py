@@ -19,12 +19,12 @@ from jaxcluster.wire import forks
 
 
 def world_of_another_process() -> Any:
+    spec = SimpleNamespace(num_processes=2)
     processes = MagicMock(is_ours=False)
+    processes.spec = spec
     processes.fleet.losses.return_value = []
-    record = SimpleNamespace(
-        name="shared", facts=(), last_seq=0, spec=SimpleNamespace(num_processes=2)
-    )
-    world: Any = World(record, processes)  # type: ignore[arg-type]
+    record = SimpleNamespace(name="shared", facts=(), spec=spec)
+    world: Any = World(processes, record)  # type: ignore[arg-type]
     world.listen()
     return world
 
