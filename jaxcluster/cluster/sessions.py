@@ -22,7 +22,6 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
 from jaxcluster.launchers import detection
 from jaxcluster.plan import repeated_start
-from jaxcluster.plan.spec import check_type
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 
@@ -70,7 +69,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
         _leave_ended()
         known = _meant(spec) or _left_running(spec)
         if known is not None and not known.world.is_ours:  # an attached one
-            known = attach(known.name) if known.is_broken and known.is_replaced else known
+            known = attach(known.name) if known.world.is_broken and known.is_replaced else known
         if known is None:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
     if known.down:
@@ -134,7 +133,7 @@ def _tell_again(known: Cluster) -> str:
     if known.is_restarting:
         return f"Cluster {known.name!r} is being restarted ({ranks})."
     said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
-    if known.coordinator_died:
+    if known.world.coordinator_died:
         said += f" {recovery.without_coordinator(known)}"
     if known.dead:
         said += f" {recovery.without_dead(known)} %jaxcluster restart gives it new processes."
@@ -156,8 +155,6 @@ def attach(name: str | None = None) -> Cluster:
       UsageError: there are several and none was named.
       LaunchError: none of its hosts answers.
     """
-    if name is not None:
-        check_type("name", name, str, "jaxcluster.attach('main')")
     _leave_ended()
     living = live_records()
     if name is None and len(living) > 1:
@@ -168,7 +165,11 @@ def attach(name: str | None = None) -> Cluster:
     found = connected().get(name)
     if found is not None and found.down:
         return _made_current(found)
-    if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
+    if (
+        found is not None
+        and found.world.is_broken
+        and (found.is_replaced or found.world.unreachable)
+    ):
         found.close()
         found = None
     if found is None:

@@ -287,7 +287,7 @@ class Starting:
             if event.op != "reply":
                 raise error(
                     f"Rank {event.rank} {what}: {event.ename} {event.why}\n"
-                    + world.log_excerpt(event.rank),
+                    + log_of(world, event.rank),
                     "%jaxcluster doctor checks this machine.",
                     [event.rank],
                 )
@@ -301,7 +301,7 @@ class Starting:
         if missing := sorted(set(each) - set(found)):
             raise error(
                 f"{name_ranks(missing).capitalize()} {what} within {self.spec.timeout_s:g} s. "
-                + world.log_excerpt(missing[0]),
+                + log_of(world, missing[0]),
                 f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
                 missing,
             )
@@ -329,7 +329,7 @@ class Starting:
             rank, death = min(world.dead.items())
             raise EnginesMissing(
                 f"{name_ranks(world.dead).capitalize()} died while the cluster started "
-                f"({death.why}). {world.log_excerpt(rank)}",
+                f"({death.why}). {log_of(world, rank)}",
                 "%jaxcluster doctor checks this machine.",
                 sorted(world.dead),
             )
@@ -340,6 +340,11 @@ class Starting:
             self.world.end()
         if self.allocation is not None:
             self.allocation.clear() if self.is_restart else self.allocation.end()
+
+
+def log_of(world: World, rank: int) -> str:
+    """The end of a rank's log, for a message."""
+    return world.log_excerpt(rank) or "Its log is empty."
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:

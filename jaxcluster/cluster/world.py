@@ -29,7 +29,6 @@ from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.model import crash_log
-from jaxcluster.plan.spec import wrong
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import registry
 from jaxcluster.wire import forks
@@ -269,7 +268,8 @@ class World:
                 raise TypeError
             named = [operator.index(rank) for rank in given]
         except TypeError:
-            raise wrong("ranks", "a list of numbers", ranks, "ranks=[0, 2]") from None
+            told = f"ranks must be a list of numbers, not {ranks!r:.80}."
+            raise UsageError(told, "For example: ranks=[0, 2]") from None
         missing = [r for r in named if not 0 <= r < self.num_processes]
         if missing or not named:
             raise UsageError(

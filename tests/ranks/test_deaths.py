@@ -361,7 +361,7 @@ def test_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced(
             ranks.run("for step in range(10**6): s = float(total(g * step))", show=False)
         timer.join()
     assert f"ended by JAX, whose coordinator had died: {killed}" in str(caught.value)
-    assert not ranks.coordinator_died
+    assert not ranks.world.coordinator_died
     assert "coordinator" not in ranks.summary()
     record = ranks.run(SETUP + "print(float(total(g)))", show=False)
     assert [record.stdout(rank) for rank in range(4)] == ["120.0\n"] * 4

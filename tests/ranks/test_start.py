@@ -227,7 +227,8 @@ def test_the_rank_that_crashes_is_named(home: Home, tmp_path: Path) -> None:
     with pytest.raises(EnginesMissing) as caught:
         jaxcluster.start(2, name="bad", env={"PYTHONPATH": str(tmp_path)})
     assert str(caught.value).startswith(
-        "Rank 1 died while the cluster started (exit code 7). The end of its log:\ndying on purpose"
+        "Rank 1 died while the cluster started (exit code 7). The end of rank 1's log:\n"
+        "dying on purpose"
     )
     assert caught.value.ranks == (1,)
     assert_nothing_is_registered("bad")
