@@ -41,7 +41,7 @@ from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.text import shown_value
 from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reachability, Reserve, Reserved, Serve
+from jaxcluster.wire.ops.start import Facts, Probe, Reachability, Reserve, Reserved, Serve
 
 R = TypeVar("R")
 
@@ -244,13 +244,13 @@ class Starting:
         firsts = sorted({f.host_key: f.rank for f in reversed(facts)}.values())  # of each host
         others = {rank: addresses[rank] for rank in firsts if rank != 0}
         ports = {to: found.probe_port for to, found in self._reserve(others).items()}
-        targets = [Listener(others[to], ports[to]) for to in others]
-        told = self._probe(world, firsts, Reachability(targets))
+        ways = Reachability({others[to]: ports[to] for to in others})
+        told = self._probe(world, firsts, ways)
         deaf: dict[int, list[int]] = {}
         for rank in firsts:
-            missed = [no.place for no in told[rank]] if rank in told else range(len(targets))
-            for to in (list(others)[place] for place in missed):
-                if to != rank:
+            missed = told.get(rank, ways.to)
+            for to, address in others.items():
+                if address in missed and to != rank:
                     deaf.setdefault(to, []).append(rank)
         if deaf:
             to = max(deaf, key=lambda to: len(deaf[to]))

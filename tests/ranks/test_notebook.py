@@ -142,10 +142,6 @@ def test_doctor_checks_and_says_what_to_mend(notebook: Notebook) -> None:
         assert re.search(rf"^[✓!✗] {word}", text, re.MULTILINE), text
 
 
-def test_interrupt_with_nothing_to_interrupt_says_so(notebook: Notebook) -> None:
-    assert notebook.ok("%jaxcluster interrupt").stdout == "No rank was running a cell.\n"
-
-
 def test_help_is_where_it_is_asked_for(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster").stdout
     assert "\n  start       Start a cluster: -n 4, or --launcher ssh" in text
@@ -286,11 +282,6 @@ def test_output_can_be_cleared(notebook: Notebook) -> None:
     assert cell.text == "4\n4\n"
 
 
-def test_text_and_displays_keep_their_order(notebook: Notebook) -> None:
-    cell = notebook.ok("%%spmd\nfor k in range(3):\n    print(k)\n    display(HTML(str(k)))")
-    assert cell.kinds == ["stdout", "display_data"] * 3
-
-
 def test_stderr_is_shown_as_stderr(notebook: Notebook) -> None:
     cell = notebook.ok("%%spmd\nprint('out')\nprint('err', file=sys.stderr)")
     assert (cell.stdout, cell.stderr) == ("out\n", "err\n")
@@ -303,11 +294,6 @@ def test_a_bars_end_is_above_what_is_printed_after_it(notebook: Notebook) -> Non
     assert cell.kinds[0] == "display_data"  # for what the cell waits for: not in the bar's middle
     assert set(cell.kinds[1:-1]) == {"stderr"}
     assert cell.outputs[-1]["text"] == "after\n"
-
-
-def test_top_level_await(notebook: Notebook) -> None:
-    cell = notebook.ok("%%spmd\nimport asyncio\nawait asyncio.sleep(0.01)\n'awaited'")
-    assert cell.result == "'awaited'"
 
 
 def test_magics_inside_a_cell_are_the_ranks(notebook: Notebook) -> None:
@@ -484,10 +470,6 @@ def test_a_spanning_array_on_some_ranks_shows_no_value_that_is_not_known(
     assert cell.stderr == ""
 
 
-def test_an_array_of_one_process_is_shown_as_jax_shows_it(notebook: Notebook) -> None:
-    assert notebook.ok("%%spmd\njnp.arange(3)").result == "Array([0, 1, 2], dtype=int32)"
-
-
 # --------------------------------------------------------------------------- errors
 
 
@@ -552,12 +534,6 @@ def test_a_cell_in_the_background_leaves_the_notebook_free(
     assert waited.result == "'begun\\nended 3\\n'"
     notebook.until(lambda: "is done" in cell.text, "the background cell's display is updated")
     assert "ended 0" in cell.text
-
-
-def test_an_error_in_the_background_is_raised_where_it_is_waited_for(notebook: Notebook) -> None:
-    notebook.ok("%%spmd --async --out background\n1 / 0")
-    cell = notebook.run("background.wait()")
-    assert "ZeroDivisionError" in cell.error
 
 
 # --------------------------------------------------------------------------- values

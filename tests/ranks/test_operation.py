@@ -338,17 +338,6 @@ def test_a_cluster_without_a_living_rank_can_be_attached_to_and_stopped(
     assert live_records() == []
 
 
-def test_the_ends_of_processes_that_were_replaced_are_not_told_again(alone: Home) -> None:
-    with jaxcluster.start(2, name="kept") as cluster:
-        overhosts.send_signal(cluster, 1)
-        until(lambda: cluster.dead, "it is told")
-        cluster.restart()
-        again = connect(registry.read("kept"))
-        assert again.dead == {}
-        again.close()
-        assert cluster.run("print(1)", show=False).stdout(1) == "1\n"
-
-
 def socket_of(record: registry.ClusterRecord) -> str:
     """The one here by which its last host's agent is reached."""
     return record.hosts[-1].endpoint.removeprefix("ipc://")
@@ -507,15 +496,6 @@ def test_the_folder_may_have_any_name(alone: Home, monkeypatch: pytest.MonkeyPat
         assert [state.state for state in attached.status()] == ["idle", "idle"]
         attached.close()
     quit_warm()
-
-
-@pytest.mark.one_machine("several hosts have no Unix socket in common")
-def test_a_coordinator_may_be_placed_on_a_unix_socket(start: Start, tmp_path: Path) -> None:
-    path = registry.runtime_root() / "my.sock"
-    running = start(2, coordinator_address=f"unix:{path}")
-    record = running.run("import jax; print(jax.process_count())", show=False)
-    assert record.stdout(1) == "2\n"
-    assert path.is_socket()
 
 
 def test_a_folder_that_is_a_link_starts_nothing(

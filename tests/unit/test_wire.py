@@ -114,7 +114,9 @@ def refused_at(text: str) -> Refusal:
 
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(ValueError, match="protocol 99, not 5: install the same jaxcluster"):
+    with pytest.raises(
+        ValueError, match=f"protocol 99, not {wire.PROTOCOL_VERSION}: install the same jaxcluster"
+    ):
         wire.decode(data)
 
 
