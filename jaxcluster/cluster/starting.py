@@ -38,7 +38,6 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
-from jaxcluster.text import shown_value
 from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.start import Facts, Probe, Reachability, Reserve, Reserved, Serve
@@ -354,19 +353,15 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     coordinator = f"{LOOPBACK}:<a free port>"
     if not is_placed(spec) and sys.platform.startswith("linux"):
         coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"
-    lines = [
+    head = (
         f"{spec.num_processes} ranks on this machine, forked from one preloaded process (or as "
-        f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)",
-        f"folders: {runtime_root()}",
-    ]
-    if spec.env:
-        each = " ".join(f"{name}={shown_value(name, value)}" for name, value in spec.env.items())
-        lines.append(f"  every rank: {each}")
+        f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)\n"
+        f"folders: {runtime_root()}\n"
+    )
     try:
-        lines.append(placement.describe_plan(plan_here(spec, coordinator)))
+        return head + placement.describe_plan(plan_here(spec, coordinator))
     except PlanError as error:
-        lines.append(str(error))
-    return "\n".join(lines)
+        return head + str(error)
 
 
 def is_placed(spec: wire.ClusterSpec) -> bool:

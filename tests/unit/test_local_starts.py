@@ -118,7 +118,7 @@ def test_a_dry_run_shows_the_ranks_and_where_they_lie(runtime: Path) -> None:
     text = dry_run(make_spec(num_processes=2, platform="cpu", name="dry", env=env))
     assert text.startswith("2 ranks on this machine, forked from one preloaded process")
     assert f"folders: {runtime}\n" in text
-    assert "every rank: MINE=1" in text
+    assert "MINE=1 MY_TOKEN=...\n" in text
     assert "secret" not in text
 
 
