@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,7 +77,6 @@ class Cluster:
     Attributes:
       world: its present ranks; a restart makes another one.
       spec: what was asked for, with all that was left open.
-      asked: what it was started with, before the hosts decided what was left open.
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
       state: what it is now; ``why`` it is down.
@@ -94,7 +92,7 @@ class Cluster:
     """
 
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:
-        self.spec = self.asked = world.record.spec
+        self.spec = world.record.spec
         self.name = world.record.name
         self.state, self.why = State.RUNNING, ""
         self.recovery: Literal["auto", "never"] = "auto"
@@ -284,8 +282,6 @@ class Cluster:
     def become(self, spec: wire.ClusterSpec) -> None:
         """Have its next processes be as ``spec`` says, on the hosts that are there."""
         self.spec = spec
-        if self.asked.num_processes:
-            self.asked = replace(self.asked, num_processes=spec.num_processes)
         if self._allocation is not None:
             self._allocation.leave_out_lost()
 
@@ -545,7 +541,7 @@ class Cluster:
         ranks = world.check_ranks(options.ranks)
         shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)
         is_cell = options.message is None and not options.post_mortem
-        turn = world.turns.make(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
+        turn = world.turn(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
         self._count += is_cell
         count = self._count if options.execution_count is None else int(options.execution_count)
         request = wire.CellRequest(

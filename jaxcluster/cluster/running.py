@@ -210,7 +210,7 @@ class RunningCell(verdict.Ending):
                 self._recover()
             finally:
                 self.done = True
-                self._world.turns.ended(self.record.seq)
+                self._world.turn_ended(self.record.seq)
                 if self.has_code and self.record.ok and self.refusal is None:
                     names = rewrite.assigned_names(self.record.source)
                     made = dict.fromkeys(names, self.record.execution_count)

@@ -50,7 +50,6 @@ def _start(spec: wire.ClusterSpec, progress: Progress | None) -> Cluster:
         if (known := handle.opened.get(spec.name)) is not None and known.down:
             raise ClusterExists(known.down, known.down_hint)
         started = Cluster(*start_world(spec, say))
-        started.asked = spec
         handle.opened[started.name] = started
     return started
 
@@ -74,8 +73,8 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
     if known.down:
         raise ClusterExists(known.down, known.down_hint)
-    if found := repeated_start.differences(known.asked, spec):
-        as_many = replace(known.asked, num_processes=spec.num_processes)
+    if found := repeated_start.differences(known.spec, spec):
+        as_many = replace(known.spec, num_processes=spec.num_processes)
         resize = f"To keep its variables: %jaxcluster restart -n {spec.num_processes}. "
         if not spec.num_processes or repeated_start.differences(as_many, spec):
             resize = ""
@@ -123,7 +122,7 @@ def _meant(spec: wire.ClusterSpec) -> Cluster | None:
     if not spec.any_name and spec.name in ours:
         return ours[spec.name]
     if spec.any_name and ours:
-        unnamed = [one for one in ours.values() if one.asked.any_name]
+        unnamed = [one for one in ours.values() if one.spec.any_name]
         return (unnamed or list(ours.values()))[-1]
     notebook = os.environ.get("JPY_SESSION_NAME")
     for record in live_records() if spec.detach else ():

@@ -70,7 +70,6 @@ class World:
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was left.
       is_ending: whether another process ends it.
-      turns: numbers what this notebook sends to them.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
@@ -97,7 +96,10 @@ class World:
         self._client: Any = None
         self.is_ending = False
         self._ended_by = ""  # another process: why
-        self.turns = TurnMaker()
+        self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._turns_lock = threading.Lock()
+        self._last_turn = self._seen_turn = 0
+        self._open_turns: set[int] = set()
         self._let_go: Callable[[], None] = lambda: None
         if record is not None:
             self.connect()
@@ -305,6 +307,31 @@ class World:
                 return found
         return None
 
+    def turn(
+        self, ranks: Sequence[int], *, is_waited_for: bool = False, is_skippable: bool = True
+    ) -> CellSpec:
+        """The turn of something that is about to be sent.
+
+        Numbers are microseconds of the clock, so that those of other notebooks are others, and
+        later cells have larger ones.
+
+        Args:
+          is_waited_for: nothing else is sent before it has ended.
+          is_skippable: it is not run if a cell that was queued before it has failed.
+        """
+        with self._turns_lock:
+            seq = self._last_turn = max(self._last_turn + 1, time.time_ns() // 1000)
+            is_foreground = is_waited_for and not self._open_turns
+            self._open_turns.add(seq)
+            ranks, seen = tuple(sorted(ranks)), self._seen_turn
+            return CellSpec(seq, ranks, self._owner, seen, is_foreground, is_skippable)
+
+    def turn_ended(self, seq: int) -> None:
+        """It is known how it has ended."""
+        with self._turns_lock:
+            self._open_turns.discard(seq)
+            self._seen_turn = max(self._seen_turn, seq)
+
     def ask_in_turn(
         self,
         each: Mapping[int, Callable[[CellSpec], Operation[R]]],
@@ -326,7 +353,7 @@ class World:
                 unwrap(event)
 
         self.check()
-        turn = self.turns.make(list(each), is_skippable=False)
+        turn = self.turn(list(each), is_skippable=False)
         requests = {rank: make(turn) for rank, make in each.items()}
         try:
             return self.ask(
@@ -342,7 +369,7 @@ class World:
                 self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
             raise
         finally:
-            self.turns.ended(turn.seq)
+            self.turn_ended(turn.seq)
 
     def ask(
         self,
@@ -462,27 +489,10 @@ class Silences:
         }
 
 
-def hung_ranks(world: World, check: Callable[[], None]) -> dict[int, Silence]:
-    """Which ranks will never answer, and why: it is waited for ``PATIENCE_S`` for them.
-
-    Args:
-      check: called now and then; it may raise.
-    """
-    silences, deadline = Silences(world), time.monotonic() + PATIENCE_S
-    silent = {rank for rank in range(world.num_processes) if rank not in world.dead}
-    while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
-        check()
-        whys = silences.why(sorted(silent))
-        unsure = any(why.may_pass for why in whys.values())
-        if time.monotonic() > deadline and not unsure:
-            return {rank: why for rank, why in whys.items() if why.is_hung}
-    return {}
-
-
 def end_hung(world: World, check: Callable[[], None]) -> None:
     """Kill the ranks that can't even be asked to save their variables.
 
-    Takes 5 s where there is one that may still answer.
+    Takes ``PATIENCE_S`` where there is one that may still answer.
 
     Args:
       check: called now and then; it may raise to end this before any is killed.
@@ -490,7 +500,16 @@ def end_hung(world: World, check: Callable[[], None]) -> None:
     Raises:
       RecoveryError: one is stopped, or held by a debugger. None is killed.
     """
-    hung = hung_ranks(world, check)
+    silences, deadline = Silences(world), time.monotonic() + PATIENCE_S
+    silent = {rank for rank in range(world.num_processes) if rank not in world.dead}
+    whys: dict[int, Silence] = {}
+    while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
+        check()
+        whys = silences.why(sorted(silent))
+        unsure = any(why.may_pass for why in whys.values())
+        if time.monotonic() > deadline and not unsure:
+            break
+    hung = {rank: why for rank, why in whys.items() if rank in silent and why.is_hung}
     if held := {rank: why.message for rank, why in hung.items() if why.may_go_on}:
         told = " ".join(say_each(held, "do not answer either"))
         raise RecoveryError(
@@ -514,46 +533,6 @@ def tell_silences(whys: Mapping[int, Silence]) -> list[str]:
         elif why.kind != "unknown":
             messages[rank] = f"{why.message}; %jaxcluster restart replaces it"
     return say_each(messages, "do not answer either")
-
-
-# --------------------------------------------------------------------------- turns
-
-
-class TurnMaker:
-    """Numbers the cells of one notebook on one generation of ranks.
-
-    Numbers are microseconds of the clock, so that those of other notebooks are others, and later
-    cells have larger ones.
-    """
-
-    def __init__(self) -> None:
-        self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self._lock = threading.Lock()
-        self._last = 0
-        self._open: set[int] = set()
-        self._seen = 0
-
-    def make(
-        self, ranks: Sequence[int], *, is_waited_for: bool = False, is_skippable: bool = True
-    ) -> CellSpec:
-        """The turn of something that is about to be sent.
-
-        Args:
-          is_waited_for: nothing else is sent before it has ended.
-          is_skippable: it is not run if a cell that was queued before it has failed.
-        """
-        with self._lock:
-            seq = self._last = max(self._last + 1, time.time_ns() // 1000)
-            is_foreground = is_waited_for and not self._open
-            self._open.add(seq)
-            ranks = tuple(sorted(ranks))
-            return CellSpec(seq, ranks, self._owner, self._seen, is_foreground, is_skippable)
-
-    def ended(self, seq: int) -> None:
-        """It is known how it has ended."""
-        with self._lock:
-            self._open.discard(seq)
-            self._seen = max(self._seen, seq)
 
 
 def who_we_are() -> str:
