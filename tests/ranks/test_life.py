@@ -17,8 +17,6 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of
 
 import jaxcluster
-from jaxcluster.allocation import here
-from jaxcluster.allocation.fleet import CONNECT_S
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import attach, current, live_records, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
@@ -211,17 +209,6 @@ def test_a_start_after_the_stop_of_a_detached_cluster_lives_on(start: Start) -> 
     following = start(1, name="following")
     time.sleep(3.0)  # an agent that nobody finds has ended by then
     assert following.run("print(1)", show=False).stdout() == "1\n"
-
-
-@pytest.mark.one_machine("it is about this machine's agent")
-def test_a_start_that_meets_an_ending_idle_agent_takes_another(start: Start) -> None:
-    start(1).stop()
-    idle = here._idle
-    assert idle is not None
-    os.kill(idle.pid, signal.SIGTERM)
-    asked_at = time.monotonic()
-    assert start(1).run("print(1)", show=False).stdout() == "1\n"
-    assert time.monotonic() - asked_at < CONNECT_S  # its end was noticed
 
 
 # --------------------------------------------------------------------------- logs

@@ -498,19 +498,6 @@ def test_the_folder_may_have_any_name(alone: Home, monkeypatch: pytest.MonkeyPat
     quit_warm()
 
 
-def test_a_folder_that_is_a_link_starts_nothing(
-    private_home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = private_home.path / "target"
-    target.mkdir()
-    link = private_home.path / "link"
-    link.symlink_to(target)
-    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(link))
-    with pytest.raises(jaxcluster.JaxClusterError, match="is a symbolic link"):
-        jaxcluster.start(1)
-    assert list(target.iterdir()) == []
-
-
 # --------------------------------------------------------------------------- other versions
 
 
@@ -591,24 +578,6 @@ def test_the_warnings_of_cells_alone_are_errors_where_that_is_wished(private_hom
     source = textwrap.dedent(source).replace("ENV", repr(asked_for))
     done = python("-c", source, env=env)
     assert done.stdout == "raised\nerror False\n", done.stderr
-
-
-@pytest.mark.parametrize("soft", [24, 40, 60])
-def test_with_few_files_a_start_works_or_says_so(private_home: Home, soft: int) -> None:
-    source = """
-    import resource, sys
-    import jaxcluster.cluster, ipyparallel.cluster.cluster
-    resource.setrlimit(resource.RLIMIT_NOFILE, (SOFT, resource.getrlimit(7)[1]))
-    try:
-        with jaxcluster.start(2) as cluster:
-            cluster.run("print('works')")
-    except jaxcluster.JaxClusterError as error:
-        print("refused" if "ulimit -n" in str(error) else error)
-    """
-    done = python(
-        "-c", textwrap.dedent(source).replace("SOFT", str(soft)), env=private_home.environ()
-    )
-    assert done.stdout.strip() in ("refused", "works"), done.stderr
 
 
 def test_the_words_of_a_notebook_that_make_no_sense_get_one_clear_error(

@@ -264,12 +264,6 @@ def test_a_start_that_the_user_stops_leaves_nothing(home: Home, step: str) -> No
     assert "stopped" not in os.listdir(registry.runtime_root())
 
 
-def test_after_a_failure_the_next_start_works(start: Start) -> None:
-    with pytest.raises(LaunchError):
-        jaxcluster.start(2, name="again", timeout_s=0.1, env={"JAX_LOG_COMPILES": "0"})
-    assert on_each_rank(start(name="again"), "1") == ["1", "1"]
-
-
 # --------------------------------------------------------------------------- versions of jax
 
 

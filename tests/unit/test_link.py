@@ -207,11 +207,6 @@ def test_raw_buffers_travel_beside_the_envelope_both_ways(
     assert rank.received[0][2] == [b"sent", b"y" * 100_000]
 
 
-def test_gathering_leaves_out_what_is_no_answer(link: Link) -> None:
-    found = link.gather([0, 1], Say("chatter"), timeout_s=ANSWER_S)
-    assert {rank: event.body for rank, event in found.items()} == {0: "end", 1: "end"}
-
-
 def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
     assert link.gather([0, 1], Say("silence"), timeout_s=0.05) == {}
     assert link._waiting == {}
@@ -235,15 +230,6 @@ def test_whoever_waits_may_end_that_meanwhile_or_by_an_answer(link: Link) -> Non
     with pytest.raises(ZeroDivisionError):
         link.gather([0, 1], Say("op"), timeout_s=ANSWER_S, on_answer=lambda event: 1 // 0)
     assert link._waiting == {}
-
-
-def test_a_forgotten_request_is_answered_to_nobody(link: Link) -> None:
-    sink = Sink()
-    id = link.request(0, Say("op"), sink=sink)
-    link.forget([id])
-    link.gather([0], Say("op"), timeout_s=ANSWER_S)  # the earlier answer has come and gone
-    assert sink.empty() or next_event(sink).id == id  # it may have been there already
-    assert id not in link._waiting
 
 
 # --------------------------------------------------------------------------- life and death

@@ -223,21 +223,6 @@ def test_a_message_larger_than_the_limit_passes() -> None:
     net.check()
 
 
-def test_frames_are_kept_as_they_are_and_not_copied() -> None:
-    net = linked()
-    frame = bytearray(b"frame")
-    net.cut()
-    net.a.session.send([frame])
-    net.a.given.append(b"frame")
-    net.open()
-    net.flying[-1][0].feed(net.flying.pop()[1], net.now)
-    net.collect()
-    net.deliver()
-    assert net.flying[-1][1][1] is frame
-    net.settle()
-    net.check()
-
-
 # --------------------------------------------------------------------------- who it is
 
 

@@ -173,12 +173,6 @@ def test_the_platform_may_be_asked_for_as_jax_asks_for_it(machine: Any) -> None:
     assert make_spec(2, platform="cpu", env={"JAX_PLATFORMS": "cpu"}).platform == "cpu"
 
 
-def test_ids_that_are_all_there_are_is_no_choice(machine: Any) -> None:
-    assert make_spec(2, local_device_ids=[0]).local_device_ids == [[0], [0]]
-    made = make_spec(2, devices_per_process=2, local_device_ids=[[0, 1], [0, 1]])
-    assert made.local_device_ids == [[0, 1], [0, 1]]
-
-
 def test_a_launchers_options_are_kept_as_they_would_be_typed(machine: Any) -> None:
     spec = make_spec(launcher="ssh", hosts=["h1:2", "h2:2"], port=22, direct=True)
     assert spec.options == {"hosts": "h1:2,h2:2", "port": "22", "direct": True}
@@ -197,11 +191,6 @@ def test_a_dry_run_plans_the_gpus_and_starts_nothing(machine: Any, home: Home) -
     assert "CUDA_VISIBLE_DEVICES=4" in text
     assert "CUDA_VISIBLE_DEVICES=5" in text
     assert home.processes() == {}
-
-
-def test_a_dry_run_says_why_a_start_would_fail(machine: Any) -> None:
-    machine(gpus=["4"])
-    assert "and a GPU can't be shared" in dry_run(make_spec(2, platform="cuda"))
 
 
 @pytest.mark.parametrize(

@@ -206,13 +206,6 @@ def test_the_gpus_of_a_host_are_divided_among_its_ranks(
     assert made.notes == ((f"no rank uses GPU {unused} of box",) if unused else ())
 
 
-def test_each_host_counts_its_own_gpus() -> None:
-    facts = [fact(rank, "ab"[rank // 2], gpus=["0", "1"]) for rank in range(4)]
-    made = plan(4, facts, platform="cuda")
-    assert visible_gpus(made) == ["0", "1", "0", "1"]
-    assert made.hosts == ("a", "a", "b", "b")
-
-
 def test_all_ranks_get_equally_many_gpus_though_hosts_hold_unequally_many_ranks() -> None:
     facts = [fact(rank, "aab"[rank], gpus=["0", "1", "2", "3"]) for rank in range(3)]
     assert visible_gpus(plan(3, facts, platform="cuda")) == ["0,1", "2,3", "0,1"]
@@ -241,22 +234,6 @@ def test_more_processes_than_gpus_says_what_to_type() -> None:
         "From NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
         "NCCL_MULTI_RANK_GPU_ENABLE=1"
     )
-
-
-def test_only_the_host_that_is_short_of_gpus_is_named() -> None:
-    facts = [fact(rank, "aab"[rank], gpus=["0"]) for rank in range(3)]
-    with pytest.raises(PlanError) as caught:
-        plan(3, facts, platform="cuda")
-    assert "3 processes on 2 hosts need 3 GPUs" in str(caught.value)
-    assert "a has 1 GPU (0) for ranks 0, 1." in str(caught.value)
-    assert "-n 2 " in caught.value.hint
-
-
-def test_no_gpu_at_all_says_what_to_type() -> None:
-    with pytest.raises(PlanError) as caught:
-        gpu_plan(2, [])
-    assert "2 processes on 1 host asked for GPUs, but no GPU is visible there" in str(caught.value)
-    assert "%jaxcluster start -n 2 --platform cpu" in caught.value.hint
 
 
 def test_suggested_number_of_gpu_processes_can_be_planned() -> None:
@@ -366,7 +343,6 @@ def test_one_process_per_tpu_host_needs_no_topology() -> None:
     facts = [fact(rank, f"t{rank}", tpu_chips=4, tpu_worker_id=rank) for rank in range(2)]
     made = plan(2, facts, platform="tpu")
     assert [request.env for request in made.requests] == [{}, {}]
-    assert [request.platforms for request in made.requests] == ["tpu", "tpu"]
     assert made.devices == ("TPU chips 0,1,2,3",) * 2
 
 
