@@ -39,12 +39,13 @@ RESTART_HINT = "%jaxcluster restart gives the ranks new processes and keeps thei
 
 
 class JaxClusterError(Exception):
-    """What went wrong (``message``) and what to type next (``hint``)."""
+    """What went wrong (``message``), what to type next (``hint``), and the ``ranks`` concerned."""
 
-    def __init__(self, message: str = "", hint: str = "") -> None:
-        super().__init__(message, hint)
+    def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
+        super().__init__(message, hint)  # what else there is, pickle takes from ``vars``
         self.message = message
         self.hint = hint
+        self.ranks = tuple(ranks)
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
@@ -67,7 +68,6 @@ class CellSyntaxError(UsageError):
 
     def __init__(self, message: str = "", hint: str = "", traceback: Sequence[str] = ()) -> None:
         super().__init__(message, hint)
-        self.args = (message, hint, tuple(traceback))
         self.traceback = tuple(traceback)
 
     def _render_traceback_(self) -> list[str]:
@@ -95,16 +95,7 @@ class LauncherUnavailable(LaunchError):
 
 
 class EnginesMissing(LaunchError):
-    """Some ranks never reported.
-
-    Attributes:
-      missing: the ranks that are silent.
-    """
-
-    def __init__(self, message: str = "", hint: str = "", missing: Sequence[int] = ()) -> None:
-        super().__init__(message, hint)
-        self.args = (message, hint, tuple(missing))
-        self.missing = tuple(missing)
+    """Some ranks never reported: ``ranks``."""
 
 
 class PlanError(LaunchError):
@@ -112,29 +103,11 @@ class PlanError(LaunchError):
 
 
 class InitializeFailed(LaunchError):
-    """``jax.distributed.initialize`` failed on some ranks.
-
-    Attributes:
-      ranks: the ranks on which it failed.
-    """
-
-    def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
-        super().__init__(message, hint)
-        self.args = (message, hint, tuple(ranks))
-        self.ranks = tuple(ranks)
+    """``jax.distributed.initialize`` failed on some ranks."""
 
 
 class RankError(JaxClusterError):
-    """Something happened on one or more ranks.
-
-    Attributes:
-      ranks: the ranks concerned.
-    """
-
-    def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
-        super().__init__(message, hint)
-        self.args = (message, hint, tuple(ranks))
-        self.ranks = tuple(ranks)
+    """Something happened on one or more ranks."""
 
 
 class CellFailed(RankError):
@@ -155,7 +128,6 @@ class CellFailed(RankError):
         traceback: Sequence[str] = (),
     ) -> None:
         super().__init__(message, hint, ranks)
-        self.args = (message, hint, tuple(ranks), ename, tuple(traceback))
         self.ename = ename
         self.traceback = tuple(traceback)
 
@@ -196,14 +168,8 @@ class RankHung(RankError):
 class Divergence(JaxClusterError):
     """The ranks of a cell were about to launch different programs. Nothing was launched.
 
-    Attributes:
-      ranks: those that differ.
+    ``ranks`` are those that differ.
     """
-
-    def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
-        super().__init__(message, hint)
-        self.args = (message, hint, tuple(ranks))
-        self.ranks = tuple(ranks)
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[0;31m{type(self).__name__}\x1b[0m in {self}"]

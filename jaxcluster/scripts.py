@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from jaxcluster import arguments, cluster, wire
-from jaxcluster.cluster.questions import Labelled, here
+from jaxcluster.cluster.questions import here
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
@@ -123,7 +123,7 @@ def _run(
         display.clear()
     try:
         outputs.begin(started.num_processes)
-        prompt = here() if sys.stdin is not None and sys.stdin.isatty() else None
+        may_ask = sys.stdin is not None and sys.stdin.isatty()
         status = outputs.status
         cell = started.submit(
             source,
@@ -132,7 +132,7 @@ def _run(
             shown_ranks=range(started.num_processes),
             on_output=outputs.take,
             on_notice=lambda told: outputs.say(for_script(told.rstrip("\n"), script)),
-            prompt=Labelled(prompt, lambda output: None, outputs.clear) if prompt else None,
+            prompt=here(lambda output: None, outputs.clear) if may_ask else None,
         )
         if isinstance(status, OnTerminal):
             cell.on_status = lambda told: status.show(for_script(told, script))

@@ -198,8 +198,6 @@ class Ranks:
                 return rank.seq == body["seq"]
             case "look":
                 return self.look(body["launches"])
-            case "busy":
-                return 0.0
             case "resources":
                 return wire.RankResources(number, time.monotonic(), 1.0, 200 << 20)
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})

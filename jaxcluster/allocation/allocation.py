@@ -28,7 +28,6 @@ from jaxcluster.allocation.fleet import (
     Fleet,
     Host,
     Left,
-    OnEvent,
     ask_each,
     launch_folder,
     lease_of,
@@ -155,7 +154,6 @@ class Allocation:
     def prepare(
         self,
         spec: wire.ClusterSpec,
-        on_event: OnEvent,
         say: Say,
         timeout_s: float,
         stopped: threading.Event,
@@ -163,7 +161,6 @@ class Allocation:
         """Have the hosts' fork servers come up, and lay out a generation of ranks.
 
         Args:
-          on_event: told of each process that ends, and of each host that is lost.
           stopped: ends it when it is set, also while a job or a slice waits in a queue.
 
         Raises:
@@ -185,7 +182,6 @@ class Allocation:
         else:
             self._bring_up(spec, say, deadline, stopped)
         assert self.fleet is not None
-        self.fleet.on_event = on_event
         placed = self._place(spec, self.fleet.hosts)
         self._platform = placed.platform
         say(f"starting {placed.num_processes} processes ...")

@@ -8,8 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,12 +17,13 @@ from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
 from jaxcluster.cluster.checkpoints import Autosave
-from jaxcluster.cluster.questions import Labelled, here
+from jaxcluster.cluster.events import Progress
+from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
 from jaxcluster.cluster.spec import resized
-from jaxcluster.cluster.starting import Progress, Starting, one_at_a_time, start_world
+from jaxcluster.cluster.starting import Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World, who_we_are
 from jaxcluster.errors import NoCluster, RankHung, RecoveryError, UsageError
 from jaxcluster.model import rewrite, waiting
@@ -32,13 +31,13 @@ from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
-from jaxcluster.plan.spec import check_seconds, check_type, wrong
+from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.forks import RESTARTED
-from jaxcluster.wire.link import Event, Link, Sink, replies
+from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import Stacks
@@ -47,8 +46,6 @@ ASK_S = 2.0  # for answers that a control channel gives at once
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 END_S = 15.0  # that stopped cells get to end before a restart
 
-ENDS = "ends the cluster"
-RESTART_EXAMPLE = "cluster.restart(num_processes=4)"
 UNCHECKED = (
     "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
     "says why). %jaxcluster stacks shows a hang."
@@ -60,8 +57,7 @@ opened: dict[str, Cluster] = {}  # this process's, by name, also those that are 
 class State(enum.Enum):
     """What a cluster is now, for the process that has this handle on it."""
 
-    RUNNING = "running"
-    RESTARTING = "restarting"  # its variables are being saved, or restored to new processes
+    RUNNING = "running"  # also while its variables are being saved, or restored to new processes
     REPLACING = "replacing"  # the old processes are ended, new ones are on their way
     DOWN = "down"  # it has no processes; what was saved of them is kept
     ENDING = "ending"  # another process has stopped it, and that is taken in
@@ -81,12 +77,12 @@ class Cluster:
     Attributes:
       world: its present ranks; a restart makes another one.
       spec: what was asked for, with all that was left open.
-      asked: what it was started with, before the hosts decided what was left open.
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
       state: what it is now; ``why`` it is down.
       last: the record of the last cell.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
+      recovery: "auto" if ranks that die or hang are replaced at once, or "never".
       kept: what its ranks have saved and no new process has yet.
       recovered: what was done about the last finding or death; "" if nothing was yet.
       made_by: the numbers of this process's cells that have made names on the ranks.
@@ -96,10 +92,10 @@ class Cluster:
     """
 
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:
-        self.spec = self.asked = world.record.spec
+        self.spec = world.record.spec
         self.name = world.record.name
         self.state, self.why = State.RUNNING, ""
-        self._recovery: Literal["auto", "never"] = "auto"
+        self.recovery: Literal["auto", "never"] = "auto"
         self.last: CellRecord | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
         self.kept: Kept | None = None
@@ -125,6 +121,8 @@ class Cluster:
         self.meter = Meter(world.link)  # for all that show what the ranks use
         self.sent: list[RunningCell] = []  # to these ranks, but for older ones that have ended
         world.listen()
+        if world.is_ending:  # meanwhile
+            self._end_with_others()
 
     # ------------------------------------------------------------------ its ranks
 
@@ -134,24 +132,9 @@ class Cluster:
         return self.world.record
 
     @property
-    def link(self) -> Link:
-        """The ranks' own sockets."""
-        return self.world.link
-
-    @property
     def dead(self) -> dict[int, wire.Death]:
         """The ranks whose processes have ended, and why."""
         return self.world.dead
-
-    @property
-    def coordinator_died(self) -> str:
-        """How JAX's coordination service has ended; "" while it serves."""
-        return self.world.coordinator_died
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether no cell can run before a recovery."""
-        return self.world.is_broken
 
     @property
     def client(self) -> Any:
@@ -179,7 +162,7 @@ class Cluster:
         """Where each rank's threads are, also while it runs or hangs."""
         self.check_not_closed()
         ranks = range(self.num_processes)
-        return replies(self.link.gather(ranks, Stacks(), timeout_s=ASK_S))
+        return replies(self.world.link.gather(ranks, Stacks(), timeout_s=ASK_S))
 
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""
@@ -220,7 +203,7 @@ class Cluster:
         ]
         if not all(reply.recording for reply in record.devices):
             told.append(UNCHECKED)
-        if self.coordinator_died:
+        if self.world.coordinator_died:
             told.append(recovery.without_coordinator(self))
         if self.dead:
             told.append(recovery.without_dead(self))
@@ -260,12 +243,6 @@ class Cluster:
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
-        if num_processes is not None:
-            check_type("num_processes", num_processes, Integral, RESTART_EXAMPLE)
-            num_processes = int(num_processes)
-            if num_processes < 1:
-                raise wrong("num_processes", "1 or more", num_processes, RESTART_EXAMPLE)
-        _check_mesh(mesh)
         with self.changing:
             if not self.down:
                 self.check_not_closed()
@@ -287,13 +264,11 @@ class Cluster:
                     )
             when = when or ("when it was resized" if spec is not None else "in a restart")
             renewal = self._renewal = Renewal(self, clean, when, spec, mesh)
-            self._become(State.RESTARTING, only={State.RUNNING})
             self._become(State.REPLACING, self.why, only={State.DOWN})
             try:
                 renewal.carry_through(progress)
             finally:
                 self._renewal = None
-                self._become(State.RUNNING, only={State.RESTARTING})
         return self.recovered
 
     def _become(
@@ -307,8 +282,6 @@ class Cluster:
     def become(self, spec: wire.ClusterSpec) -> None:
         """Have its next processes be as ``spec`` says, on the hosts that are there."""
         self.spec = spec
-        if self.asked.num_processes:
-            self.asked = replace(self.asked, num_processes=spec.num_processes)
         if self._allocation is not None:
             self._allocation.leave_out_lost()
 
@@ -340,9 +313,7 @@ class Cluster:
             if self.kept is not None:
                 self.kept.folder.remove()
                 self.kept = None
-            if self._allocation is not None:  # it had no processes
-                self._allocation.end()
-                self._allocation = None
+            self._let_go(Allocation.end)  # if it had no processes
             if opened.get(self.name) is self:
                 del opened[self.name]
         events.tell()
@@ -360,9 +331,7 @@ class Cluster:
         else:
             self.world.end()
             claims.remove(self.record.name, self.record.claim)
-            if self._allocation is not None:
-                self._allocation.give_back()
-                self._allocation = None
+            self._let_go(Allocation.give_back)
         return time.perf_counter() - started
 
     def close(self) -> None:
@@ -371,10 +340,13 @@ class Cluster:
             self._become(State.LEFT)
             opened.pop(self.name, None)
             self.world.leave()
-            if self._allocation is not None:
-                self._allocation.let_go()
-                self._allocation = None
+            self._let_go(Allocation.let_go)
             events.tell()
+
+    def _let_go(self, how: Callable[[Allocation], object]) -> None:
+        allocation, self._allocation = self._allocation, None
+        if allocation is not None:
+            how(allocation)
 
     @property
     def is_restarting(self) -> bool:
@@ -401,7 +373,7 @@ class Cluster:
         finally:
             one_at_a_time.release()
         self._take(world)
-        self._become(State.RESTARTING)
+        self._become(State.RUNNING)
         opened[self.name] = self
 
     def check_returns(self) -> None:
@@ -424,14 +396,14 @@ class Cluster:
         Args:
           why: as in "their start was stopped".
         """
-        self._become(State.REPLACING, only={State.RESTARTING, State.ENDING})
+        self._become(State.REPLACING, only={State.RUNNING, State.ENDING})
         self._end_world()
         self._become(State.DOWN, why)
 
     @property
     def closed(self) -> bool:
         """Whether it has no processes that this one is connected to."""
-        return self.state not in (State.RUNNING, State.RESTARTING, State.ENDING)
+        return self.state not in (State.RUNNING, State.ENDING)
 
     @property
     def down(self) -> str:
@@ -444,40 +416,26 @@ class Cluster:
     def down_hint(self) -> str:
         """What to type if it has no processes, and what is still there."""
         kept = self.kept.looked_at() if self.kept is not None else None
-        saved = kept.reports if kept is not None else {}
         spent = self._allocation.spent if self._allocation is not None else ""
-        whose = f"The variables of {name_ranks(saved)}" if saved else ""
-        if self.left.hosts:
+        left, saved, ends = self.left, "", "ends the cluster"
+        if kept is not None and kept.reports:
+            saved, ends = f"The variables of {name_ranks(kept.reports)} ", "discards them"
+        if left.hosts:
             why = f"{spent[0].upper()}{spent[1:]}. " if spent else ""
-            their, ends = (f"{whose} are saved: ", "discards them") if saved else ("", ENDS)
-            again = "" if spent else "%jaxcluster restart tries again with all hosts; "
-            told = f"{why}{their}{self.left.offer}; {again}%jaxcluster stop {ends}."
+            saved = f"{saved}are saved: " if saved else ""
+            again = "" if spent else "; %jaxcluster restart tries again with all hosts"
+            told = f"{why}{saved}{left.offer}{again}; %jaxcluster stop {ends}."
         elif spent:
-            their = f"{whose} can't be restored: " if saved else ""
-            told = f"{their}{spent}. %jaxcluster stop {ENDS}."
+            saved = f"{saved}can't be restored: " if saved else ""
+            told = f"{saved}{spent}. %jaxcluster stop {ends}."
         elif saved:
-            told = (
-                f"{whose} are saved: %jaxcluster restart restores them, %jaxcluster stop discards "
-                "them."
-            )
+            told = f"{saved}are saved: %jaxcluster restart restores them, %jaxcluster stop {ends}."
         else:
-            told = (
-                f"%jaxcluster restart starts them again, with empty ranks; %jaxcluster stop {ENDS}."
-            )
+            told = "%jaxcluster restart starts them again, with empty ranks; "
+            told += f"%jaxcluster stop {ends}."
         if kept is not None and kept.gone:
             told = f"The saved variables are gone: {kept.why_gone}. {told}"
         return told
-
-    @property
-    def recovery(self) -> Literal["auto", "never"]:
-        """``auto`` if ranks that die or hang are replaced at once, or ``never``."""
-        return self._recovery
-
-    @recovery.setter
-    def recovery(self, mode: Literal["auto", "never"]) -> None:
-        if mode not in ("auto", "never"):
-            raise wrong("recovery", "'auto' or 'never'", mode, "cluster.recovery = 'never'")
-        self._recovery = mode
 
     @property
     def can_restart(self) -> bool:
@@ -509,7 +467,7 @@ class Cluster:
 
     def _end_with_others(self) -> None:
         """Another process has stopped it: what that leaves is cleared away. Any thread."""
-        self._become(State.ENDING, only={State.RUNNING, State.RESTARTING})
+        self._become(State.ENDING, only={State.RUNNING})
         threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
 
     # ------------------------------------------------------------------ cells
@@ -541,9 +499,7 @@ class Cluster:
           RankHung: some ranks did not come back from C code.
         """
         on_output = on_output or (_print_first if show else None)
-        prompt = here()
-        talk = Labelled(prompt, _print_output) if prompt is not None else None
-        own: dict[str, Any] = {"prompt": talk, "is_waited_for": True} | options
+        own: dict[str, Any] = {"prompt": here(_print_output), "is_waited_for": True} | options
         return self.submit(
             source, ranks=ranks, timeout_s=timeout_s, on_output=on_output, **own
         ).wait()
@@ -560,7 +516,7 @@ class Cluster:
             record, request = self._request(source, wanted)
             with stopbutton.held() as pressed:
                 sink, each = Sink(), dict.fromkeys(record.ranks, request)
-                ids = self.link.request_each(each, buffers=wanted.buffers, sink=sink)
+                ids = self.world.link.request_each(each, buffers=wanted.buffers, sink=sink)
                 cell = RunningCell(self, record, sink, ids, wanted)
                 self.sent = [one for one in self.sent if not one.done] + [cell]
                 if cell.has_code:
@@ -576,10 +532,6 @@ class Cluster:
         Raises:
           UsageError: it can't be run so.
         """
-        check_type("source", source, str, "cluster.run('print(1)')")
-        check_type("cell_id", options.cell_id, str, "cell_id=''")
-        if options.execution_count is not None:
-            check_type("execution_count", options.execution_count, Integral, "execution_count=1")
         world, limit_s = self.world, options.timeout_s
         if limit_s is not None:
             check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
@@ -589,7 +541,7 @@ class Cluster:
         ranks = world.check_ranks(options.ranks)
         shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)
         is_cell = options.message is None and not options.post_mortem
-        turn = world.turns.make(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
+        turn = world.turn(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
         self._count += is_cell
         count = self._count if options.execution_count is None else int(options.execution_count)
         request = wire.CellRequest(
@@ -652,7 +604,6 @@ class Cluster:
           UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
         """
-        check_type("name", name, str, "cluster.checkpoint('before-tuning')")
         self.check_not_closed()
         return checkpoints.save(self.world, name, folder)
 
@@ -676,8 +627,6 @@ class Cluster:
             Nothing was restored.
           CellInterrupted: stop was pressed before any rank has bound a name.
         """
-        check_type("name", name, str, "cluster.restore('before-tuning')")
-        _check_mesh(mesh)
         self.check_not_closed()
         return checkpoints.restore(self.world, name, folder, mesh)
 
@@ -733,7 +682,9 @@ class Cluster:
             self.press_stop()
             return []
         self.check_not_closed()
-        answers = self.link.gather(self.world.check_ranks(ranks), Interrupt(None), timeout_s=ASK_S)
+        answers = self.world.link.gather(
+            self.world.check_ranks(ranks), Interrupt(None), timeout_s=ASK_S
+        )
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
 
     # ------------------------------------------------------------------ values
@@ -742,7 +693,6 @@ class Cluster:
         """Bind names on the ranks. See ``jaxcluster.cluster.transfer.push``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
-        check_type("values", values, Mapping, "cluster.push({'x': 1})")
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
@@ -762,7 +712,6 @@ class Cluster:
         """
         from jaxcluster.cluster import array_queries  # with numpy, as for ``push``
 
-        check_type("name", name, str, "cluster.layout('x')")
         return array_queries.look(self.world, name)
 
     def __getitem__(self, name: str) -> Any:
@@ -770,11 +719,6 @@ class Cluster:
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.push({name: value})
-
-
-def _check_mesh(mesh: Mapping[str, int] | None) -> None:
-    if mesh is not None:
-        check_type("mesh", mesh, Mapping, "mesh={'data': 4}")
 
 
 def _print_first(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:

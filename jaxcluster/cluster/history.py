@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
@@ -29,15 +29,8 @@ class Reader:
 
     def look(self) -> History:
         """All cells that the ranks have kept, as they are now."""
-        wanted = dict(self._at)
-        while wanted:
-            more = {}
-            for rank, part in _read(self.world, "cells", wanted):
-                self._cells.add(rank, part.data)
-                self._at[rank] = part.end
-                if wanted[rank] < part.end < part.size:
-                    more[rank] = part.end
-            wanted = more
+        for rank, part in _read(self.world, "cells", self._at):
+            self._cells.add(rank, part.data)
         return self._cells.history(list(self.world.dead))
 
 
@@ -104,16 +97,9 @@ class Following:
         for rank in self.record.ranks:
             if rank in self.cell.runs:
                 self._at.setdefault(rank, self.cell.runs[rank].start)
-        wanted = {rank: at for rank, at in self._at.items() if self._has_more(rank, at)}
         has_new = False
-        while wanted:
-            again = {}
-            for rank, part in _read(self._world, "output", wanted):
-                has_new |= self._take(rank, part.start, bytes(part.data))
-                if part.end < part.size and self._has_more(rank, part.end) and part.data:
-                    again[rank] = part.end
-                self._at[rank] = part.end
-            wanted = again
+        for rank, part in _read(self._world, "output", self._at, self._has_more):
+            has_new |= self._take(rank, part.start, bytes(part.data))
         for rank in self._at:
             if self.record.records[rank].reply is None:
                 reply = model.reply_of(rank, self.cell)
@@ -125,9 +111,9 @@ class Following:
         self.rest_s = max(LOOK_S, 5 * (time.monotonic() - began))
         return has_new
 
-    def _has_more(self, rank: int, at: int) -> bool:
+    def _has_more(self, rank: int) -> bool:
         run = self.cell.runs.get(rank)
-        return run is not None and (run.end is None or at < run.end)
+        return run is not None and (run.end is None or self._at[rank] < run.end)
 
     def _take(self, rank: int, start: int, data: bytes) -> bool:
         """Lines of a rank's output, which begin at ``start``."""
@@ -162,12 +148,19 @@ class Following:
             time.sleep(self.rest_s)
 
 
-def _read(world: World, log: str, wanted: Mapping[int, int]) -> Iterator[tuple[int, Part]]:
-    """What ranks have written from these positions on, of a few of them at a time."""
-    ranks = list(wanted)
-    for first in range(0, len(ranks), AT_ONCE):
-        some = {rank: wanted[rank] for rank in ranks[first : first + AT_ONCE]}
-        yield from world.processes.read_history(log, some).items()
+def _read(
+    world: World, log: str, at: dict[int, int], has_more: Callable[[int], bool] = lambda rank: True
+) -> Iterator[tuple[int, Part]]:
+    """What ranks have written from the positions ``at`` on, which move with it."""
+    wanted = [rank for rank in at if has_more(rank)]
+    while wanted:
+        some = {rank: at[rank] for rank in wanted[:AT_ONCE]}
+        del wanted[:AT_ONCE]
+        for rank, part in world.processes.read_history(log, some).items():
+            yield rank, part
+            at[rank] = part.end
+            if some[rank] < part.end < part.size and has_more(rank):
+                wanted.append(rank)
 
 
 def record_of(world: World, cell: PastCell, ranks: Sequence[int] | None = None) -> CellRecord:

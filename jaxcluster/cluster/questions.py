@@ -16,8 +16,8 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,176 +38,40 @@ IN_BACKGROUND = (
 NO_TERMINAL = (
     "jaxcluster run has no terminal here. Read the value from the script's arguments or from a file"
 )
-
-Key = tuple[int, str, bool]  # which one of its rank's, its prompt, whether it is secret
 NOBODY = (
     "this notebook runs without a prompt (as in nbconvert or papermill). Set the value in a cell "
     "instead"
 )
 END_OF_FILE = "\x04"  # what a frontend sends for it
 
-
-class Conversation:
-    """The questions of one cell.
-
-    Attributes:
-      prompt: where they are put; None where nobody can be asked.
-      why_nobody: said to who asks then.
-    """
-
-    def __init__(
-        self, link: Link, prompt: Labelled | None = None, why_nobody: str = IN_BACKGROUND
-    ) -> None:
-        self.prompt, self.why_nobody = prompt, why_nobody
-        self._link = link
-        self._waiting: dict[tuple[int, int], tuple[wire.Question, float]] = {}  # by rank and id
-        self._open: wire.Question | None = None
-        self._speaker: int | None = None
-        self._answered_at = 0.0
-        self._counts: Counter[int] = Counter()
-        self._keys: dict[tuple[int, int], Key] = {}
-        self._answers: dict[Key, Answer] = {}  # also for ranks that ask the same later
-        self._is_over = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether any rank asks."""
-        return bool(self._waiting)
-
-    @property
-    def look_s(self) -> float | None:
-        """How soon ``step`` is due; None while nobody asks."""
-        if self._open is not None:
-            return LOOK_S
-        return WAIT_S if self._waiting else None
-
-    def add(self, question: wire.Question, now: float) -> None:
-        """A rank asks."""
-        if self.prompt is None:
-            self._refuse(question, self.why_nobody)
-        elif not self._is_over:
-            at = question.rank, question.id
-            if not question.debugger:
-                self._counts[question.rank] += 1
-                key = self._counts[question.rank], question.prompt, question.secret
-                if (known := self._answers.get(key)) is not None:
-                    self._send(question, known)
-                    return
-                self._keys[at] = key
-            self._waiting[at] = question, now
-
-    def step(self, now: float, running: Collection[int]) -> None:
-        """Ask what is to be asked, and pass on what was answered.
-
-        Args:
-          running: the ranks that have not ended the cell.
-
-        Raises:
-          KeyboardInterrupt: the stop button was pressed in place of an answer.
-        """
-        if (prompt := self.prompt) is None or not self._waiting:
-            return
-        try:
-            if self._open is None and (question := self._next(now, running)) is not None:
-                self._speaker, self._open = question.rank, question
-                same = sorted(one.rank for one in self._same(question))
-                asking = sorted({rank for rank, _ in self._waiting} - {question.rank, *same})
-                prompt.open(question, same, asking)
-            if self._open is None or (text := prompt.poll()) is None:
-                return
-            answer = Answer(0, text)
-        except EOFError:
-            answer = Answer(0, eof=True)
-        except Exception as why:  # CannotAsk, or this process has no terminal
-            answer = Answer(0, refused=str(why))
-        self._answer(answer, now)
-
-    def _next(self, now: float, running: Collection[int]) -> wire.Question | None:
-        """The question to ask now; None: not yet."""
-        asking = {rank for rank, _ in self._waiting}
-        speaker, is_new = self._speaker, self._speaker not in asking
-        if is_new and speaker in running and now < self._answered_at + AGAIN_S:
-            return None
-        rank = min(asking) if speaker is None or is_new else speaker
-        first, since = next(one for one in self._waiting.values() if one[0].rank == rank)
-        may_ask = [r for r in running if not first.debugger or (is_new and r < rank)]
-        return first if now >= since + GATHER_S or asking.issuperset(may_ask) else None
-
-    def _same(self, question: wire.Question) -> list[wire.Question]:
-        """What other ranks ask that is the same."""
-        at = question.rank, question.id
-        key = self._keys.get(at)
-        found = [one for one in self._waiting if one != at and self._keys.get(one) == key]
-        return [self._waiting[one][0] for one in found] if key is not None else []
-
-    def _answer(self, answer: Answer, now: float) -> None:
-        assert self._open is not None
-        question, self._open, self._answered_at = self._open, None, now
-        key = self._keys.get((question.rank, question.id))
-        if key is not None and answer.refused is None:
-            self._answers[key] = answer
-        for one in [question, *self._same(question)]:
-            del self._waiting[one.rank, one.id]
-            if answer.refused is not None:
-                self._refuse(one, answer.refused)
-            else:
-                self._send(one, answer)
-
-    def _refuse(self, question: wire.Question, why: str) -> None:
-        what = "a debugger" if question.debugger else "input()"
-        why = f"{what} on rank {question.rank}: {why}"
-        self._send(question, Answer(question.id, refused=why))
-
-    def _send(self, question: wire.Question, answer: Answer) -> None:
-        self._link.request(question.rank, replace(answer, id=question.id), sink=Sink())
-
-    def withdraw(self, rank: int) -> None:
-        """A rank asks no longer: it has ended the cell, or died."""
-        self._waiting = {at: one for at, one in self._waiting.items() if at[0] != rank}
-        if self._open is not None and self._open.rank == rank:
-            self._close()
-
-    def end(self) -> None:
-        """The cell is over, or interrupted: what is asked now is not answered."""
-        self._is_over = True
-        self._waiting.clear()
-        self._close()
-
-    def _close(self) -> None:
-        self._open = None
-        if self.prompt is not None:
-            self.prompt.close()
-
-
-# --------------------------------------------------------------------------- where they are put
+Key = tuple[int, str, bool]  # which one of its rank's, its prompt, whether it is secret
 
 
 class CannotAsk(Exception):
     """Why nobody can be asked."""
 
 
-def text_of(question: wire.Question, same: Sequence[int] = ()) -> str:
-    """The prompt as it is shown: ``ranks 0-3> name? ``."""
-    return f"{name_ranks([question.rank, *same])}> {question.prompt}"
-
-
 class Prompt:
-    """A terminal's, or whatever this process reads its input from. It waits for the answer.
+    """Where questions are put: a terminal, or whatever this process reads. It waits for the answer.
 
-    It asks one question at a time, on the main thread.
+    Args:
+      show: shows an output of a rank in a debugger, whose output is not shown otherwise.
+      before: called before a rank asks, so that what is half shown makes room.
     """
 
-    def __init__(self) -> None:
-        self._question: wire.Question | None = None
-        self._same: Sequence[int] = ()
+    def __init__(
+        self, show: Callable[[wire.RankOutput], None], before: Callable[[], None] = lambda: None
+    ) -> None:
+        self.show, self.before = show, before
+        self._ask: Callable[[], str] | None = None
 
-    def open(self, question: wire.Question, same: Sequence[int]) -> None:
-        """Ask it; ``same`` are other ranks that ask the same, and get the same answer.
+    def open(self, question: wire.Question, text: str) -> None:
+        """Ask it; ``text`` is the prompt as it is shown.
 
         Raises:
           CannotAsk: nobody can be asked.
         """
-        self._question, self._same = question, same
+        self._ask = functools.partial(getpass.getpass if question.secret else input, text)
 
     def poll(self) -> str | None:
         """The answer; None while there is none.
@@ -215,15 +79,8 @@ class Prompt:
         Raises:
           EOFError: there will be none.
         """
-        question, self._question = self._question, None
-        if question is None:
-            return None
-        ask = getpass.getpass if question.secret else input
-        return ask(text_of(question, self._same))
-
-    def close(self) -> None:
-        """The question is taken back."""
-        self._question = None
+        ask, self._ask = self._ask, None
+        return ask() if ask is not None else None
 
 
 class KernelPrompt(Prompt):
@@ -233,14 +90,13 @@ class KernelPrompt(Prompt):
     be heard meanwhile; so this sends what it sends, and looks for the answer now and then.
     """
 
-    def __init__(self, kernel: Any) -> None:
-        super().__init__()
-        self._kernel, self._asked = kernel, ""
+    kernel: Any
+    _asked = ""
 
-    def open(self, question: wire.Question, same: Sequence[int]) -> None:
+    def open(self, question: wire.Question, text: str) -> None:
         import zmq
 
-        kernel = self._kernel
+        kernel = self.kernel
         if not kernel_private.allows_stdin(kernel):
             raise CannotAsk(NOBODY)
         for stream in (sys.stdout, sys.stderr):
@@ -248,11 +104,10 @@ class KernelPrompt(Prompt):
         with contextlib.suppress(zmq.ZMQError):  # answers that came too late
             while True:
                 kernel.stdin_socket.recv_multipart(zmq.NOBLOCK)
-        content = {"prompt": text_of(question, same), "password": question.secret}
         sent = kernel.session.send(
             kernel.stdin_socket,
             "input_request",
-            content,
+            {"prompt": text, "password": question.secret},
             kernel.get_parent("shell"),
             ident=kernel_private.shell_ident(kernel),
         )
@@ -261,7 +116,7 @@ class KernelPrompt(Prompt):
     def poll(self) -> str | None:
         import zmq
 
-        _, reply = self._kernel.session.recv(self._kernel.stdin_socket, zmq.NOBLOCK)
+        _, reply = self.kernel.session.recv(self.kernel.stdin_socket, zmq.NOBLOCK)
         if reply is None:
             return None
         asked = (reply.get("parent_header") or {}).get("msg_id", self._asked)
@@ -273,54 +128,19 @@ class KernelPrompt(Prompt):
         return answer
 
 
-class Labelled:
-    """Asks for several ranks in turn: who asks stands above, with the output of its debugger.
-
-    The first rank's output is shown as it comes, that of others is not; of those that are
-    in a debugger it is shown when it is their turn.
-
-    Args:
-      prompt: where they ask.
-      show: shows an output.
-      before: called before a rank asks, so that what is half shown makes room.
-    """
-
-    def __init__(
-        self,
-        prompt: Prompt,
-        show: Callable[[wire.RankOutput], None],
-        before: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._prompt, self._show, self._before = prompt, show, before
-        self.poll, self.close = prompt.poll, prompt.close
-        self._speaker: int | None = None
-        self._heard: dict[int, list[wire.RankOutput]] = {}
-
-    def open(self, question: wire.Question, same: Sequence[int], others: Sequence[int]) -> None:
-        """Ask it; ``others`` are ranks that wait for their turn to ask something else."""
-        self._before()
-        rank = question.rank
-        is_new, self._speaker = rank != self._speaker, rank
-        heard = self._heard.get(rank, [])
-        if is_new and (others or heard):
-            also = f" ({name_ranks(others)} too, in turn)" if others else ""
-            print(f"── rank {rank} asks{also} ──")
-        for output in heard:
-            self._show(output)
-        heard.clear()
-        self._prompt.open(question, same)
-
-    def paused(self, rank: int, kind: str) -> None:
-        """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""
-        if kind == "debugger":
-            self._heard.setdefault(rank, [])
-        else:
-            self._heard.pop(rank, None)
-
-    def hear(self, output: wire.RankOutput) -> None:
-        """The output of a rank whose output is not shown otherwise."""
-        if output.rank in self._heard:
-            self._heard[output.rank].append(output)
+def here(
+    show: Callable[[wire.RankOutput], None], before: Callable[[], None] = lambda: None
+) -> Prompt | None:
+    """This process's prompt; None on a thread that may not ask."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    ipython = sys.modules.get("IPython")
+    kernel = getattr(ipython.get_ipython(), "kernel", None) if ipython is not None else None
+    if kernel is None:
+        return Prompt(show, before)
+    prompt = KernelPrompt(show, before)
+    prompt.kernel = kernel
+    return prompt
 
 
 @functools.cache
@@ -336,11 +156,148 @@ def is_console() -> bool:
     return any(re.search(rb"(^|/)jupyter[-_]console$|^console$", word) for word in words[:4])
 
 
-def here() -> Prompt | None:
-    """This process's prompt; None on a thread that may not ask."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    kernel = None
-    if (ipython := sys.modules.get("IPython")) is not None:
-        kernel = getattr(ipython.get_ipython(), "kernel", None)
-    return KernelPrompt(kernel) if kernel is not None else Prompt()
+@dataclass(frozen=True)
+class _Asked:
+    question: wire.Question
+    since: float
+    key: Key | None  # None: a debugger's
+
+    @property
+    def rank(self) -> int:
+        return self.question.rank
+
+
+class Conversation:
+    """The questions of one cell.
+
+    The first rank's output is shown as it comes. That of a rank in a debugger is shown when it is
+    that rank's turn.
+
+    Attributes:
+      prompt: where they are put; None where nobody can be asked.
+      why_nobody: said to who asks then.
+    """
+
+    def __init__(
+        self, link: Link, prompt: Prompt | None = None, why_nobody: str = IN_BACKGROUND
+    ) -> None:
+        self.prompt, self.why_nobody = prompt, why_nobody
+        self._link = link
+        self._waiting: list[_Asked] = []
+        self._open: _Asked | None = None
+        self._speaker: int | None = None
+        self._answered_at = 0.0
+        self._counts: Counter[int] = Counter()
+        self._answers: dict[Key, Answer] = {}  # also for ranks that ask the same later
+        self._heard: dict[int, list[wire.RankOutput]] = {}  # of ranks in a debugger
+        self._is_over = False
+
+    @property
+    def look_s(self) -> float | None:
+        """How soon ``step`` is due; None while nobody asks."""
+        if self._open is not None:
+            return LOOK_S
+        return WAIT_S if self._waiting else None
+
+    def add(self, question: wire.Question, now: float) -> None:
+        """A rank asks."""
+        if self.prompt is None:
+            self._send(question, Answer(0, refused=self.why_nobody))
+        elif not self._is_over:
+            key = None
+            if not question.debugger:
+                self._counts[question.rank] += 1
+                key = self._counts[question.rank], question.prompt, question.secret
+            if key in self._answers:
+                self._send(question, self._answers[key])
+            else:
+                self._waiting.append(_Asked(question, now, key))
+
+    def step(self, now: float, running: Collection[int]) -> None:
+        """Ask what is to be asked, and pass on what was answered.
+
+        Args:
+          running: the ranks that have not ended the cell.
+
+        Raises:
+          KeyboardInterrupt: the stop button was pressed in place of an answer.
+        """
+        if self.prompt is None or not self._waiting:
+            return
+        try:
+            if self._open is None and (asked := self._next(now, running)) is not None:
+                self._ask(self.prompt, asked)
+            if self._open is None or (text := self.prompt.poll()) is None:
+                return
+            answer = Answer(0, text)
+        except EOFError:
+            answer = Answer(0, eof=True)
+        except Exception as why:  # CannotAsk, or this process has no terminal
+            answer = Answer(0, refused=str(why))
+        assert self._open is not None
+        asked, self._open, self._answered_at = self._open, None, now
+        if asked.key is not None and answer.refused is None:
+            self._answers[asked.key] = answer
+        for one in self._same(asked):
+            self._waiting.remove(one)
+            self._send(one.question, answer)
+
+    def _next(self, now: float, running: Collection[int]) -> _Asked | None:
+        """What to ask now; None: not yet."""
+        asking = {one.rank for one in self._waiting}
+        is_new = self._speaker not in asking
+        if is_new and self._speaker in running and now < self._answered_at + AGAIN_S:
+            return None
+        rank = min(asking) if is_new else self._speaker
+        first = next(one for one in self._waiting if one.rank == rank)
+        is_pdb = first.question.debugger
+        may_ask = [r for r in running if not is_pdb or (is_new and r < first.rank)]
+        return first if now >= first.since + GATHER_S or asking.issuperset(may_ask) else None
+
+    def _same(self, asked: _Asked) -> list[_Asked]:
+        """It, and what other ranks ask that is the same."""
+        same = [one for one in self._waiting if one.key == asked.key and one is not asked]
+        return [asked, *(same if asked.key is not None else [])]
+
+    def _ask(self, prompt: Prompt, asked: _Asked) -> None:
+        same = {one.rank for one in self._same(asked)}
+        others = {one.rank for one in self._waiting} - same
+        is_new, self._speaker, self._open = asked.rank != self._speaker, asked.rank, asked
+        prompt.before()
+        heard = self._heard.get(asked.rank, [])
+        if is_new and (others or heard):
+            also = f" ({name_ranks(others)} too, in turn)" if others else ""
+            print(f"── rank {asked.rank} asks{also} ──")
+        for output in heard:
+            prompt.show(output)
+        heard.clear()
+        prompt.open(asked.question, f"{name_ranks(same)}> {asked.question.prompt}")
+
+    def _send(self, question: wire.Question, answer: Answer) -> None:
+        if answer.refused is not None:
+            what = "a debugger" if question.debugger else "input()"
+            answer = replace(answer, refused=f"{what} on rank {question.rank}: {answer.refused}")
+        self._link.request(question.rank, replace(answer, id=question.id), sink=Sink())
+
+    def paused(self, rank: int, kind: str) -> None:
+        """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""
+        if kind == "debugger":
+            self._heard.setdefault(rank, [])
+        else:
+            self._heard.pop(rank, None)
+
+    def hear(self, output: wire.RankOutput) -> None:
+        """A rank has put this out."""
+        if output.rank in self._heard:
+            self._heard[output.rank].append(output)
+
+    def withdraw(self, rank: int) -> None:
+        """A rank asks no longer: it has ended the cell, or died."""
+        self._waiting = [one for one in self._waiting if one.rank != rank]
+        if self._open is not None and self._open.rank == rank:
+            self._open = None
+
+    def end(self) -> None:
+        """The cell is over, or interrupted: what is asked now is not answered."""
+        self._is_over, self._open = True, None
+        self._waiting.clear()

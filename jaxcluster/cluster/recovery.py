@@ -96,7 +96,7 @@ def recover(cluster: Cluster, message: str, when: str) -> str:
         return hint
     try:
         with cluster.changing:  # another thread may have done it just now
-            return cluster.restart(when=when) if cluster.is_broken else cluster.recovered
+            return cluster.restart(when=when) if cluster.world.is_broken else cluster.recovered
     except JaxClusterError as error:
         return f"Recovery failed: {error}"
     except CellInterrupted as stop:
@@ -149,7 +149,7 @@ def without_dead(cluster: Cluster) -> str:
 def without_coordinator(cluster: Cluster) -> str:
     """What the death of JAX's coordinator means."""
     return (
-        f"JAX's coordinator died ({cluster.coordinator_died}), and every rank needs it. "
+        f"JAX's coordinator died ({cluster.world.coordinator_died}), and every rank needs it. "
         "%jaxcluster restart gives the ranks new processes."
     )
 

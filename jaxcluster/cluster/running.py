@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import events, recovery, stopbutton
-from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation, Labelled
+from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation, Prompt
 from jaxcluster.cluster.world import Silences, tell_silences
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model import notices, rewrite, verdict, waiting
@@ -75,7 +75,7 @@ class CellOptions:
     cell_id: str = ""
     message: wire.CommMessage | None = None
     buffers: Sequence[bytes] = ()
-    prompt: Labelled | None = None
+    prompt: Prompt | None = None
     post_mortem: bool = False
     script: wire.Script | None = None
     profile: str | Path = ""
@@ -210,7 +210,7 @@ class RunningCell(verdict.Ending):
                 self._recover()
             finally:
                 self.done = True
-                self._world.turns.ended(self.record.seq)
+                self._world.turn_ended(self.record.seq)
                 if self.has_code and self.record.ok and self.refusal is None:
                     names = rewrite.assigned_names(self.record.source)
                     made = dict.fromkeys(names, self.record.execution_count)
@@ -269,8 +269,7 @@ class RunningCell(verdict.Ending):
             wait_s = min(wait_s, look_s)
         with contextlib.suppress(queue.Empty):
             self._take(self._sink.get(timeout=wait_s))
-        if self.talk.is_open:
-            self.talk.step(time.monotonic(), self._open_ranks())
+        self.talk.step(time.monotonic(), self._open_ranks())
 
     def _take(self, event: Event[Any]) -> None:
         """Hear what has come."""
@@ -278,8 +277,7 @@ class RunningCell(verdict.Ending):
         match event.op:
             case "output":
                 record.add_output(event.body)
-                if self.talk.prompt is not None:
-                    self.talk.prompt.hear(event.body)
+                self.talk.hear(event.body)
                 self._listen(event.body)
             case "reply":
                 record.add_reply(event.body)
@@ -301,8 +299,7 @@ class RunningCell(verdict.Ending):
             case "paused":
                 kind = event.body.kind
                 (self.paused.add if kind else self.paused.discard)(rank)
-                if self.talk.prompt is not None:
-                    self.talk.prompt.paused(rank, kind)
+                self.talk.paused(rank, kind)
             case "died" if not self._is_over or rank in self._open_ranks():
                 death = self._world.dead.get(rank) or wire.Death(event.why)
                 self.deaths[rank] = death

@@ -13,15 +13,15 @@ from jaxcluster import wire
 from jaxcluster.allocation.fleet import unreachable
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events, handle, recovery
+from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.names import live_records
 from jaxcluster.cluster.spec import make_spec
-from jaxcluster.cluster.starting import Progress, one_at_a_time, start_world
+from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
 from jaxcluster.launchers import detection
 from jaxcluster.plan import repeated_start
-from jaxcluster.plan.spec import check_type
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 
@@ -50,7 +50,6 @@ def _start(spec: wire.ClusterSpec, progress: Progress | None) -> Cluster:
         if (known := handle.opened.get(spec.name)) is not None and known.down:
             raise ClusterExists(known.down, known.down_hint)
         started = Cluster(*start_world(spec, say))
-        started.asked = spec
         handle.opened[started.name] = started
     return started
 
@@ -67,15 +66,15 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     """
     with one_at_a_time:
         _leave_ended()
-        known = _meant(spec) or _left_running(spec)
-        if known is not None and not known.world.is_ours:  # an attached one
-            known = attach(known.name) if known.is_broken and known.is_replaced else known
+        known = _meant(spec)
+        if known is not None and known.world.is_broken and known.is_replaced:
+            known = attach(known.name)
         if known is None:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
     if known.down:
         raise ClusterExists(known.down, known.down_hint)
-    if found := repeated_start.differences(known.asked, spec):
-        as_many = replace(known.asked, num_processes=spec.num_processes)
+    if found := repeated_start.differences(known.spec, spec):
+        as_many = replace(known.spec, num_processes=spec.num_processes)
         resize = f"To keep its variables: %jaxcluster restart -n {spec.num_processes}. "
         if not spec.num_processes or repeated_start.differences(as_many, spec):
             resize = ""
@@ -86,7 +85,17 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
             "gives it new processes with its own options. %jaxcluster start --name NAME starts a "
             "second one.",
         )
-    return _tell_again(known)
+    ranks = f"{known.num_processes} rank{'s' if known.num_processes > 1 else ''}"
+    if known.is_restarting:
+        return f"Cluster {known.name!r} is being restarted ({ranks})."
+    said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
+    if known.world.coordinator_died:
+        said += f" {recovery.without_coordinator(known)}"
+    if known.dead:
+        said += f" {recovery.without_dead(known)} %jaxcluster restart gives it new processes."
+    if (used := current().name) != known.name:
+        said += f" Cells of this notebook run on {used!r}: %jaxcluster attach {known.name}"
+    return said
 
 
 def offer(spec: wire.ClusterSpec) -> str:
@@ -105,41 +114,24 @@ def _leave_ended() -> None:
 
 
 def _meant(spec: wire.ClusterSpec) -> Cluster | None:
-    """This process's cluster that a start means."""
-    ours = connected()
-    if not spec.any_name:
-        return ours.get(spec.name)
-    unnamed = [one for one in ours.values() if one.asked.any_name]
-    return next(iter([*reversed(unnamed), *reversed(ours.values())]), None)
-
-
-def _left_running(spec: wire.ClusterSpec) -> Cluster | None:
-    """A connection to the cluster that an earlier kernel of this notebook has left, as it was to.
+    """The cluster that a start means: this process's, or one that was detached by an earlier one.
 
     One that was given a name is meant by that name, whoever has started it so.
     """
-    notebook = os.environ.get("JPY_SESSION_NAME", "")
+    ours = connected()
+    if not spec.any_name and spec.name in ours:
+        return ours[spec.name]
+    if spec.any_name and ours:
+        unnamed = [one for one in ours.values() if one.spec.any_name]
+        return (unnamed or list(ours.values()))[-1]
+    notebook = os.environ.get("JPY_SESSION_NAME")
     for record in live_records() if spec.detach else ():
-        is_meant = record.spec.any_name and bool(notebook) and record.notebook == notebook
-        if not spec.any_name:
-            is_meant = record.name == spec.name
+        is_meant = record.name == spec.name
+        if spec.any_name:
+            is_meant = record.spec.any_name and bool(notebook) and record.notebook == notebook
         if is_meant and not record.owner and not repeated_start.differences(record.spec, spec):
             return attach(record.name)
     return None
-
-
-def _tell_again(known: Cluster) -> str:
-    ranks = f"{known.num_processes} rank{'s' if known.num_processes > 1 else ''}"
-    if known.is_restarting:
-        return f"Cluster {known.name!r} is being restarted ({ranks})."
-    said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
-    if known.coordinator_died:
-        said += f" {recovery.without_coordinator(known)}"
-    if known.dead:
-        said += f" {recovery.without_dead(known)} %jaxcluster restart gives it new processes."
-    if (used := current().name) != known.name:
-        said += f" Cells of this notebook run on {used!r}: %jaxcluster attach {known.name}"
-    return said
 
 
 def attach(name: str | None = None) -> Cluster:
@@ -155,8 +147,6 @@ def attach(name: str | None = None) -> Cluster:
       UsageError: there are several and none was named.
       LaunchError: none of its hosts answers.
     """
-    if name is not None:
-        check_type("name", name, str, "jaxcluster.attach('main')")
     _leave_ended()
     living = live_records()
     if name is None and len(living) > 1:
@@ -165,9 +155,8 @@ def attach(name: str | None = None) -> Cluster:
     if name is None:
         name = living[0].name if living else "main"
     found = connected().get(name)
-    if found is not None and found.down:
-        return _made_current(found)
-    if found is not None and found.is_broken and (found.is_replaced or found.world.unreachable):
+    is_broken = found is not None and found.world.is_broken and not found.down
+    if found is not None and is_broken and (found.is_replaced or found.world.unreachable):
         found.close()
         found = None
     if found is None:
@@ -177,7 +166,10 @@ def attach(name: str | None = None) -> Cluster:
                 f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
             )
         found = connect(registry.read(name))
-    return _made_current(found)
+    handle.opened.pop(name, None)
+    handle.opened[name] = found  # the last one is current
+    events.tell()
+    return found
 
 
 def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
@@ -194,13 +186,6 @@ def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
             known.world.fleet.out_of_reach() if known and is_known else unreachable(record)
         )
     return records, lost
-
-
-def _made_current(cluster: Cluster) -> Cluster:
-    handle.opened.pop(cluster.name, None)
-    handle.opened[cluster.name] = cluster
-    events.tell()
-    return cluster
 
 
 def connect(record: registry.ClusterRecord) -> Cluster:
@@ -220,7 +205,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
     # Unix sockets are another machine's, where several share the folder; ports are not.
     if record.spec.is_here or any(not h.endpoint.startswith("tcp://") for h in record.hosts):
         _check_is_here(record)
-    cluster = Cluster(World(record, Processes.joined(record)))
+    cluster = Cluster(World(Processes.joined(record), record))
     try:
         cluster.world.ask_exits()
         states = cluster.status()

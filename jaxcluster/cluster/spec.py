@@ -211,6 +211,7 @@ def resized(
             "The hosts of a TPU slice belong together, so their ranks can't be others in number.",
             "Stop it, and start it on another slice.",
         )
-    wanted = replace(spec, num_processes=num_processes)
+    wanted = replace(spec, num_processes=int(num_processes))
+    known().by_name["num_processes"].check(wanted.num_processes)
     check_spec(wanted)
     return wanted

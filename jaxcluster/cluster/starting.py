@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -18,40 +18,35 @@ from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.allocation import allocation as hosts
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import HostLost
-from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
+from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.names import claim
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
     EnginesMissing,
     InitializeFailed,
+    JaxClusterError,
     LaunchError,
     PlanError,
 )
-from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.facts import gpu_plugin_installed, host_gpus
 from jaxcluster.launchers.base import STOPPED
-from jaxcluster.model import crash_log
 from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
-from jaxcluster.text import shown_value
-from jaxcluster.wire import forks
-from jaxcluster.wire.link import Event, Link, replies
+from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.start import Facts, Listener, Probe, Reachability, Reserve, Reserved, Serve
+from jaxcluster.wire.ops.start import Facts, Probe, Reachability, Reserve, Reserved, Serve
 
 R = TypeVar("R")
 
 LOOPBACK = "127.0.0.1"
 COORDINATOR_SOCKET = "jax.sock"  # in the folder of a cluster on one host
 PROBE_S = 6.0  # for ranks to say whether they reach each other
-Progress = Callable[[str], None]
 
 STEPS: dict[str, events.StartStep] = {
     "facts": "up",
@@ -61,54 +56,64 @@ STEPS: dict[str, events.StartStep] = {
 
 ROLES = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
 LEAST_S, LOOK_S = 0.2, 0.01
+LOG_LINES = 12  # of the end of such a log
 
 one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
 
 
 class Starting:
-    """The steps from a spec to a running cluster, each within what is left of the time.
+    """A start of ranks: its steps, each within what is left of the time.
 
     Args:
       say: told what is happening, a line at a time.
-      allocation: what the ranks are to run on.
-      course: told how far each rank has come.
-      is_first: whether it has had none before.
+      allocation: what the ranks are to run on, where there is one: it is kept if this fails.
+
+    Attributes:
+      spec: what is started.
+      is_restart: they are new processes of a cluster that there was.
+      began: when, in milliseconds since 1970.
+      steps: how far each rank has come that has been heard of.
+      failure: why it has failed; "" while it goes on.
     """
 
-    processes: Processes  # once they are started
-    link: Link  # the ranks' own sockets
-
     def __init__(
-        self,
-        spec: wire.ClusterSpec,
-        say: Progress,
-        allocation: Allocation,
-        course: events.Course,
-        is_first: bool,
+        self, spec: wire.ClusterSpec, say: Progress, allocation: Allocation | None = None
     ) -> None:
         self.spec, self.say, self.allocation = spec, say, allocation
-        self.course, self.is_first = course, is_first
-        self.deadline = time.perf_counter() + spec.timeout_s
-        self.is_linked = False
-        self.exits: wire.Inbox[forks.Event | HostLost] = wire.Inbox()
-        self.exited: dict[int, str] = {}
-        self.coordinator_pid = 0
+        self.is_restart = allocation is not None
+        self.began = time.time_ns() // 1_000_000
+        self.steps: dict[int, events.StartStep] = {}
+        self.failure = ""
+        self.world: World | None = None  # once its processes are about to start
+        self._deadline = time.perf_counter() + spec.timeout_s
         self._stopped = threading.Event()
-        self._oom_kills = OomKills()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._stopped.is_set()
 
     @property
     def left_s(self) -> float:
-        return max(0.1, self.deadline - time.perf_counter())
+        return max(0.1, self._deadline - time.perf_counter())
 
     def run(self) -> World:
         """Take all steps; returns the ranks, whose record is saved."""
-        self.processes = processes = self.allocation.prepare(
-            self.spec, self._on_exit, self.say, self.left_s, self._stopped
-        )
+        check_devices(self.spec)
+        folders.sweep(folders.root())
+        if self.allocation is None:
+            self.spec, claimed = claim(self.spec)
+            self.allocation = Allocation(claimed)
+        elif not self.allocation.is_held:  # its folder is gone
+            self.spec, claimed = claim(self.spec)
+            self.allocation.take(claimed)
+        processes = self.allocation.prepare(self.spec, self.say, self.left_s, self._stopped)
         spec = self.spec = processes.spec
+        world = self.world = World(processes)
+        world.on_stopping = self.cancel
+        world.listen()
         ranks = range(spec.num_processes)
         pids = processes.start()
-        self.link, self.is_linked = processes.connect(), True
+        world.connect()
         facts = self._ask(
             dict.fromkeys(ranks, Facts()),
             "did not start",
@@ -116,18 +121,18 @@ class Starting:
         )
         if why := versions.too_old(said.jax for said in facts):
             raise LaunchError(*why)
-        plan = self._plan(facts)
+        plan, coordinator_pid = self._plan(world, facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
         notes = [f"Note: {note}." for note in plan.notes]
-        if self.is_first and notes:
+        if not self.is_restart and notes:
             print("\n".join(notes), file=sys.stderr)
         try:
             each = {request.process_id: request for request in plan.requests}
-            replies = self._ask(each, "did not initialize JAX", InitializeFailed)
+            devices = self._ask(each, "did not initialize JAX", InitializeFailed)
         except InitializeFailed as error:
             error.message = "\n".join([error.message, *notes])
             raise
-        if self.is_first and (note := versions.note_on(facts[0].jax, replies[0].moved)):
+        if not self.is_restart and (note := versions.note_on(facts[0].jax, devices[0].moved)):
             print(f"Note: {note}.", file=sys.stderr)
         self.say("connecting engines ...")
         self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
@@ -139,9 +144,9 @@ class Starting:
             hostname=socket.gethostname(),
             pids=pids,
             facts=facts,
-            devices=replies,
+            devices=devices,
             notebook=os.environ.get("JPY_SESSION_NAME", ""),
-            coordinator_pid=self.coordinator_pid,
+            coordinator_pid=coordinator_pid,
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
             hosts=processes.fleet.records(),
@@ -149,36 +154,32 @@ class Starting:
         registry.write(record)
         if spec.detach:
             self.allocation.detach()
-        return World(record, processes, self.link, self.exits)
-
-    def _on_exit(self, event: forks.Event | HostLost) -> None:
-        """On the hosts' thread: whoever waits for a rank that has died waits no longer."""
-        self.exits.put(event)
-        if self.is_linked and isinstance(event, forks.Exit) and event.rank is not None:
-            self.link.mark_dead(event.rank, wire.Death(describe_event(event)))
+        world.settle(record)
+        return world
 
     def cancel(self) -> None:
         """End it at its next wait, which is over now. Another thread."""
         self._stopped.set()
-        if self.is_linked:
-            for rank in range(self.spec.num_processes):
-                self.link.mark_dead(rank, wire.Death("the start was stopped"))
+        if self.world is not None:
+            self.world.answer_all("the start was stopped")
 
-    def _plan(self, facts: list[wire.EngineFacts]) -> placement.RankPlan:
-        """Reserve rank 0's port, probe the way to it from all ranks, and lay out the ranks."""
+    def _plan(self, world: World, facts: list[wire.EngineFacts]) -> tuple[placement.RankPlan, int]:
+        """Find the ways between the ranks, lay them out, and start the referee beside them.
+
+        Rank 0 reserves the coordinator's port, and all ranks probe the way to it.
+
+        Returns: the plan, and the pid of the referee's process.
+        """
         ranks = range(self.spec.num_processes)
         one_host = len({f.host_key for f in facts}) == 1
         address = LOOPBACK if one_host else facts[0].address
         reserved = self._reserve({0: address})[0]
         # Each rank's own address on its way to rank 0.
-        probe = Probe(address, reserved.probe_port)
-        timeout_s = min(PROBE_S, self.left_s)
-        answers = replies(self.link.gather(ranks, probe, timeout_s=timeout_s))
-        self._check_exits()
+        answers = self._probe(world, ranks, Probe(address, reserved.probe_port))
         if deaf := [rank for rank in ranks if rank not in answers]:
-            raise self.processes.no_way(0, address, reserved.probe_port, deaf)
+            raise world.processes.no_way(0, address, reserved.probe_port, deaf)
         if not one_host:
-            self._probe_all_ways(facts, answers)
+            self._probe_all_ways(world, facts, answers)
         coordinator = f"{address}:{reserved.port}"
         plan = placement.plan_ranks(
             self.spec,
@@ -187,8 +188,31 @@ class Starting:
             coordinator_bind_address=coordinator,
             collectives_addresses=[answers[rank] for rank in ranks],
         )
-        is_elsewhere = reserved.coordinator_process and not is_placed(self.spec)
-        return self._with_referee(plan, is_elsewhere, "" if one_host else address)
+        # The referee runs beside the ranks, and JAX's coordination service with it. So rank 0 may
+        # die as well. A coordinator that the user placed stays where JAX puts it: in rank 0.
+        #
+        # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
+        # it listens on a Unix socket in the cluster's folder, which only this user can enter.
+        # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
+        its: dict[str, Any] = {}
+        service, relays = "", "" if one_host else address
+        if reserved.coordinator_process and not is_placed(self.spec):
+            service = plan.requests[0].coordinator_address
+            if one_host and sys.platform.startswith("linux"):
+                # gRPC reads it as a URI.
+                service = UNIX + quote(world.processes.socket_path(COORDINATOR_SOCKET))
+            its = dict.fromkeys(("coordinator_address", "coordinator_bind_address"), service)
+            its["coordinator_process"] = True
+        key = secrets.token_hex(32) if relays else ""
+        pid = world.processes.start_coordinator(service, relays, key)
+        port = self._relay_port(world) if relays else 0
+        paths = world.processes.referee_paths(relays, port, key)
+        its["is_checked"] = os.environ.get("JAXCLUSTER_AGREE") != "0"
+        requests = tuple(
+            dataclasses.replace(request, referee=paths[request.process_id], **its)
+            for request in plan.requests
+        )
+        return dataclasses.replace(plan, requests=requests), pid
 
     def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Reserved]:
         """Have these ranks listen for probes at these addresses; rank 0 has its port then."""
@@ -196,8 +220,15 @@ class Starting:
         found = self._ask(each, "can't listen for others")
         return dict(zip(sorted(each), found, strict=True))
 
+    def _probe(self, world: World, ranks: Iterable[int], request: Operation[R]) -> dict[int, R]:
+        """What ranks reply in time."""
+        timeout_s = min(PROBE_S, self.left_s)
+        found = replies(world.link.gather(ranks, request, timeout_s=timeout_s))
+        self._check()
+        return found
+
     def _probe_all_ways(
-        self, facts: Sequence[wire.EngineFacts], addresses: Mapping[int, str]
+        self, world: World, facts: Sequence[wire.EngineFacts], addresses: Mapping[int, str]
     ) -> None:
         """Whether every host reaches every other one: collectives need all ways, both directions.
 
@@ -212,61 +243,23 @@ class Starting:
         firsts = sorted({f.host_key: f.rank for f in reversed(facts)}.values())  # of each host
         others = {rank: addresses[rank] for rank in firsts if rank != 0}
         ports = {to: found.probe_port for to, found in self._reserve(others).items()}
-        targets = [Listener(others[to], ports[to]) for to in others]
-        timeout_s = min(PROBE_S, self.left_s)
-        told = replies(self.link.gather(firsts, Reachability(targets), timeout_s=timeout_s))
-        self._check_exits()
+        ways = Reachability({others[to]: ports[to] for to in others})
+        told = self._probe(world, firsts, ways)
         deaf: dict[int, list[int]] = {}
         for rank in firsts:
-            missed = [no.place for no in told[rank]] if rank in told else range(len(targets))
-            for to in (list(others)[place] for place in missed):
-                if to != rank:
+            missed = told.get(rank, ways.to)
+            for to, address in others.items():
+                if address in missed and to != rank:
                     deaf.setdefault(to, []).append(rank)
         if deaf:
             to = max(deaf, key=lambda to: len(deaf[to]))
-            raise self.processes.no_way(to, others[to], ports[to], deaf[to])
+            raise world.processes.no_way(to, others[to], ports[to], deaf[to])
 
-    def _with_referee(
-        self, plan: placement.RankPlan, is_elsewhere: bool, address: str
-    ) -> placement.RankPlan:
-        """Start the referee beside the ranks, and JAX's coordination service with it.
-
-        So rank 0 may die as well. A coordinator that the user placed stays where JAX puts it: in
-        rank 0.
-
-        Args:
-          is_elsewhere: the service runs there.
-          address: of the first host, for others; "" if there is one host alone.
-        """
-        # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
-        # it listens on a Unix socket in the cluster's folder, which only this user can enter.
-        # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
-        service = plan.requests[0].coordinator_address if is_elsewhere else ""
-        if service and not address and sys.platform.startswith("linux"):
-            # gRPC reads it as a URI.
-            service = UNIX + quote(self.processes.socket_path(COORDINATOR_SOCKET))
-        key = secrets.token_hex(32) if address else ""
-        self.coordinator_pid = self.processes.start_coordinator(service, address, key)
-        port = self._relay_port() if address else 0
-        paths = self.processes.referee_paths(address, port, key)
-        is_checked = os.environ.get("JAXCLUSTER_AGREE") != "0"
-        its: dict[str, Any] = {}
-        if service:
-            its = dict.fromkeys(("coordinator_address", "coordinator_bind_address"), service)
-            its["coordinator_process"] = True
-        requests = tuple(
-            dataclasses.replace(
-                request, referee=paths[request.process_id], is_checked=is_checked, **its
-            )
-            for request in plan.requests
-        )
-        return dataclasses.replace(plan, requests=requests)
-
-    def _relay_port(self) -> int:
+    def _relay_port(self, world: World) -> int:
         """Where the referee hears other hosts; its process writes that to its log."""
         while self.left_s > LEAST_S:
-            self._check_exits()
-            if found := re.search(r"^relays: (\d+)$", self._tail("coordinator"), re.M):
+            self._check()
+            if found := re.search(r"^relays: (\d+)$", world.log_end("coordinator"), re.M):
                 return int(found[1])
             time.sleep(LOOK_S)
         raise LaunchError("The referee did not start in time.", "%jaxcluster doctor")
@@ -285,78 +278,72 @@ class Starting:
           what: what a rank did not do, where it fails.
           heard: told how many ranks have answered.
         """
-        found: dict[int, R] = {}
+        assert self.world is not None
+        world, found = self.world, dict[int, R]()
 
         def take(event: Event[R]) -> None:
-            if event.op == "died":
-                self._check_exits()
+            self._check()
             if event.op != "reply":
                 raise error(
                     f"Rank {event.rank} {what}: {event.ename} {event.why}\n"
-                    + self._log_excerpt(event.rank),
+                    + log_of(world, event.rank),
                     "%jaxcluster doctor checks this machine.",
                     [event.rank],
                 )
             found[event.rank] = event.body
             if (step := STEPS.get(each[event.rank].op)) is not None:
-                self.course.step(event.rank, step)
+                self.steps[event.rank] = step
+                events.tell()
             heard(len(found))
 
-        self.link.gather(each, each, timeout_s=self.left_s, check=self._check_exits, on_answer=take)
+        world.link.gather(each, each, timeout_s=self.left_s, check=self._check, on_answer=take)
         if missing := sorted(set(each) - set(found)):
             raise error(
                 f"{name_ranks(missing).capitalize()} {what} within {self.spec.timeout_s:g} s. "
-                + self._log_excerpt(missing[0]),
+                + log_of(world, missing[0]),
                 f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
                 missing,
             )
         return [found[rank] for rank in sorted(found)]
 
-    def _check_exits(self) -> None:
+    def _check(self) -> None:
+        """Raises LaunchError where it was stopped, or something has ended that it needs."""
         if self._stopped.is_set():
             raise LaunchError(STOPPED)
-        while not self.exits.empty():
-            match event := self.exits.get():
-                case forks.Exit(rank=int(rank)):
-                    why = describe_event(event, self._oom_kills)
-                    self.exited[rank] = crash_log.explain(why, self._log(rank))
-                case forks.Exit():
-                    who = ROLES.get(event.role, event.role)
-                    told = f"{who} ended ({describe_event(event)}).\n{self._tail(event.role)}"
-                    raise LaunchError(told)
-                case HostLost():
-                    raise LaunchError(
-                        f"Host {event.host} was lost while the cluster started: {event.why}."
-                    )
-        if self.exited:
-            rank, why = min(self.exited.items())
+        if (world := self.world) is None:
+            return
+        for lost in world.fleet.losses():
+            if lost.ranks:
+                raise LaunchError(
+                    f"Host {lost.host} was lost while the cluster started: {lost.why}."
+                )
+        for role, why in (
+            ("controller", world.controller_died),
+            ("coordinator", world.coordinator_died),
+        ):
+            if why:
+                log = "\n".join(world.log_end(role).splitlines()[-LOG_LINES:])
+                raise LaunchError(f"{ROLES[role]} ended ({why}).\n{log}")
+        if world.dead:
+            rank, death = min(world.dead.items())
             raise EnginesMissing(
-                f"{name_ranks(self.exited).capitalize()} died while the cluster started ({why}). "
-                + self._log_excerpt(rank),
+                f"{name_ranks(world.dead).capitalize()} died while the cluster started "
+                f"({death.why}). {log_of(world, rank)}",
                 "%jaxcluster doctor checks this machine.",
-                sorted(self.exited),
+                sorted(world.dead),
             )
 
-    def _log_excerpt(self, rank: int) -> str:
-        said = crash_log.excerpt(self._log(rank))
-        return f"The end of its log:\n{said}" if said else "Its log is empty."
-
-    def _log(self, rank: int) -> str:
-        return self.processes.read_log(f"rank-{rank}")
-
-    def _tail(self, role: str, lines: int = 12) -> str:
-        return "\n".join(self.processes.read_log(role).splitlines()[-lines:])
-
-    def abandon(self, keep_name: bool = False) -> None:
+    def abandon(self) -> None:
         """End whatever was started, and give the allocation back unless it is to be kept."""
-        if self.is_linked:
-            self.link.close()
-        if hasattr(self, "processes"):
-            self.processes.stop()
-        if keep_name:
-            self.allocation.clear()
-        else:
-            self.allocation.end()
+        if self.world is not None:
+            self.world.end()
+        if self.allocation is not None:
+            self.allocation.clear() if self.is_restart else self.allocation.end()
+
+
+def log_of(world: World, rank: int) -> str:
+    """The end of a rank's log, for a message."""
+    return world.log_excerpt(rank) or "Its log is empty."
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:
@@ -366,19 +353,15 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     coordinator = f"{LOOPBACK}:<a free port>"
     if not is_placed(spec) and sys.platform.startswith("linux"):
         coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"
-    lines = [
+    head = (
         f"{spec.num_processes} ranks on this machine, forked from one preloaded process (or as "
-        f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)",
-        f"folders: {runtime_root()}",
-    ]
-    if spec.env:
-        each = " ".join(f"{name}={shown_value(name, value)}" for name, value in spec.env.items())
-        lines.append(f"  every rank: {each}")
+        f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)\n"
+        f"folders: {runtime_root()}\n"
+    )
     try:
-        lines.append(placement.describe_plan(plan_here(spec, coordinator)))
+        return head + placement.describe_plan(plan_here(spec, coordinator))
     except PlanError as error:
-        lines.append(str(error))
-    return "\n".join(lines)
+        return head + str(error)
 
 
 def is_placed(spec: wire.ClusterSpec) -> bool:
@@ -440,32 +423,29 @@ def start_world(
       allocation: what they are to run on, where there is one; it is kept if this fails.
     """
     began = time.perf_counter()
-    with events.starting(spec, is_restart=allocation is not None) as course:
-        check_devices(spec)
-        folders.sweep(folders.root())
-        is_kept = allocation is not None
-        if allocation is None:
-            spec, claimed = claim(spec)
-            allocation = Allocation(claimed)
-        elif not allocation.is_held:  # its folder is gone
-            spec, claimed = claim(spec)
-            allocation.take(claimed)
-        starting = Starting(spec, say, allocation, course, not is_kept)
-        course.spec, course.end = spec, starting.cancel
-        try:
-            watch(starting)
-            if course.is_cancelled:
-                starting.cancel()
-            world = starting.run()
-        except BaseException as error:
-            starting.abandon(keep_name=is_kept)
-            if type(error) is KeyboardInterrupt:
-                raise CellInterrupted(STOPPED) from None
-            if isinstance(error, OSError):  # a full disk, a home directory without access
-                raise LaunchError(
-                    f"The cluster could not be started: {error}.",
-                    "%jaxcluster doctor checks this machine.",
-                ) from None
-            raise
+    starting = events.course = Starting(spec, say, allocation)
+    events.tell()
+    try:
+        watch(starting)
+        world = starting.run()
+    except BaseException as error:
+        starting.abandon()
+        if type(error) is KeyboardInterrupt:
+            raise CellInterrupted(STOPPED) from None
+        if isinstance(error, OSError):  # a full disk, a home directory without access
+            error = LaunchError(
+                f"The cluster could not be started: {error}.",
+                "%jaxcluster doctor checks this machine.",
+            )
+        if isinstance(error, JaxClusterError) and not (
+            starting.is_restart or starting.is_cancelled
+        ):
+            starting.failure = str(error)
+        raise error from None
+    finally:
+        if not starting.failure and events.course is starting:
+            events.course = None
+        events.tell()
+    assert starting.allocation is not None
     world.started_s = time.perf_counter() - began
-    return world, allocation
+    return world, starting.allocation

@@ -29,7 +29,6 @@ from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.model import crash_log
-from jaxcluster.plan.spec import wrong
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import registry
 from jaxcluster.wire import forks
@@ -56,41 +55,36 @@ class World:
     """The ranks of one cluster, from their start to their end.
 
     Args:
-      record: who they are.
-      processes: their processes, whoever has started them.
-      link: the way to them, where there is one already.
-      missed: what their parent has told before somebody listens.
+      processes: their processes, whoever has started them, or is about to.
+      record: who they are, if they are started.
 
     Attributes:
+      link: the way to them, once they are started.
       dead: the ranks whose processes have ended, and why.
       is_torn: ranks sit in a launch that can't end, so no cell may run.
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
+      controller_died: how ipyparallel's controller has.
       names: the names that each rank has, as last heard.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
       is_over: whether it has ended, or was left.
-      turns: numbers what this notebook sends to them.
+      is_ending: whether another process ends it.
       check: called before ranks are asked anything; raises where they can't be.
       on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
     """
 
-    def __init__(
-        self,
-        record: registry.ClusterRecord,
-        processes: Processes,
-        link: Link | None = None,
-        missed: wire.Inbox[forks.Event | HostLost] | None = None,
-    ) -> None:
-        self.record = record
+    record: registry.ClusterRecord
+    link: Link
+
+    def __init__(self, processes: Processes, record: registry.ClusterRecord | None = None) -> None:
         self.processes, self.fleet = processes, processes.fleet
-        self.link = link = link or processes.connect()
-        self.num_processes = record.spec.num_processes
-        self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
+        self.num_processes = processes.spec.num_processes
+        self.hosts: dict[int, str] = {}
         self.dead: dict[int, wire.Death] = {}
         self.is_torn = False
-        self.coordinator_died = ""
+        self.coordinator_died = self.controller_died = ""
         self.unreachable: dict[str, str] = {}
         self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
@@ -100,10 +94,27 @@ class World:
         self.on_stopping: Callable[[], None] = lambda: None
         self._oom_kills = OomKills()
         self._client: Any = None
-        self._is_ending = False
+        self.is_ending = False
         self._ended_by = ""  # another process: why
-        self._missed: wire.Inbox[forks.Event | HostLost] = missed or wire.Inbox()
-        self.turns = TurnMaker()
+        self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._turns_lock = threading.Lock()
+        self._last_turn = self._seen_turn = 0
+        self._open_turns: set[int] = set()
+        self._let_go: Callable[[], None] = lambda: None
+        if record is not None:
+            self.connect()
+            self.settle(record)
+
+    def connect(self) -> None:
+        """Make the way to the ranks, whose processes are there."""
+        self.link = self.processes.connect()
+        for rank, death in list(self.dead.items()):
+            self.link.mark_dead(rank, death)
+
+    def settle(self, record: registry.ClusterRecord) -> None:
+        """It is started, as ``record`` says."""
+        self.record = record
+        self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self._let_go = registry.hold(record.name)
 
     @property
@@ -122,10 +133,16 @@ class World:
         if not self.is_over:
             self._close()
             self.processes.stop(why)
-            for rank in range(self.num_processes):  # no other thread goes on waiting for them
-                self.link.mark_dead(rank, wire.Death(why))
-            self.link.close()
+            self.answer_all(why)
+            if hasattr(self, "link"):
+                self.link.close()
             self._let_go()
+
+    def answer_all(self, why: str) -> None:
+        """Nobody goes on waiting for its ranks. Any thread."""
+        if hasattr(self, "link"):
+            for rank in range(self.num_processes):
+                self.link.mark_dead(rank, wire.Death(why))
 
     def leave(self) -> None:
         """Let go of it; its processes run on."""
@@ -157,10 +174,8 @@ class World:
             )
 
     def listen(self) -> None:
-        """Take in what its processes' parent tells, and has told meanwhile."""
+        """Take in what its processes' parent tells."""
         self.fleet.on_event = self._on_event
-        while not self._missed.empty():
-            self._on_event(self._missed.get())
         for event in self.fleet.losses():
             self._on_event(event)
 
@@ -170,13 +185,13 @@ class World:
 
     def _on_event(self, event: forks.Event | HostLost) -> None:
         """On the hosts' thread."""
-        if self.is_over or self._is_ending:
+        if self.is_over or self.is_ending:
             return
         match event:
             case forks.Stopping() if self.is_ours:
                 # By another notebook or a shell: what it leaves is cleared away, and nothing
                 # replaced.
-                self._is_ending = True
+                self.is_ending = True
                 self.on_stopping()
             case forks.Stopping():
                 self._ended_by = event.why
@@ -193,12 +208,14 @@ class World:
                 why = describe_event(event, self._oom_kills)
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-                told = self._ended_by or crash_log.explain(why, self._log_end(rank))
+                told = self._ended_by or crash_log.explain(why, self.log_end(f"rank-{rank}"))
                 has_crashed = told not in (why, self._ended_by)
                 log = self.log_excerpt(rank) if has_crashed else ""
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
-            case forks.Exit(role="coordinator") if self._ended_by:
+            case forks.Exit(role="coordinator" | "controller") if self._ended_by:
                 pass  # with its ranks, whose ends come as well
+            case forks.Exit(role="controller"):
+                self.controller_died = describe_event(event, self._oom_kills)
             case forks.Exit(role="coordinator"):
                 self.coordinator_died = describe_event(event, self._oom_kills)
                 self.on_death()
@@ -210,7 +227,8 @@ class World:
         """From now on a rank is a dead one; the first reason stays."""
         self.dead.setdefault(rank, death)
         self.on_death()
-        self.link.mark_dead(rank, death)
+        if hasattr(self, "link"):
+            self.link.mark_dead(rank, death)
         events.tell()
 
     @property
@@ -223,11 +241,12 @@ class World:
 
         The transport's own lines are left out, and a crash's stack is folded.
         """
-        said = crash_log.excerpt(self._log_end(rank))
+        said = crash_log.excerpt(self.log_end(f"rank-{rank}"))
         return f"The end of rank {rank}'s log:\n{said}" if said else ""
 
-    def _log_end(self, rank: int) -> str:
-        return self.processes.read_log(f"rank-{rank}", LOG_END_NBYTES)
+    def log_end(self, name: str) -> str:
+        """The end of a process's log: ``rank-0``, ``controller`` or ``coordinator``."""
+        return self.processes.read_log(name, LOG_END_NBYTES)
 
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""
@@ -251,7 +270,8 @@ class World:
                 raise TypeError
             named = [operator.index(rank) for rank in given]
         except TypeError:
-            raise wrong("ranks", "a list of numbers", ranks, "ranks=[0, 2]") from None
+            told = f"ranks must be a list of numbers, not {ranks!r:.80}."
+            raise UsageError(told, "For example: ranks=[0, 2]") from None
         missing = [r for r in named if not 0 <= r < self.num_processes]
         if missing or not named:
             raise UsageError(
@@ -287,6 +307,31 @@ class World:
                 return found
         return None
 
+    def turn(
+        self, ranks: Sequence[int], *, is_waited_for: bool = False, is_skippable: bool = True
+    ) -> CellSpec:
+        """The turn of something that is about to be sent.
+
+        Numbers are microseconds of the clock, so that those of other notebooks are others, and
+        later cells have larger ones.
+
+        Args:
+          is_waited_for: nothing else is sent before it has ended.
+          is_skippable: it is not run if a cell that was queued before it has failed.
+        """
+        with self._turns_lock:
+            seq = self._last_turn = max(self._last_turn + 1, time.time_ns() // 1000)
+            is_foreground = is_waited_for and not self._open_turns
+            self._open_turns.add(seq)
+            ranks, seen = tuple(sorted(ranks)), self._seen_turn
+            return CellSpec(seq, ranks, self._owner, seen, is_foreground, is_skippable)
+
+    def turn_ended(self, seq: int) -> None:
+        """It is known how it has ended."""
+        with self._turns_lock:
+            self._open_turns.discard(seq)
+            self._seen_turn = max(self._seen_turn, seq)
+
     def ask_in_turn(
         self,
         each: Mapping[int, Callable[[CellSpec], Operation[R]]],
@@ -308,7 +353,7 @@ class World:
                 unwrap(event)
 
         self.check()
-        turn = self.turns.make(list(each), is_skippable=False)
+        turn = self.turn(list(each), is_skippable=False)
         requests = {rank: make(turn) for rank, make in each.items()}
         try:
             return self.ask(
@@ -324,7 +369,7 @@ class World:
                 self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
             raise
         finally:
-            self.turns.ended(turn.seq)
+            self.turn_ended(turn.seq)
 
     def ask(
         self,
@@ -444,27 +489,10 @@ class Silences:
         }
 
 
-def hung_ranks(world: World, check: Callable[[], None]) -> dict[int, Silence]:
-    """Which ranks will never answer, and why: it is waited for ``PATIENCE_S`` for them.
-
-    Args:
-      check: called now and then; it may raise.
-    """
-    silences, deadline = Silences(world), time.monotonic() + PATIENCE_S
-    silent = {rank for rank in range(world.num_processes) if rank not in world.dead}
-    while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
-        check()
-        whys = silences.why(sorted(silent))
-        unsure = any(why.may_pass for why in whys.values())
-        if time.monotonic() > deadline and not unsure:
-            return {rank: why for rank, why in whys.items() if why.is_hung}
-    return {}
-
-
 def end_hung(world: World, check: Callable[[], None]) -> None:
     """Kill the ranks that can't even be asked to save their variables.
 
-    Takes 5 s where there is one that may still answer.
+    Takes ``PATIENCE_S`` where there is one that may still answer.
 
     Args:
       check: called now and then; it may raise to end this before any is killed.
@@ -472,7 +500,16 @@ def end_hung(world: World, check: Callable[[], None]) -> None:
     Raises:
       RecoveryError: one is stopped, or held by a debugger. None is killed.
     """
-    hung = hung_ranks(world, check)
+    silences, deadline = Silences(world), time.monotonic() + PATIENCE_S
+    silent = {rank for rank in range(world.num_processes) if rank not in world.dead}
+    whys: dict[int, Silence] = {}
+    while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
+        check()
+        whys = silences.why(sorted(silent))
+        unsure = any(why.may_pass for why in whys.values())
+        if time.monotonic() > deadline and not unsure:
+            break
+    hung = {rank: why for rank, why in whys.items() if rank in silent and why.is_hung}
     if held := {rank: why.message for rank, why in hung.items() if why.may_go_on}:
         told = " ".join(say_each(held, "do not answer either"))
         raise RecoveryError(
@@ -496,46 +533,6 @@ def tell_silences(whys: Mapping[int, Silence]) -> list[str]:
         elif why.kind != "unknown":
             messages[rank] = f"{why.message}; %jaxcluster restart replaces it"
     return say_each(messages, "do not answer either")
-
-
-# --------------------------------------------------------------------------- turns
-
-
-class TurnMaker:
-    """Numbers the cells of one notebook on one generation of ranks.
-
-    Numbers are microseconds of the clock, so that those of other notebooks are others, and later
-    cells have larger ones.
-    """
-
-    def __init__(self) -> None:
-        self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
-        self._lock = threading.Lock()
-        self._last = 0
-        self._open: set[int] = set()
-        self._seen = 0
-
-    def make(
-        self, ranks: Sequence[int], *, is_waited_for: bool = False, is_skippable: bool = True
-    ) -> CellSpec:
-        """The turn of something that is about to be sent.
-
-        Args:
-          is_waited_for: nothing else is sent before it has ended.
-          is_skippable: it is not run if a cell that was queued before it has failed.
-        """
-        with self._lock:
-            seq = self._last = max(self._last + 1, time.time_ns() // 1000)
-            is_foreground = is_waited_for and not self._open
-            self._open.add(seq)
-            ranks = tuple(sorted(ranks))
-            return CellSpec(seq, ranks, self._owner, self._seen, is_foreground, is_skippable)
-
-    def ended(self, seq: int) -> None:
-        """It is known how it has ended."""
-        with self._lock:
-            self._open.discard(seq)
-            self._seen = max(self._seen, seq)
 
 
 def who_we_are() -> str:

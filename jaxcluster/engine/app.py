@@ -35,7 +35,7 @@ from jaxcluster.engine.private import coordination
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 from jaxcluster.host.facts import engine_facts
-from jaxcluster.host.processes import busy_s, share_files_in
+from jaxcluster.host.processes import share_files_in
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.rank.state.states import States
 from jaxcluster.supervision.processes import pid_space_mark, process_token
@@ -147,7 +147,6 @@ class Rank:
         handle(agreement.Look, "side", spread(turns.look))
         handle(status.State, "now", lambda request: self._state())
         handle(status.Stacks, "side", lambda request: self._stacks())
-        handle(status.Busy, "side", lambda request: busy_s())
         handle(status.Resources, "side", lambda request: resources(self.rank, self.gpus))
         handle(
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
@@ -205,9 +204,10 @@ class Rank:
             coordination.can_coordinate_elsewhere(),
         )
 
-    def _reachability(self, request: Request[start.Reachability]) -> list[start.Unreachable]:
-        found = connection_errors([(to.address, to.port) for to in request.body.to], WAYS_S)
-        return [start.Unreachable(place, why) for place, why in enumerate(found) if why]
+    def _reachability(self, request: Request[start.Reachability]) -> list[str]:
+        to = request.body.to
+        whys = connection_errors([*to.items()], WAYS_S)
+        return [address for address, why in zip(to, whys, strict=True) if why]
 
     def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
         reply = bootstrap.initialize(request.body, self.runner, self.compiled)

@@ -7,24 +7,9 @@ import os
 import resource
 import shutil
 import sys
-import time
-from pathlib import Path
 
 FILES = 4096  # a rank and ipyparallel's controller have 70 to 200 open, and users open some
 SOCKET_LENGTH = 107  # of a Unix socket's path
-
-
-def busy_s() -> float:
-    """For how long this process has computed, or was ready to and got no core, in seconds.
-
-    It stands still while all threads of the process wait for something. Some 20 us for each thread.
-    """
-    waited_ns = 0
-    for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError, IndexError):  # it has ended, or is not counted
-            times = Path(f"/proc/self/task/{thread}/schedstat").read_text()
-            waited_ns += int(times.split()[1])
-    return time.process_time() + waited_ns / 1e9
 
 
 def allow_files() -> None:

@@ -79,8 +79,8 @@ class Model:
         """Ask the ranks of the current cluster what they do, for so long at most."""
         current = self.current
         if current is not None and not current.closed:
-            if self._poller.link is not current.link:
-                self._poller = RankPoller(current.link)
+            if self._poller.link is not current.world.link:
+                self._poller = RankPoller(current.world.link)
                 self._to_measure, self._used = READINGS, {}
             self._poller.look(timeout_s)
             self._measure(current.meter, timeout_s)
@@ -102,7 +102,7 @@ class Model:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
         current = self._current = self.current
-        if current is None or self._poller.link is not current.link:
+        if current is None or self._poller.link is not current.world.link:
             self._poller = RankPoller()
         while self.submitted:
             self._follow(self.submitted.popleft(), now)

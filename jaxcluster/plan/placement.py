@@ -10,7 +10,6 @@ That is why ``--dry-run`` can print a plan without starting a process.
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +45,14 @@ TPU_FIRST_PORT = 10000
 MEM_FRACTION = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 VISIBLE: Mapping[str, str] = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 SHARE_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
+# What a dry run shows: the same on all ranks.
+ARGUMENTS = (
+    "num_processes",
+    "coordinator_address",
+    "coordinator_bind_address",
+    "initialization_timeout",
+    "heartbeat_timeout_seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ def plan_ranks(
 
     Args:
       spec: what the user asked for; ``check_spec`` has nothing against it.
-      facts: one per rank, in any order.
+      facts: of each rank, in their order.
       coordinator_address: ``host:port`` that was reserved for the coordination service.
       coordinator_bind_address: what the service listens on; ``None`` leaves it to JAX (``[::]``).
       collectives_addresses: each rank's own address, by rank, for gloo to listen on (CPU only).
@@ -137,15 +144,14 @@ def plan_ranks(
     Raises:
       PlanError: the ranks can't be laid out on the devices that the facts name.
     """
-    ranked = _by_rank(spec, facts)
     notes: list[str] = []
     if spec.platform in GPU_PLATFORMS:
-        shares, notes = _gpu_shares(spec, ranked)
-        notes += _gpu_notes(ranked)
+        shares, notes = _gpu_shares(spec, facts)
+        notes += _gpu_notes(facts)
     elif spec.platform == "tpu":
-        shares = _tpu_shares(spec, ranked)
+        shares = _tpu_shares(spec, facts)
     else:
-        shares = _cpu_shares(spec, ranked)
+        shares = _cpu_shares(spec, facts)
     on_cpu = spec.platform == "cpu"
     address, bind_address = _coordinator(spec, coordinator_address, coordinator_bind_address)
     requests = tuple(
@@ -171,7 +177,7 @@ def plan_ranks(
     return RankPlan(
         spec=spec,
         requests=requests,
-        hosts=tuple(fact.hostname for fact in ranked),
+        hosts=tuple(fact.hostname for fact in facts),
         devices=tuple(share.devices for share in shares),
         notes=tuple(notes),
     )
@@ -179,56 +185,34 @@ def plan_ranks(
 
 def describe_plan(plan: RankPlan) -> str:
     """The plan as plain text for ``--dry-run``: a table of the ranks, then what they share."""
-    requests = plan.requests
+    first, n = plan.requests[0], plan.spec.num_processes
     common = {
         key: value
-        for key, value in requests[0].env.items()
-        if all(request.env.get(key) == value for request in requests)
+        for key, value in first.env.items()
+        if all(request.env.get(key) == value for request in plan.requests)
     }
     rows = [("rank", "host", "devices", "environment")]
-    for request, host, devices in zip(requests, plan.hosts, plan.devices, strict=True):
+    for request, host, devices in zip(plan.requests, plan.hosts, plan.devices, strict=True):
         own = {k: v for k, v in request.env.items() if k not in common}
         rows.append((str(request.process_id), host, devices, _assignments(own)))
-    n = plan.spec.num_processes
-    hosts = plural(len(set(plan.hosts)), "host")
     lines = [
-        f"cluster {plan.spec.name!r}: {plural(n, 'process', 'processes')} on {hosts}, "
-        f"platform {plan.spec.platform}, launcher {plan.spec.launcher}",
+        f"cluster {plan.spec.name!r}: {plural(n, 'process', 'processes')} on "
+        f"{plural(len(set(plan.hosts)), 'host')}, platform {plan.spec.platform}, launcher "
+        f"{plan.spec.launcher}",
         "",
         *format_table(rows),
         "",
     ]
     if common:
         lines += ["environment of every rank:", f"  {_assignments(common)}", ""]
-    first, ids = requests[0], plan.spec.local_device_ids
-    arguments = {
-        "num_processes": n,
-        "process_id": "<rank>",
-        "coordinator_address": first.coordinator_address,
-        "coordinator_bind_address": first.coordinator_bind_address,
-        "local_device_ids": ids and f"{ids}[<rank>]",
-        "initialization_timeout": first.initialization_timeout,
-        "heartbeat_timeout_seconds": first.heartbeat_timeout_seconds,
-        "cluster_detection_method": "deactivate",
-    }
     lines.append("jax.distributed.initialize on every rank:")
-    lines += [f"  {key}={value}" for key, value in arguments.items() if value is not None]
+    for name in ARGUMENTS:
+        if (value := getattr(first, name)) is not None:
+            lines.append(f"  {name}={value}")
+    if (ids := plan.spec.local_device_ids) is not None:
+        lines.append(f"  local_device_ids={ids}[<rank>]")
     lines += ["", *(f"note: {note}" for note in plan.notes)] if plan.notes else []
     return "\n".join(lines)
-
-
-def _by_rank(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[EngineFacts]:
-    """The facts ordered by rank, which are exactly 0 .. num_processes - 1."""
-    ranks, expected = Counter(fact.rank for fact in facts), Counter(range(spec.num_processes))
-    if ranks == expected:
-        return sorted(facts, key=lambda fact: fact.rank)
-    faults = {"missing": expected - ranks, "given twice, or not expected": ranks - expected}
-    told = "; ".join(f"{name_ranks(found)} {fault}" for fault, found in faults.items() if found)
-    raise PlanError(
-        f"{plural(spec.num_processes, 'process', 'processes')} need a report of each rank from 0 "
-        f"to {spec.num_processes - 1}: {told}.",
-        "Try: %jaxcluster logs",
-    )
 
 
 def _coordinator(
@@ -261,61 +245,41 @@ _Pools = dict[tuple[str, tuple[str, ...]], list[int]]
 
 
 def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_Share], list[str]]:
-    """Each rank's slice of the GPUs that it may see, and a note on each GPU that nobody uses."""
+    """Each rank's slice of the GPUs that it may see, and a note on each GPU that nobody uses.
+
+    Where NCCL is told so, several ranks may be on one card, each with a part of its memory.
+    """
     if spec.local_device_ids is not None:
         chosen = zip(facts, spec.local_device_ids, strict=True)
         return [_chosen_gpus(spec, fact, ids) for fact, ids in chosen], []
     pools = _gpu_pools(facts)
-    if _may_share(spec) and spec.devices_per_process in (None, 1):
-        return _shared_gpus(spec, facts, pools)
-    if spec.devices_per_process == ALL:
-        _check_divides(facts, pools)
-    per_rank = spec.devices_per_process or _even_share(pools)
-    if any(per_rank * len(ranks) > len(gpus) for (_, gpus), ranks in pools.items()):
-        raise _too_few_gpus(spec, facts, pools, per_rank)
+    may_share = spec.platform == "cuda" and spec.env.get(SHARE_GPU) == "1"
+    may_share = may_share and spec.devices_per_process in (None, 1)
+    per_rank = 1 if may_share else spec.devices_per_process or _even_share(spec, facts, pools)
     shares: dict[int, _Share] = {}
     notes: list[str] = []
     for (_, gpus), ranks in pools.items():
-        for local_index, rank in enumerate(ranks):
-            own = ",".join(gpus[local_index * per_rank : (local_index + 1) * per_rank])
-            shares[rank] = _Share(f"GPU {own}", {**spec.env, VISIBLE[spec.platform]: own})
-        if unused := gpus[len(ranks) * per_rank :]:
-            notes.append(f"no rank uses GPU {','.join(unused)} of {facts[ranks[0]].hostname}")
-    return [shares[rank] for rank in range(len(facts))], notes
-
-
-def _may_share(spec: ClusterSpec) -> bool:
-    """Whether several ranks may be on one card: NCCL 2.30 and later, where it is told so."""
-    return spec.platform == "cuda" and spec.env.get(SHARE_GPU) == "1"
-
-
-def _shared_gpus(
-    spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools
-) -> tuple[list[_Share], list[str]]:
-    """Each rank on one GPU, contiguous, and where they are more than the GPUs a part of its memory.
-
-    Raises:
-      PlanError: there is no GPU, or NCCL is known to be too old.
-    """
-    shares: dict[int, _Share] = {}
-    for (_, gpus), ranks in pools.items():
-        if not gpus:
-            raise _too_few_gpus(spec, facts, pools, 1)
-        most = -(-len(ranks) // len(gpus))  # ranks on a card
-        if most > 1 and (old := old_nccl(facts[ranks[0]].nccl)):
+        host = facts[ranks[0]]
+        most = -(-len(ranks) // len(gpus)) if may_share and gpus else 1  # ranks on a card
+        if per_rank * len(ranks) > most * len(gpus):
+            raise _too_few_gpus(spec, facts, pools, per_rank)
+        if most > 1 and (old := old_nccl(host.nccl)):
             raise PlanError(
-                f"{facts[ranks[0]].hostname} has NCCL {old}, and several ranks on a GPU need 2.30.",
+                f"{host.hostname} has NCCL {old}, and several ranks on a GPU need 2.30.",
                 f"There: pip install -U nvidia-nccl-cu12   or: %jaxcluster start -n {len(gpus)}",
             )
-        for index, rank in enumerate(ranks):
-            own = gpus[index // most]
+        for local_index, rank in enumerate(ranks):
+            at = local_index // most * per_rank
+            own = ",".join(gpus[at : at + per_rank])
             env = {**spec.env, VISIBLE[spec.platform]: own}
             # JAX takes 75 % for one process; the rest is CUDA's own, for each of them. The
             # variable has two names, and jaxlib refuses a process that has both.
             if most > 1 and not MEM_FRACTION & env.keys():
                 env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.75 / most:.3f}"
             shares[rank] = _Share(f"GPU {own}" + (f" (1/{most})" if most > 1 else ""), env)
-    return [shares[rank] for rank in range(len(facts))], []
+        if unused := gpus[-(-len(ranks) // most) * per_rank :]:
+            notes.append(f"no rank uses GPU {','.join(unused)} of {host.hostname}")
+    return [shares[rank] for rank in range(len(facts))], notes
 
 
 def old_nccl(version: str) -> str:
@@ -324,27 +288,32 @@ def old_nccl(version: str) -> str:
     return version if len(numbers) == 2 and tuple(numbers) < (2, 30) else ""
 
 
-def _check_divides(facts: Sequence[EngineFacts], pools: _Pools) -> None:
-    """Refuse ``--devices-per-process all`` where a host's GPUs can't be shared out evenly."""
-    shares = {}
-    for (_, gpus), ranks in pools.items():
-        host = facts[ranks[0]].hostname
-        if gpus and len(gpus) % len(ranks):
+def _even_share(spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools) -> int:
+    """GPUs per rank, the same for all ranks: all of them where they divide evenly, else one.
+
+    Raises:
+      PlanError: all were asked for, and they don't.
+    """
+    shares = {
+        facts[ranks[0]].hostname: 1 if len(gpus) % len(ranks) else len(gpus) // len(ranks)
+        for (_, gpus), ranks in pools.items()
+    }
+    if spec.devices_per_process == ALL:
+        for (_, gpus), ranks in pools.items():
+            if len(gpus) % len(ranks):
+                raise PlanError(
+                    f"The {plural(len(gpus), 'GPU')} of {facts[ranks[0]].hostname} can't be shared "
+                    f"out evenly among {plural(len(ranks), 'rank')}.",
+                    "One rank for each host takes all: leave out -n and the hosts' numbers.",
+                )
+        if len({*shares.values()}) > 1:
+            told = ", ".join(f"{host}: {plural(n, 'GPU')} a rank" for host, n in shares.items())
             raise PlanError(
-                f"The {plural(len(gpus), 'GPU')} of {host} can't be shared out evenly among "
-                f"{plural(len(ranks), 'rank')}.",
-                "One rank for each host takes all: leave out -n and the hosts' numbers.",
-            )
-        shares[len(gpus) // len(ranks)] = host
-    if len(shares) > 1:
-        told = ", ".join(f"{host}: {plural(n, 'GPU')} a rank" for n, host in shares.items())
-        raise PlanError(
-            (
                 f"The hosts have different numbers of GPUs ({told}); JAX needs the same number "
-                "for each rank."
-            ),
-            f"The same number for all: --devices-per-process {min(shares) or 1}",
-        )
+                "for each rank.",
+                f"The same number for all: --devices-per-process {min(shares.values()) or 1}",
+            )
+    return max(1, min(shares.values()))
 
 
 def _gpu_notes(facts: Sequence[EngineFacts]) -> list[str]:
@@ -383,14 +352,6 @@ def _gpu_pools(facts: Sequence[EngineFacts]) -> _Pools:
     return pools
 
 
-def _even_share(pools: _Pools) -> int:
-    """GPUs per rank, the same for all ranks: all of them where they divide evenly, else one."""
-    return min(
-        max(1, len(gpus) // len(ranks)) if len(gpus) % len(ranks) == 0 else 1
-        for (_, gpus), ranks in pools.items()
-    )
-
-
 def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _Share:
     """A rank whose GPUs JAX itself selects: ``local_device_ids`` counts in what it may see."""
     if bad := [i for i in ids if not 0 <= i < len(fact.gpus)]:
@@ -408,10 +369,9 @@ def _too_few_gpus(
     spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools, per_rank: int
 ) -> PlanError:
     n, hosts = spec.num_processes, len({fact.host_key for fact in facts})
-    total = sum(len(gpus) for _, gpus in pools)
     wanted = f"{plural(n, 'process', 'processes')} on {plural(hosts, 'host')}"
     on_cpu = f"%jaxcluster start -n {n} --platform cpu"
-    if total == 0:
+    if not any(gpus for _, gpus in pools):
         return PlanError(
             f"{wanted} asked for GPUs, but no GPU is visible there.",
             f"Try: {on_cpu}   or, if it has a GPU: %jaxcluster start -n 1 --platform "
@@ -423,20 +383,20 @@ def _too_few_gpus(
         for (_, gpus), ranks in pools.items()
         if per_rank * len(ranks) > len(gpus)
     )
-    each = f" with {per_rank} GPUs each" if per_rank > 1 else ""
-    shape = f" --devices-per-process {per_rank}" if per_rank > 1 else ""
     fits = sum(min(len(ranks), len(gpus) // per_rank) for (_, gpus), ranks in pools.items())
+    each, shape, sharing = "", "", ""
+    if per_rank > 1:
+        each, shape = f" with {per_rank} GPUs each", f" --devices-per-process {per_rank}"
+    elif spec.platform == "cuda":
+        sharing = (
+            "\nFrom NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
+            f"{SHARE_GPU}=1"
+        )
     # NCCL before 2.30 ends with "Duplicate GPU detected" where a GPU serves two ranks.
     other = f"%jaxcluster start -n {fits}{shape}" if fits else "%jaxcluster start -n 1"
     return PlanError(
         f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, and a GPU can't be shared: {have}.",
-        f"Try: {other}   or   {on_cpu}"
-        + (
-            "\nFrom NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
-            f"{SHARE_GPU}=1"
-            if spec.platform == "cuda" and per_rank == 1
-            else ""
-        ),
+        f"Try: {other}   or   {on_cpu}{sharing}",
     )
 
 

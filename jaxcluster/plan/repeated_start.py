@@ -51,6 +51,9 @@ def _given(spec: wire.ClusterSpec) -> dict[str, Any]:
         if name not in NOT_COMPARED
         and (name == "launcher" or getattr(spec, name) != getattr(default, name))
     }
+    ids = found.get("local_device_ids") or []
+    if ids and all(one == ids[0] for one in ids):  # whatever the number of ranks
+        found["local_device_ids"] = ids[:1]
     if found.get("devices_per_process") == 0:
         found["devices_per_process"] = "all"
     return found | spec.options

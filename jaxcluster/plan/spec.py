@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import reprlib
 from collections.abc import Mapping, Sequence
-from numbers import Integral
-from typing import Any
 
 from jaxcluster.errors import UsageError
 from jaxcluster.options.table import check_platform
@@ -69,20 +66,16 @@ def check_spec(spec: ClusterSpec) -> None:
             f"{start} --devices-per-process 4   or   --platform cuda",
         )
     for name in ("coordinator_address", "coordinator_bind_address"):
-        if (address := getattr(spec, name)) is not None and (why := _wrong_address(address)):
+        if (address := getattr(spec, name)) is not None and not _is_address(address):
             raise UsageError(
-                f"{name} is {address!r}, {why}: write host:port or {UNIX}/PATH.",
+                f"{name} is {address!r}: write host:port or {UNIX}/PATH, of at most 107 bytes.",
                 f"{start} --{name.replace('_', '-')} 127.0.0.1:41234",
             )
-    given: Mapping[Any, Any] = spec.env  # from Python
-    for name, value in given.items():
-        if not isinstance(name, str) or not isinstance(value, str) or "=" in name or not name:
+    for name, value in spec.env.items():
+        if not isinstance(value, str):
             raise UsageError(
-                f"env has {name!r}: {value!r}, which is not an environment variable.",
-                f"{start} --env NAME=VALUE",
+                f"env has {name!r}: {value!r}, which is no text.", f"{start} --env A=B"
             )
-        if "\0" in name + value:
-            raise UsageError(f"env has a null character in {name!r}.", "Leave it out.")
         if (option := ASSIGNED_ENV.get(name)) is not None:
             raise UsageError(
                 f"{name} is assigned by jaxcluster, so --env {name}={value} would do nothing.",
@@ -123,19 +116,12 @@ def platform_in(env: Mapping[str, str]) -> str | None:
     return None
 
 
-def _wrong_address(address: str) -> str:
-    """What is wrong with a coordinator's address; "" if nothing is."""
+def _is_address(address: str) -> bool:
     if address.startswith(UNIX):
         path = address.removeprefix(UNIX)
-        if not path.startswith("/"):
-            return "whose path does not begin with /"
-        return "whose path has more than 107 bytes" if len(path.encode()) > 107 else ""
+        return path.startswith("/") and len(path.encode()) <= 107
     host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()):
-        return "which has no port" if host or not port.isdigit() else "which has no host"
-    if not 1 <= int(port) <= 65535:
-        return "whose port is not one of 1 to 65535"
-    return ""
+    return bool(host) and port.isdecimal() and 1 <= int(port) <= 65535
 
 
 def is_loopback(address: str) -> bool:
@@ -147,22 +133,6 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def check_type(what: str, value: object, kind: type, example: str) -> None:
-    """Refuse what is not of a type: text, a whole number, or a dict.
-
-    Raises:
-      UsageError: it is of another.
-    """
-    if not isinstance(value, kind) or isinstance(value, bool):
-        wanted = "text" if kind is str else "a whole number" if kind is Integral else "a dict"
-        raise wrong(what, wanted, value, example)
-
-
-def wrong(what: str, wanted: str, value: object, example: str) -> UsageError:
-    shown = reprlib.repr(value)
-    return UsageError(f"{what} must be {wanted}, not {shown}.", f"For example: {example}")
 
 
 def check_seconds(what: str, seconds: object, example: str) -> None:

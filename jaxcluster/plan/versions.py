@@ -17,11 +17,6 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(map(int, found.group().split("."))) if found else ()
 
 
-def is_newer_than_tried(jax: str) -> bool:
-    """Whether this jax is of a newer series than any with which the tests have passed."""
-    return release(jax)[:2] > release(NEWEST_TRIED_JAX)
-
-
 def too_old(jax: Iterable[str]) -> tuple[str, str] | None:
     """Why no cluster can start with one of these versions, and what to type; None where it can."""
     oldest = min(jax, key=release, default=OLDEST_JAX)
@@ -38,10 +33,10 @@ def note_on(jax: str, moved: Mapping[str, str]) -> str:
       jax: its version.
       moved: what ``engine.private`` did not find in it, each with what happens without it.
     """
+    newer = f"jax {jax} is newer than {NEWEST_TRIED_JAX}, the newest tried with jaxcluster"
     lost = "; ".join(f"{what} ({cost})" for what, cost in moved.items())
-    if not is_newer_than_tried(jax):
+    if release(jax)[:2] <= release(NEWEST_TRIED_JAX):
         return f"jax {jax} has moved private names that jaxcluster uses: {lost}" if moved else ""
-    untried = f"jax {jax} is newer than {NEWEST_TRIED_JAX}, the newest tried with jaxcluster"
     if moved:
-        return f"{untried}. Private names have moved in it: {lost}"
-    return f"{untried}. All of its private names that jaxcluster uses were found"
+        return f"{newer}. Private names have moved in it: {lost}"
+    return f"{newer}. All of its private names that jaxcluster uses were found"

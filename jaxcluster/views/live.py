@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from jaxcluster import doctor, wire
 from jaxcluster.cluster import array_queries
-from jaxcluster.cluster.questions import Labelled, here, is_console
+from jaxcluster.cluster.questions import here, is_console
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import replicas
 from jaxcluster.model.layout import TreeLayout
@@ -54,10 +54,7 @@ class CellDisplay:
         self._together: Together | InTerminal | None = None
         self._deferred: wire.RankOutput | None = None
         self._result: wire.RankOutput | None = None
-        prompt = here()
-        self.prompt = (
-            Labelled(prompt, self._show_asking, self._make_way) if prompt is not None else None
-        )
+        self.prompt = here(self._show_asking, self._make_way)
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
         if isinstance(what, wire.CellReply):

@@ -96,7 +96,7 @@ def last(current: Cluster | None, now: int) -> Report | None:
     """
     if current is None:
         return None
-    if current.closed or not (current.dead or current.coordinator_died):
+    if current.closed or not (current.dead or current.world.coordinator_died):
         found = current.past_reports.last_own
         return None if found is None else document(found, current.name)
     dead = sorted(current.dead)
@@ -107,7 +107,7 @@ def last(current: Cluster | None, now: int) -> Report | None:
         lines = notices.tell_deaths({rank: current.dead[rank].why for rank in dead}, cell or None)
     else:
         title = "JAX's coordinator died"
-        lines = [f"{title}: {current.coordinator_died}."]
+        lines = [f"{title}: {current.world.coordinator_died}."]
     if by_others:
         lines.append(recovery.advice(current) or "")
     elif dead:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import math
 import sys
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 T = TypeVar("T")
 
@@ -128,31 +130,21 @@ def plain(value: Any) -> Any:
     As Jupyter has it: numbers that JSON lacks are their text (``"nan"``), bytes are base64, sets
     and tuples lists, numpy's scalars and arrays Python's. What else there is, is its ``repr``.
     """
-    return _Plain().make(value)
+    return _plain(value, (), itertools.count())
 
 
+MAX_DEPTH = 100  # of what holds itself, or one part very often
+MAX_ITEMS = 1_000_000
+MAX_BITS = 4096  # of an integer: Python refuses to write much longer ones
 _encoder = msgspec.json.Encoder(enc_hook=plain)
 _OURS = ("jaxcluster.agreement.", "jaxcluster.wire.")  # modules whose dataclasses are messages
 
 
-class _Plain:
-    """One value on its way to JSON: it may hold itself, or one part very often."""
+def _plain(value: Any, above: tuple[int, ...], items: Iterator[int]) -> Any:
+    """Part of a value, within the parts with the ids ``above``."""
+    kind: Any = type(value)
 
-    MAX_DEPTH = 100
-    MAX_ITEMS = 1_000_000
-    MAX_BITS = 4096  # of an integer: Python refuses to write much longer ones
-
-    def __init__(self) -> None:
-        self._items = 0
-        self._above: list[int] = []
-
-    def make(self, value: Any) -> Any:
-        try:
-            return self._make(type(value), value)
-        except Exception:  # what the value's own class, or the lack of memory or stack, raised
-            return told(value)
-
-    def _make(self, kind: Any, value: Any) -> Any:
+    try:
         if value is None or kind is bool:
             return value
         if issubclass(kind, str):
@@ -160,41 +152,35 @@ class _Plain:
         if issubclass(kind, int):
             number = int.__int__(value)
             bits = number.bit_length()
-            return number if bits <= self.MAX_BITS else f"<an integer of {bits} bits>"
+            return number if bits <= MAX_BITS else f"<an integer of {bits} bits>"
         if issubclass(kind, float):
             real = float.__float__(value)
             return real if math.isfinite(real) else repr(real)
         if issubclass(kind, bytes | bytearray | memoryview):
             return base64.b64encode(value).decode()
-        self._items += 1
-        if self._items > self.MAX_ITEMS or len(self._above) >= self.MAX_DEPTH:
+        if len(above) >= MAX_DEPTH or next(items) >= MAX_ITEMS:
             return "..."
-        if id(value) in self._above:
+        if id(value) in above:
             return "<itself>"
-        self._above.append(id(value))
-        try:
-            return self._make_container(kind, value)
-        finally:
-            self._above.pop()
 
-    def _make_container(self, kind: Any, value: Any) -> Any:
+        def make(part: Any) -> Any:
+            return _plain(part, (*above, id(value)), items)
+
+        def key(part: Any) -> str:
+            made = make(part)
+            return made if isinstance(made, str) else encode_body(made).decode()
+
         if issubclass(kind, dict):
-            return {self._key(k): self.make(v) for k, v in list(dict.items(value))}
+            return {key(k): make(v) for k, v in list(dict.items(value))}
         for own in (list, tuple, set, frozenset):
             if issubclass(kind, own):
-                return [self.make(item) for item in list(own.__iter__(value))]
+                return [make(item) for item in list(own.__iter__(value))]
         if kind.__module__.startswith(_OURS) and dataclasses.is_dataclass(kind):
-            return {k: self.make(v) for k, v in vars(value).items()}
+            return {k: make(v) for k, v in vars(value).items()}
         numpy = sys.modules.get("numpy")
-        if (
-            numpy is not None
-            and issubclass(kind, numpy.generic | numpy.ndarray)
-            and value.size <= self.MAX_ITEMS
-            and value.dtype.kind in "biufSU"
-        ):
-            return self.make(value.tolist())
-        return told(value)
-
-    def _key(self, key: Any) -> str:
-        made = self.make(key)
-        return made if isinstance(made, str) else encode_body(made).decode()
+        is_numpy = numpy is not None and issubclass(kind, numpy.generic | numpy.ndarray)
+        if is_numpy and value.size <= MAX_ITEMS and value.dtype.kind in "biufSU":
+            return make(value.tolist())
+    except Exception:  # what the value's own class, or the lack of memory or stack, raised
+        pass
+    return told(value)

@@ -49,7 +49,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
     """Whether a rank answers."""
-    event = cluster.link.gather([rank], State(), timeout_s=DEADLINE_S)[rank]
+    event = cluster.world.link.gather([rank], State(), timeout_s=DEADLINE_S)[rank]
     return event.op == "reply"
 
 

@@ -131,7 +131,7 @@ sys.setswitchinterval(1e-5)
     cell = cluster.submit("train(8)", execution_count=4)
     asked, places = 0, set[str]()
     while not cell.record.replies and asked < 2000:
-        answers = cluster.link.gather([0, 1], Stacks(), timeout_s=5.0)
+        answers = cluster.world.link.gather([0, 1], Stacks(), timeout_s=5.0)
         for report in replies(answers).values():
             if report.state.state == "running":
                 places.update(row[2] for row in report.stack)

@@ -272,7 +272,7 @@ def test_a_rank_that_dies_during_the_start_is_named_with_signal_and_log(
     assert str(caught.value).startswith(told)
     assert "log" in str(caught.value)
     assert "%jaxcluster doctor" in caught.value.hint
-    assert caught.value.missing == (rank,)
+    assert caught.value.ranks == (rank,)
     with jaxcluster.start(2, name="stillborn") as again:
         assert again.run("print(1)", show=False).stdout() == "1\n"
 
@@ -361,7 +361,7 @@ def test_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced(
             ranks.run("for step in range(10**6): s = float(total(g * step))", show=False)
         timer.join()
     assert f"ended by JAX, whose coordinator had died: {killed}" in str(caught.value)
-    assert not ranks.coordinator_died
+    assert not ranks.world.coordinator_died
     assert "coordinator" not in ranks.summary()
     record = ranks.run(SETUP + "print(float(total(g)))", show=False)
     assert [record.stdout(rank) for rank in range(4)] == ["120.0\n"] * 4

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from overhosts import send_signal
 
 import jaxcluster
 from jaxcluster import wire
-from jaxcluster.cluster.questions import Labelled
+from jaxcluster.cluster.questions import Prompt
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 
@@ -27,20 +26,20 @@ SUM = "total = float(jnp.sum(jnp.arange(8.0) * 1) + jax.jit(lambda v: v.sum())(x
 STOPS_ON_1 = f"if rank == 1:\n    here = 5\n    breakpoint()\n{SUM}"
 
 
-@dataclass
-class Person:
+class Person(Prompt):
     """Who answers: by (the rank that asks, how its prompt begins, what is answered).
 
     A rank's answers are given in their order, whichever rank asks first. What it asks after the
     last one stays without.
     """
 
-    answers: list[tuple[int, str, str]]
-    asked: list[wire.Question] = field(default_factory=list)
-    closed: int = 0
-    _open: bool = False
+    def __init__(
+        self, show: Callable[[wire.RankOutput], None], answers: list[tuple[int, str, str]]
+    ) -> None:
+        super().__init__(show)
+        self.answers, self.asked, self._open = answers, list[wire.Question](), False
 
-    def open(self, question: wire.Question, same: Sequence[int]) -> None:
+    def open(self, question: wire.Question, text: str) -> None:
         self.asked.append(question)
         self._open = True
 
@@ -55,10 +54,6 @@ class Person:
         self._open = False
         return text
 
-    def close(self) -> None:
-        self.closed += 1
-        self._open = False
-
 
 class Talk:
     """A cell that asks, and who answers; what is shown meanwhile is in ``shown``."""
@@ -66,12 +61,12 @@ class Talk:
     def __init__(
         self, cluster: jaxcluster.Cluster, source: str, *answers: tuple[int, str, str], **more: Any
     ) -> None:
-        self.person = Person(list(answers))
         self.shown: list[wire.RankOutput] = []
+        self.person = Person(self.shown.append, list(answers))
         self.notices: list[str] = []
         self.cell: RunningCell = cluster.submit(
             source,
-            prompt=Labelled(self.person, self.shown.append),
+            prompt=self.person,
             on_notice=self.notices.append,
             **more,
         )
@@ -161,7 +156,6 @@ def test_a_thread_whose_cell_has_ended_is_told_so(
     )
     made = talk(source).wait()
     assert made.asking == [(0, "late? ")]
-    assert made.person.closed
     cluster.run("if rank == 0: t.join(30); assert 'has ended' in why[0], why", show=False)
 
 
@@ -312,7 +306,6 @@ def test_a_rank_that_dies_while_it_asks_ends_the_cell(start: Callable[..., Any])
     send_signal(pair, 1)
     with pytest.raises(RankDied):
         made.cell.wait()
-    assert made.person.closed
     assert Talk(pair, "v = input('again? ')", (0, "again", "1"), (1, "again", "2")).wait()
 
 

@@ -61,22 +61,12 @@ def test_an_idle_cluster_wakes_rarely(cluster: jaxcluster.Cluster) -> None:
     until(lambda: wakes() <= 2, "the fork server rests")
 
 
-def test_the_client_is_made_once(cluster: jaxcluster.Cluster, client: Any) -> None:
-    assert cluster.client is client
-
-
 def test_both_work_on_the_same_names(cluster: jaxcluster.Cluster, client: Any) -> None:
     cluster.run("ours = rank + 1")
     assert client[:].pull("ours", block=True) == [1, 2, 3, 4]
     client[2].push({"theirs": "from ipyparallel"}, block=True)
     record = cluster.run("print(theirs)", ranks=[2], show=False)
     assert record.stdout(2) == "from ipyparallel\n"
-
-
-def test_what_ipyparallel_runs_prints_to_ipyparallel(client: Any) -> None:
-    result = client[:].execute("print('printed by', rank)", block=True)
-    until(lambda: all(result.stdout), "the output has come")
-    assert result.stdout == [f"printed by {r}\n" for r in range(4)]
 
 
 def test_what_ipyparallel_runs_shows_what_its_subprocesses_print(client: Any) -> None:
@@ -93,12 +83,6 @@ def test_what_an_applied_function_has_others_print_is_shown(client: Any) -> None
     assert applied.get(timeout=DEADLINE_S) == 0
     until(lambda: applied.stdout, "the output has come")
     assert applied.stdout == "applied\n"
-
-
-def test_our_cells_stay_ours(cluster: jaxcluster.Cluster, client: Any) -> None:
-    record = cluster.run("print('ours again')\nrank", show=False)
-    assert record.stdout(3) == "ours again\n"
-    assert record.result(3) == {"text/plain": "3"}
 
 
 def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Cluster) -> None:
@@ -125,12 +109,6 @@ def test_broadcast_views_answer(client: Any, coalescing: bool) -> None:
     assert client[:].pull("pushed", block=True) == [4] * 4
     some = client.broadcast_view([1, 3], is_coalescing=coalescing)
     assert some.pull("where").get(timeout=DEADLINE_S) == [1, 3]
-
-
-def test_many_coalesced_requests_at_once_keep_their_replies(client: Any) -> None:
-    view = client.broadcast_view(is_coalescing=True)
-    waiting = [view.apply(pow, k, 2) for k in range(30)]
-    assert [w.get(timeout=DEADLINE_S) for w in waiting] == [[k * k] * 4 for k in range(30)]
 
 
 # --------------------------------------------------------------------------- signals
@@ -195,14 +173,6 @@ def test_cells_with_await_are_answered_and_stopped(
     assert names <= {"CancelledError", "KeyboardInterrupt"}
 
 
-def test_the_handler_of_signals_stays_ours_in_what_clients_run(client: Any) -> None:
-    """Python's own, which ipykernel puts there, raises between a launch and its count, too."""
-    source = "__import__('signal').getsignal(2).__qualname__"
-    assert client[:].apply_sync(eval, source) == ["Interrupts.on_sigint"] * 4
-    client[:].execute(f"handler = {source}", block=True)
-    assert client[:].pull("handler", block=True) == ["Interrupts.on_sigint"] * 4
-
-
 # Made beforehand: to place an array takes a collective, and a rank that leaves sooner than another
 # must not leave that one waiting in it. Each launch takes a few ms, and there is a pause after it:
 # no rank gets more launches ahead than a journal holds, and what it is ahead is soon made up for.
@@ -231,45 +201,6 @@ def test_signals_leave_idle_ranks_and_their_launches_alone(
         result.wait(DEADLINE_S)
         assert result.ready()
         assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout(3) == "496.0\n"
-
-
-IN_A_FINALIZER = """
-import gc, time, pathlib, os, socket
-me = f'{{socket.gethostname()}}-{{os.getpid()}}'
-class Last:
-    def __del__(self):
-        pathlib.Path({folder!r}, me).touch()
-        for _ in range(300): time.sleep(0.01)
-Last()
-while True: time.sleep(0.01)
-"""
-
-
-def test_a_signal_that_comes_where_python_passes_over_it_comes_again(
-    cluster: jaxcluster.Cluster, client: Any, tmp_path: Path
-) -> None:
-    """In a finalizer, and in what the garbage collector calls: JAX has it call something, too."""
-    source = IN_A_FINALIZER.format(folder=str(tmp_path))
-    result = client[:].execute(source, block=False)
-    until(lambda: len(list(tmp_path.iterdir())) == 4, "the finalizers run")
-    client.send_signal("SIGINT", block=True)
-    result.wait(DEADLINE_S)
-    stopped = result.get(return_exceptions=True)
-    assert [error.ename for error in stopped] == ["KeyboardInterrupt"] * 4
-    for path in list(tmp_path.iterdir()):
-        path.unlink()
-    running = cluster.submit(source)
-    until(lambda: len(list(tmp_path.iterdir())) == 4, "the finalizers run")
-    assert cluster.interrupt() == [0, 1, 2, 3]
-    with pytest.raises(KeyboardInterrupt):
-        running.wait()
-    assert not cluster.cells
-
-
-@pytest.mark.parametrize("sig", ["SIGNONE", 9999])
-def test_a_signal_that_does_not_exist_is_an_error(client: Any, sig: Any) -> None:
-    with pytest.raises(Exception, match="there is no signal"):
-        client.send_signal(sig, block=True)
 
 
 def test_control_requests_still_reach_the_engines(client: Any) -> None:

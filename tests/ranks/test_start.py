@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import re
 import stat
 import time
 from collections.abc import Callable
@@ -27,7 +26,6 @@ from jaxcluster.errors import (
     EnginesMissing,
     LaunchError,
     NoCluster,
-    PlanError,
     UsageError,
 )
 from jaxcluster.records import registry
@@ -46,15 +44,6 @@ def on_each_rank(cluster: jaxcluster.Cluster, expression: str) -> list[str]:
 # --------------------------------------------------------------------------- what comes up
 
 
-def test_the_last_line_says_ranks_devices_platform_and_time(cluster: jaxcluster.Cluster) -> None:
-    assert re.fullmatch(
-        r"Cluster 'shared': ranks 0-3, 2 cpu devices per rank \(8 in all, cpu\), "
-        r"ready in \d+\.\d s\.",
-        cluster.summary(),
-    )
-    assert repr(cluster) == "<jaxcluster 'shared': 4 processes, 8 cpu devices>"
-
-
 def test_all_ranks_are_processes_of_one_jax(cluster: jaxcluster.Cluster) -> None:
     numbers = on_each_rank(
         cluster,
@@ -62,13 +51,6 @@ def test_all_ranks_are_processes_of_one_jax(cluster: jaxcluster.Cluster) -> None
     )
     assert numbers == [f"({rank}, 4, 8, 2)" for rank in range(4)]
     assert on_each_rank(cluster, "os.getpid()") == [str(pid) for pid in cluster.record.pids]
-
-
-def test_they_compute_together(cluster: jaxcluster.Cluster, pair: jaxcluster.Cluster) -> None:
-    for running in (cluster, pair):
-        values = on_each_rank(running, "float(jnp.sum(jnp.sin(x)))")
-        assert len(set(values)) == 1
-        assert float(values[0]) == pytest.approx(-0.1239873, abs=1e-5)
 
 
 def test_what_is_happening_is_told_step_by_step(home: Home) -> None:
@@ -201,18 +183,6 @@ def assert_nothing_is_registered(name: str) -> None:
         registry.read(name)
 
 
-def test_a_rank_that_crashes_says_why_with_the_tail_of_its_log(home: Home) -> None:
-    began = time.monotonic()
-    with pytest.raises(LaunchError) as caught:
-        jaxcluster.start(2, name="bad", env={"XLA_FLAGS": "--no_such_flag=1"}, timeout_s=60)
-    assert time.monotonic() - began < 60
-    text = str(caught.value)
-    assert "died while the cluster started (exit code 1" in text
-    assert "Unknown flag in XLA_FLAGS: --no_such_flag=1" in text
-    assert "%jaxcluster doctor" in text
-    assert_nothing_is_registered("bad")
-
-
 @pytest.mark.one_machine("a file of this machine is read by the fork server")
 def test_the_rank_that_crashes_is_named(home: Home, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
@@ -227,9 +197,10 @@ def test_the_rank_that_crashes_is_named(home: Home, tmp_path: Path) -> None:
     with pytest.raises(EnginesMissing) as caught:
         jaxcluster.start(2, name="bad", env={"PYTHONPATH": str(tmp_path)})
     assert str(caught.value).startswith(
-        "Rank 1 died while the cluster started (exit code 7). The end of its log:\ndying on purpose"
+        "Rank 1 died while the cluster started (exit code 7). The end of rank 1's log:\n"
+        "dying on purpose"
     )
-    assert caught.value.missing == (1,)
+    assert caught.value.ranks == (1,)
     assert_nothing_is_registered("bad")
 
 
@@ -281,16 +252,6 @@ def test_too_short_a_time_says_how_to_get_more(home: Home) -> None:
     assert_nothing_is_registered("bad")
 
 
-def test_devices_that_are_not_there_are_said_to_be_missing(home: Home) -> None:
-    with pytest.raises(PlanError) as caught:
-        jaxcluster.start(2, name="bad", platform="cuda", env={"CUDA_VISIBLE_DEVICES": ""})
-    on = "2 hosts" if overhosts.hosts() else "1 host"
-    told = f"2 processes on {on} asked for GPUs, but no GPU is visible there."
-    assert told in str(caught.value)
-    assert "%jaxcluster start -n 2 --platform cpu" in str(caught.value)
-    assert_nothing_is_registered("bad")
-
-
 @pytest.mark.parametrize("step", ["starting", "engines 1/2", "initializing", "connecting"])
 def test_a_start_that_the_user_stops_leaves_nothing(home: Home, step: str) -> None:
     def stop(line: str) -> None:
@@ -301,12 +262,6 @@ def test_a_start_that_the_user_stops_leaves_nothing(home: Home, step: str) -> No
         start_spec(make_spec(2, name="stopped"), stop)
     assert_nothing_is_registered("stopped")
     assert "stopped" not in os.listdir(registry.runtime_root())
-
-
-def test_after_a_failure_the_next_start_works(start: Start) -> None:
-    with pytest.raises(LaunchError):
-        jaxcluster.start(2, name="again", timeout_s=0.1, env={"JAX_LOG_COMPILES": "0"})
-    assert on_each_rank(start(name="again"), "1") == ["1", "1"]
 
 
 # --------------------------------------------------------------------------- versions of jax
@@ -331,10 +286,3 @@ def test_a_start_on_a_jax_that_nobody_has_tried_says_so_and_what_has_moved(
     said = capfd.readouterr().err
     assert f"Note: jax {cluster.record.facts[0].jax} is newer than 0.1, the newest tried" in said
     assert "All of its private names that jaxcluster uses were found." in said
-
-
-def test_nothing_is_said_of_a_jax_that_was_tried(
-    start: Start, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert start().record.devices[0].moved == {}
-    assert "Note: jax" not in capfd.readouterr().err

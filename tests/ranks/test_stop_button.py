@@ -168,7 +168,7 @@ def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> 
     before = set(notebook.processes())
     notebook.ok(
         "import time\nfrom jaxcluster.cluster.starting import Starting\nask = Starting._ask\n"
-        "def slowly(self, *words):\n    print('waits', flush=True)\n    time.sleep(100)\n"
+        "def slowly(self, *words, **more):\n    print('waits', flush=True)\n    time.sleep(100)\n"
         "Starting._ask = slowly"
     )
     cell = notebook.begin("%jaxcluster start -n 2 --name never --timeout 100")
@@ -200,10 +200,11 @@ def test_two_stops_leave_a_restart_with_the_variables_saved(notebook: Notebook) 
     cell = notebook.begin(
         "import jaxcluster, jaxcluster.cluster.starting as starting, time\n"
         "asked = starting.Starting._ask\n"
-        "def slowly(self, *words):\n"
-        "    while words[0] == 'initialize' and self.exits.empty():\n"  # until the second stop
+        "def slowly(self, *words, **more):\n"
+        # Until the second stop.
+        "    while words[1] == 'did not initialize JAX' and not self.is_cancelled:\n"
         "        time.sleep(0.01)\n"
-        "    return asked(self, *words)\n"
+        "    return asked(self, *words, **more)\n"
         "starting.Starting._ask = slowly\n"
         "%jaxcluster restart"
     )

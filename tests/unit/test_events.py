@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from jaxcluster import wire
 from jaxcluster.cluster import events, starting
-from jaxcluster.errors import LaunchError, PlanError
+from jaxcluster.cluster.starting import Starting
+from jaxcluster.errors import CellInterrupted, LaunchError, PlanError
 
 
 def test_watchers_are_told_of_cells_and_of_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,33 +34,39 @@ def test_news_of_a_start_end_with_it() -> None:
 SPEC = wire.ClusterSpec("main", 2)
 
 
-def test_a_start_that_fails_is_kept_until_the_next_one() -> None:
-    with pytest.raises(LaunchError), events.starting(SPEC) as course:
-        assert events.course is course
-        course.step(1, "up")
-        raise LaunchError("No GPU.", "Try: --platform cpu")
-    assert events.course is course
-    assert course.failure == "No GPU.\nTry: --platform cpu"
-    with events.starting(SPEC):
-        pass
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Start what fails so."""
+
+    def fail(error: BaseException, is_cancelled: bool = False, allocation: Any = None) -> None:
+        def run(self: Starting) -> None:
+            assert events.course is self
+            if is_cancelled:
+                self.cancel()
+            raise error
+
+        monkeypatch.setattr(Starting, "run", run)
+        with pytest.raises((type(error), CellInterrupted)):
+            starting.start_world(SPEC, lambda line: None, allocation=allocation)
+
+    return fail
+
+
+def test_a_start_that_fails_is_kept_until_the_next_one(fail: Callable[..., None]) -> None:
+    fail(LaunchError("No GPU.", "Try: --platform cpu"))
+    assert events.course is not None
+    assert events.course.failure == "No GPU.\nTry: --platform cpu"
+    fail(KeyboardInterrupt())
     assert events.course is None
 
 
-@pytest.mark.parametrize("error", [LaunchError("stopped"), KeyboardInterrupt()])
-def test_a_start_that_is_cancelled_or_stopped_has_not_failed(error: BaseException) -> None:
-    ended = []
-    with pytest.raises(type(error)), events.starting(SPEC) as course:
-        course.end = lambda: ended.append(1)
-        if isinstance(error, LaunchError):
-            course.cancel()
-            assert ended == [1]
-        raise error
+def test_a_start_that_is_cancelled_has_not_failed(fail: Callable[..., None]) -> None:
+    fail(LaunchError("stopped"), is_cancelled=True)
     assert events.course is None
 
 
-def test_a_restart_that_fails_is_told_elsewhere() -> None:
-    with pytest.raises(LaunchError), events.starting(SPEC, is_restart=True):
-        raise LaunchError("No GPU.")
+def test_a_restart_that_fails_is_told_elsewhere(fail: Callable[..., None]) -> None:
+    fail(LaunchError("No GPU."), allocation=MagicMock())
     assert events.course is None
 
 

@@ -22,7 +22,7 @@ from jaxcluster.allocation.here import (
     take_agent,
 )
 from jaxcluster.errors import LaunchError
-from jaxcluster.supervision.processes import children, is_alive
+from jaxcluster.supervision.processes import children
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.wire import forks
 
@@ -145,22 +145,6 @@ def test_what_is_just_being_started_ends_with_all_others(take: Take, tmp_path: P
     pids, _ = asked.wait(START_S)
     assert len(pids) == 2 and not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
     fleet.close()
-
-
-def test_a_start_that_is_stopped_waits_no_longer(take: Take) -> None:
-    stopped = threading.Event()
-    stopped.set()
-    agent = take()
-    with pytest.raises(LaunchError, match="was stopped"):
-        agent.found(START_S, stopped)
-
-
-def test_a_detached_one_that_is_told_to_end_does(take: Take) -> None:
-    agent = take()
-    fleet = connected(agent)
-    token = fleet.hosts[0].facts.token
-    fleet.quit()
-    until(lambda: not is_alive(token), "its end", START_S)
 
 
 # --------------------------------------------------------------------------- the environment

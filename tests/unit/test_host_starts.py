@@ -52,10 +52,6 @@ def test_hosts_have_the_order_that_was_typed_else_the_launchers() -> None:
     assert names([agent("b"), agent("a"), agent("c", 0)]) == ["c", "a", "b"]
 
 
-def test_the_one_host_of_a_launcher_that_names_none_has_its_own_name() -> None:
-    assert names([agent("n3", 0, place=0)]) == ["n3"]
-
-
 def test_a_dry_run_names_the_folder_that_hosts_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

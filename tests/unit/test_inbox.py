@@ -71,20 +71,6 @@ def test_a_wait_ends_where_another_thread_is_faster() -> None:
     assert sorted(got) == list(range(3000))
 
 
-def test_all_who_wait_without_end_are_woken_by_items_that_come_at_once() -> None:
-    inbox: Inbox[int] = Inbox()
-    got: list[int] = []
-    threads = [threading.Thread(target=lambda: got.append(inbox.get())) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.05)
-    for number in range(5):
-        inbox.put(number)
-    for thread in threads:
-        thread.join(10)
-    assert sorted(got) == list(range(5))
-
-
 def test_a_signal_handler_may_put() -> None:
     """Also where it has interrupted a wait, on the same thread."""
     inbox: Inbox[int] = Inbox()

@@ -152,19 +152,6 @@ def test_what_comes_before_the_reply_comes_in_order(link: Link) -> None:
     assert {e.op for e in events[:-1]} == {"output"}
 
 
-def test_requests_of_one_sender_arrive_in_the_order_sent(
-    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
-) -> None:
-    rank = make_rank(addresses[0])
-    link = linked(agents, addresses[:1])
-    sink = Sink()
-    for k in range(500):
-        link.request(0, Say("op", k), sink=sink)
-    for _ in range(500):
-        next_event(sink)
-    assert [body for _, body, _ in rank.received] == list(range(500))
-
-
 @pytest.mark.parametrize("buffers", [[], [b"sent by the thread"]], ids=["small", "large"])
 def test_whoever_asks_loses_no_answer_that_comes_just_then(
     link: Link, buffers: list[bytes]
@@ -220,16 +207,6 @@ def test_raw_buffers_travel_beside_the_envelope_both_ways(
     assert rank.received[0][2] == [b"sent", b"y" * 100_000]
 
 
-def test_each_rank_may_be_asked_something_else(link: Link) -> None:
-    found = link.gather([0, 2], {0: Say("op", "a"), 2: Say("op", "b")}, timeout_s=ANSWER_S)
-    assert {rank: event.body[1] for rank, event in found.items()} == {0: "a", 2: "b"}
-
-
-def test_gathering_leaves_out_what_is_no_answer(link: Link) -> None:
-    found = link.gather([0, 1], Say("chatter"), timeout_s=ANSWER_S)
-    assert {rank: event.body for rank, event in found.items()} == {0: "end", 1: "end"}
-
-
 def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
     assert link.gather([0, 1], Say("silence"), timeout_s=0.05) == {}
     assert link._waiting == {}
@@ -253,30 +230,6 @@ def test_whoever_waits_may_end_that_meanwhile_or_by_an_answer(link: Link) -> Non
     with pytest.raises(ZeroDivisionError):
         link.gather([0, 1], Say("op"), timeout_s=ANSWER_S, on_answer=lambda event: 1 // 0)
     assert link._waiting == {}
-
-
-def test_requests_from_many_threads_all_get_their_own_answer(link: Link) -> None:
-    answers: dict[int, Any] = {}
-
-    def ask(k: int) -> None:
-        for _ in range(20):
-            answers[k] = link.gather([k % 3], Say("op", k), timeout_s=ANSWER_S)[k % 3].body
-
-    threads = [threading.Thread(target=ask, args=(k,)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert answers == {k: ["op", k] for k in range(8)}
-
-
-def test_a_forgotten_request_is_answered_to_nobody(link: Link) -> None:
-    sink = Sink()
-    id = link.request(0, Say("op"), sink=sink)
-    link.forget([id])
-    link.gather([0], Say("op"), timeout_s=ANSWER_S)  # the earlier answer has come and gone
-    assert sink.empty() or next_event(sink).id == id  # it may have been there already
-    assert id not in link._waiting
 
 
 # --------------------------------------------------------------------------- life and death
@@ -338,10 +291,6 @@ def test_closing_does_not_wait_for_a_rank_that_is_not_there(addresses: list[str]
 
 
 # --------------------------------------------------------------------------- what ranks refuse
-
-
-def test_a_reply_is_unwrapped_to_its_body(link: Link) -> None:
-    assert unwrap(link.gather([0], Say("op", 3), timeout_s=ANSWER_S)[0]) == ["op", 3]
 
 
 @pytest.mark.parametrize(
@@ -437,11 +386,3 @@ def test_one_body_for_all_ranks_is_encoded_once(monkeypatch: pytest.MonkeyPatch)
     assert len(encoded) == 1
     assert [sent(link)[rank]["id"] for rank in range(3)] == ids
     assert all(one["body"]["source"] == "half a pair: \\ud83d" for one in sent(link).values())
-
-
-def test_each_rank_gets_its_own_body() -> None:
-    link = Link(range(4), Written)
-    link.request_each({rank: Say("of", rank) for rank in range(4)}, sink=Sink())
-    assert {rank: one["body"]["body"] for rank, one in sent(link).items()} == {
-        rank: rank for rank in range(4)
-    }

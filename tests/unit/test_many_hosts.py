@@ -22,7 +22,7 @@ from jaxcluster.errors import Divergence, LaunchError, RankDied
 from jaxcluster.launchers import commands
 from jaxcluster.records import registry
 from jaxcluster.wire.link import Link
-from jaxcluster.wire.ops.status import Busy
+from jaxcluster.wire.ops.status import State
 
 NUM_HOSTS = 8
 
@@ -120,7 +120,7 @@ def test_an_answer_of_one_host_is_no_work_for_the_others(
         """How often each host is looked at while one of them answers a hundred times."""
         looked.clear()
         for _ in range(100):
-            cluster.world.ask([2], Busy())
+            cluster.world.ask([2], State())
         return Counter(looked)
 
     monkeypatch.setattr(client.Connection, "_look", count)

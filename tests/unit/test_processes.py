@@ -6,8 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -95,29 +93,3 @@ def test_output_goes_to_the_log_however_it_is_written(tmp_path: Path) -> None:
     assert sorted(log.read_text().split()) == sorted(
         ["from", "before", "printed", "error", "dunder", "child", "raw"]
     )
-
-
-def test_how_busy_it_is_is_said_beside_a_main_thread_that_computes() -> None:
-    """Else it took half a second to say so, and a rank that computes was taken for a hung one."""
-    done, took = threading.Event(), []
-    threads = [threading.Thread(target=done.wait) for _ in range(20)]
-
-    def ask() -> None:
-        for _ in range(5):  # one of them may meet with other work of the machine
-            before = busy_s()
-            began = time.perf_counter()
-            after = busy_s()
-            took.append((time.perf_counter() - began, after - before))
-        done.set()
-
-    for thread in [*threads, threading.Thread(target=ask)]:
-        thread.start()
-    end = time.monotonic() + 20
-    while not done.is_set() and time.monotonic() < end:
-        pass
-    for thread in threads:
-        thread.join()
-    assert len(took) == 5
-    seconds, busy = min(took)
-    assert seconds < 10 * sys.getswitchinterval() + 0.1
-    assert busy > 0.3 * seconds

@@ -56,14 +56,17 @@ def test_only_a_stopped_process_was_stopped_by_a_signal() -> None:
 def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has is still there; one that keeps the GIL for good has nothing that can be had."""
     ended: list[int] = []
+    silent = SimpleNamespace(gather=lambda *_, **more: [0])
     world: Any = SimpleNamespace(
-        mark_dead=lambda rank, why: None, processes=SimpleNamespace(kill=ended.append)
+        mark_dead=lambda rank, why: None, processes=SimpleNamespace(kill=ended.append),
+        link=silent, num_processes=3, dead={},
     )  # fmt: skip
+    monkeypatch.setattr(worlds, "PATIENCE_S", 0.0)
     keeps = Silence("lock", "is in C code that keeps Python's global lock")
     held = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
     traced = explain(None, seen(100.0, main=("t", 5.0, 1.0)))
     for found in (held, traced):
-        monkeypatch.setattr(worlds, "hung_ranks", lambda *_, one=found: {1: one, 2: keeps})
+        monkeypatch.setattr(worlds.Silences, "why", lambda *_, one=found: {1: one, 2: keeps})
         with pytest.raises(
             RecoveryError, match=r"^Rank 1 (was stopped by a signal|is held by)"
         ) as e:
@@ -71,7 +74,8 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
         assert "So the variables of rank 1 can't be saved, and nothing was ended" in str(e.value)
         assert "%jaxcluster restart --clean" in e.value.hint
     assert not ended
-    monkeypatch.setattr(worlds, "hung_ranks", lambda *_: {2: keeps})
+    unknown = Silence("unknown", "")
+    monkeypatch.setattr(worlds.Silences, "why", lambda *_: {1: unknown, 2: keeps})
     worlds.end_hung(world, lambda: None)
     assert ended == [2]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from jaxcluster.cluster.questions import (
     CannotAsk,
     Conversation,
     KernelPrompt,
-    Labelled,
-    text_of,
+    Prompt,
 )
 from jaxcluster.wire.ops.cells import Answer
 
@@ -68,12 +66,10 @@ def test_who_has_ended_the_cell_asks_no_longer_and_holds_up_nobody() -> None:
         talk.add(pdb(rank), T0)
     talk.step(T0, [0, 1])
     talk.withdraw(3)
-    assert not person.closed
     talk.withdraw(0)
-    assert person.closed == 1
     talk.step(T0, [1])
     assert person.asked == ["rank 0> ? ", "rank 1> ? "]
-    assert not talk.is_open
+    assert talk.look_s is None
 
 
 def test_ranks_that_ask_the_same_are_asked_once() -> None:
@@ -115,16 +111,17 @@ class Link:
         self.sent.append((rank, request))
 
 
-class Person:
+class Person(Prompt):
     def __init__(self, *answers: Any) -> None:
+        self.shown: list[int] = []
+        super().__init__(lambda output: self.shown.append(output.rank))
         self.answers = list(answers)
         self.asked: list[str] = []
-        self.closed = 0
 
-    def open(self, question: wire.Question, same: Sequence[int]) -> None:
+    def open(self, question: wire.Question, text: str) -> None:
         if self.answers[0] is CannotAsk:
             raise CannotAsk("nobody is here")
-        self.asked.append(text_of(question, same))
+        self.asked.append(text)
 
     def poll(self) -> Any:
         answer = self.answers.pop(0)
@@ -132,15 +129,10 @@ class Person:
             raise EOFError
         return answer
 
-    def close(self) -> None:
-        self.closed += 1
-
 
 def conversation(*answers: Any) -> tuple[Conversation, Person, Link]:
     person, link = Person(*answers), Link()
-    prompt = Labelled(person, lambda output: None)  # type: ignore[arg-type]
-    talk = Conversation(link, prompt)  # type: ignore[arg-type]
-    return talk, person, link
+    return Conversation(link, person), person, link  # type: ignore[arg-type]
 
 
 def test_an_answer_goes_to_the_rank_that_has_asked() -> None:
@@ -167,34 +159,36 @@ def test_what_can_not_be_asked_is_refused_with_the_reason() -> None:
 
 
 def test_after_an_interrupt_nothing_is_asked() -> None:
-    talk, person, link = conversation(None, None)
+    talk, _, link = conversation(None, None)
     talk.add(question(0), T0)
     talk.step(T0, [0])
     talk.end()
     talk.add(question(0, 2), T0)
     talk.step(T0, [0])
-    assert (person.closed, link.sent, talk.look_s) == (1, [], None)
+    assert (link.sent, talk.look_s) == ([], None)
 
 
 def test_who_asks_stands_above_with_what_its_debugger_has_put_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown: list[int] = []
-    prompt = Labelled(Person("", ""), lambda output: shown.append(output.rank))
+    talk, person, _ = conversation("", "", "")
     said = wire.RankOutput(2, 1, "stream", {"name": "stdout", "text": "> cell"})
-    prompt.hear(said)  # before it was in the debugger
-    prompt.paused(2, "debugger")
-    prompt.hear(said)
-    prompt.open(question(0), [], [2])
+    talk.hear(said)  # before it was in the debugger
+    talk.paused(2, "debugger")
+    talk.hear(said)
+    talk.add(question(0), T0)
+    talk.add(pdb(2), T0)
+    talk.step(T0, [0, 2])
     assert capsys.readouterr().out == "── rank 0 asks (rank 2 too, in turn) ──\n"
-    assert shown == []
-    prompt.open(question(2), [], [])
+    assert person.shown == []
+    talk.step(T0 + AGAIN_S, [0, 2])
     assert capsys.readouterr().out == "── rank 2 asks ──\n"
-    assert shown == [2]
-    prompt.paused(2, "")
-    prompt.hear(said)
-    prompt.open(question(2), [], [])
-    assert (shown, capsys.readouterr().out) == ([2], "")
+    assert person.shown == [2]
+    talk.paused(2, "")
+    talk.hear(said)
+    talk.add(pdb(2, 2), T0 + AGAIN_S)
+    talk.step(T0 + AGAIN_S, [0, 2])
+    assert (person.shown, capsys.readouterr().out) == ([2], "")
 
 
 # ------------------------------------------------------------------------------------- the kernel
@@ -227,6 +221,12 @@ class Kernel:
         return (b"page", self.replies.pop(0)) if self.replies else (None, None)
 
 
+def kernel_prompt(kernel: Kernel) -> KernelPrompt:
+    prompt = KernelPrompt(lambda output: None)
+    prompt.kernel = kernel
+    return prompt
+
+
 def reply(value: str, to: str | None = None) -> dict[str, Any]:
     header = {"parent_header": {"msg_id": to}} if to else {}
     return {"content": {"value": value}, **header}
@@ -234,8 +234,8 @@ def reply(value: str, to: str | None = None) -> dict[str, Any]:
 
 def test_a_kernel_asks_its_frontend_as_input_does() -> None:
     kernel = Kernel()
-    prompt = KernelPrompt(kernel)
-    prompt.open(question(3, prompt="name? ", secret=True), [])
+    prompt = kernel_prompt(kernel)
+    prompt.open(question(3, secret=True), "rank 3> name? ")
     content = {"prompt": "rank 3> name? ", "password": True}
     assert kernel.sent == [("input_request", content, "the cell", b"page")]
     assert prompt.poll() is None
@@ -249,7 +249,7 @@ def test_a_kernel_asks_its_frontend_as_input_does() -> None:
 
 def test_a_kernel_whose_frontend_can_not_ask_says_what_to_do() -> None:
     with pytest.raises(CannotAsk, match="nbconvert"):
-        KernelPrompt(Kernel(allow_stdin=False)).open(question(0), [])
+        kernel_prompt(Kernel(allow_stdin=False)).open(question(0), "")
     assert "Set the value" in NOBODY
 
 

@@ -12,7 +12,7 @@ from helpers import Home
 from jaxcluster.cluster import make_spec, starting
 from jaxcluster.cluster import spec as asked
 from jaxcluster.cluster.starting import dry_run
-from jaxcluster.errors import PlanError, UsageError
+from jaxcluster.errors import UsageError
 from jaxcluster.host import exits
 from jaxcluster.host.exits import OomKills, describe_exit
 from jaxcluster.plan.repeated_start import differences
@@ -84,46 +84,43 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:99999",
+        "127.0.0.1:0",
+        "127.0.0.1:-1",
+        "9000",
+        "box:",
+        "unix:a",
+        "unix:/" + "x" * 120,
+    ],
+)
+def test_what_is_no_address_is_refused(machine: Any, address: str) -> None:
+    with pytest.raises(UsageError, match=f"coordinator_address is {address!r}: write host:port"):
+        make_spec(2, coordinator_address=address)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"num_processes": 0}, "-n must be a whole number from 1 up, not 0."),
-        ({"num_processes": -3}, "-n must be a whole number from 1 up, not -3."),
         (
             {"devices_per_process": 0},
             "--devices-per-process must be a whole number from 1",
         ),
         ({"timeout_s": 0}, "--timeout must be more than 0 seconds, not 0."),
-        ({"timeout_s": -1.5}, "--timeout must be more than 0 seconds, not -1.5."),
         ({"timeout_s": float("nan")}, "--timeout must be more than 0 seconds, not nan."),
-        ({"timeout_s": float("inf")}, "--timeout must be more than 0 seconds, not inf."),
-        ({"timeout_s": "60"}, "--timeout must be more than 0 seconds, not '60'."),
         ({"num_processes": "4"}, "-n must be a whole number from 1 up, not '4'."),
-        ({"num_processes": 2.5}, "-n must be a whole number from 1 up, not 2.5."),
-        (
-            {"initialization_timeout": 0},
-            "--initialization-timeout must be a whole number",
-        ),
         ({"heartbeat_timeout_seconds": -5}, "--heartbeat-timeout-seconds must be a whole"),
-        ({"heartbeat_timeout_seconds": 0.5}, "must be a whole number from 1 up, not 0.5"),
-        ({"coordinator_address": "127.0.0.1:99999"}, "whose port is not one of 1 to 65535"),
-        ({"coordinator_address": "127.0.0.1:0"}, "whose port is not one of 1 to 65535"),
-        ({"coordinator_address": "127.0.0.1:-1"}, "which has no port"),
-        ({"coordinator_address": "9000"}, "which has no host"),
-        ({"coordinator_address": "box:"}, "which has no port"),
         ({"coordinator_bind_address": "127.0.0.1:99999"}, "coordinator_bind_address is '127."),
-        ({"coordinator_address": "unix:here.sock"}, "whose path does not begin with /"),
-        ({"coordinator_address": "unix:/" + "x" * 120}, "whose path has more than 107 bytes"),
         ({"local_device_ids": [9]}, "local_device_ids chooses among GPUs or TPU chips"),
         ({"local_device_ids": [[0], [1]]}, "here device 0."),
         ({"devices_per_process": 4, "local_device_ids": [0, 1]}, "here devices 0 to 3."),
         ({"platform": "cpu", "env": {"JAX_PLATFORMS": "tpu"}}, "asks for the platform 'tpu'"),
         ({"env": {"JAX_PLATFORMS": "vulkan"}}, "There is no platform 'vulkan'"),
-        ({"platform": "gpu"}, "tpu.\nTry: %jaxcluster start --platform cuda"),
         ({"env": {"JAX_NUM_CPU_DEVICES": "8"}}, "JAX_NUM_CPU_DEVICES is assigned by jaxcluster"),
         ({"env": {"JAX_PROCESS_ID": "0"}}, "JAX_PROCESS_ID is assigned by jaxcluster"),
-        ({"env": {"A": 1}}, "env has 'A': 1, which is not an environment variable."),
-        ({"env": {"A=B": "1"}}, "which is not an environment variable."),
-        ({"env": {"A": "1\0"}}, "env has a null character in 'A'."),
+        ({"env": {"A": 1}}, "env has 'A': 1, which is no text."),
         ({"name": "a b"}, "'a b' can't be a cluster's name"),
         ({"num_processes": 2, "local_device_ids": [[0]]}, "has 1 list for 2 ranks"),
     ],
@@ -158,13 +155,6 @@ def test_a_value_of_another_type_is_refused_by_its_name(
     assert "secret" not in str(refused.value)
 
 
-def test_an_unknown_platform_lists_those_that_there_are(machine: Any) -> None:
-    with pytest.raises((UsageError, PlanError)) as caught:
-        make_spec(2, platform="abacus")
-    for word in ("abacus", "cpu", "cuda", "tpu"):
-        assert word in str(caught.value)
-
-
 def test_an_unknown_launcher_lists_those_that_there_are(machine: Any) -> None:
     with pytest.raises(UsageError) as caught:
         make_spec(2, launcher="pigeon")
@@ -183,12 +173,6 @@ def test_the_platform_may_be_asked_for_as_jax_asks_for_it(machine: Any) -> None:
     assert make_spec(2, platform="cpu", env={"JAX_PLATFORMS": "cpu"}).platform == "cpu"
 
 
-def test_ids_that_are_all_there_are_is_no_choice(machine: Any) -> None:
-    assert make_spec(2, local_device_ids=[0]).local_device_ids == [[0], [0]]
-    made = make_spec(2, devices_per_process=2, local_device_ids=[[0, 1], [0, 1]])
-    assert made.local_device_ids == [[0, 1], [0, 1]]
-
-
 def test_a_launchers_options_are_kept_as_they_would_be_typed(machine: Any) -> None:
     spec = make_spec(launcher="ssh", hosts=["h1:2", "h2:2"], port=22, direct=True)
     assert spec.options == {"hosts": "h1:2,h2:2", "port": "22", "direct": True}
@@ -200,10 +184,6 @@ def test_a_launchers_options_are_kept_as_they_would_be_typed(machine: Any) -> No
             make_spec(launcher="slurm", nodes=nodes)
 
 
-def test_the_first_cluster_is_main(machine: Any) -> None:
-    assert make_spec(2).name == "main"
-
-
 def test_a_dry_run_plans_the_gpus_and_starts_nothing(machine: Any, home: Home) -> None:
     machine(gpus=["4", "5"])
     text = dry_run(make_spec(platform="cuda"))
@@ -211,11 +191,6 @@ def test_a_dry_run_plans_the_gpus_and_starts_nothing(machine: Any, home: Home) -
     assert "CUDA_VISIBLE_DEVICES=4" in text
     assert "CUDA_VISIBLE_DEVICES=5" in text
     assert home.processes() == {}
-
-
-def test_a_dry_run_says_why_a_start_would_fail(machine: Any) -> None:
-    machine(gpus=["4"])
-    assert "and a GPU can't be shared" in dry_run(make_spec(2, platform="cuda"))
 
 
 @pytest.mark.parametrize(
@@ -256,10 +231,6 @@ def test_this_machines_kernel_is_not_to_blame_for_an_end_on_another_host(
     assert exits.describe_event(Exit("rank", 0, -9)) == "killed by SIGKILL"
     here = exits.describe_event(Exit("rank", 0, -9), kills)
     assert here == "killed by SIGKILL by the kernel: out of memory"
-
-
-def test_the_kernels_count_of_such_kills_is_read_where_there_is_one() -> None:
-    assert exits.oom_kills() >= 0
 
 
 def test_the_number_of_cpu_devices_that_xla_flags_force_is_taken(

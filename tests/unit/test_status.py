@@ -12,7 +12,6 @@ from helpers import until
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.views import status, text
-from jaxcluster.views.blocks import html as as_html
 from jaxcluster.views.blocks import text as as_text
 
 GIB = 1 << 30
@@ -45,16 +44,6 @@ def test_the_table_says_what_a_rank_does_and_uses() -> None:
     ]  # fmt: skip
     assert "dead: killed by SIGKILL <9>" in second
     assert "CPU" not in text.status(STATES, DEAD)
-
-
-def test_gpus_are_shown_where_there_are_some() -> None:
-    known = used(2.0, gpu=40.0, total=80 * GIB)
-    assert "40 %, 20.0 GiB of 80.0 GiB" in as_text([text.status_table(STATES, DEAD, known)])
-    html = as_html([text.status_table(STATES, DEAD, known)])
-    assert "<th>GPU</th>" in html and "40 %, 20.0 GiB of 80.0 GiB" in html
-    part = used(1.0, total=80 * GIB)  # of a part of a card no use is known
-    assert "20.0 GiB of 80.0 GiB" in as_html([text.status_table(STATES, DEAD, part)])
-    assert "GPU" not in as_html([text.status_table(STATES, DEAD, used(1.0))])
 
 
 def test_a_saved_notebook_has_all_of_it_without_scripts_or_styles() -> None:

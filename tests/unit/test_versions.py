@@ -66,9 +66,3 @@ def test_a_newer_jax_is_named_with_what_has_moved_in_it() -> None:
         f"{newer.replace('0.13.0', '0.13.0.dev20261101')}. Private names have moved in it: "
         "copies (none are compared); transfers (they are refused)"
     )
-
-
-def test_what_has_moved_within_a_series_that_was_tried_is_said_too() -> None:
-    assert versions.note_on("0.12.9", {"copies": "none are compared"}) == (
-        "jax 0.12.9 has moved private names that jaxcluster uses: copies (none are compared)"
-    )

@@ -84,20 +84,9 @@ def test_a_message_with_other_fields_is_refused(kind: Any, body: Any, what: str)
         wire.read(kind, body, "request 'x'")
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
-def test_no_message_can_be_changed(message: type) -> None:
-    assert message.__dataclass_params__.frozen  # type: ignore[attr-defined]
-
-
 def test_an_envelope_carries_operation_id_and_version() -> None:
     envelope = json.loads(wire.encode("cell", "7f-3", {"a": 1}))
     assert envelope == {"v": wire.PROTOCOL_VERSION, "op": "cell", "id": "7f-3", "body": {"a": 1}}
-
-
-def test_what_is_absent_stays_absent() -> None:
-    reply = wire.CellReply(rank=1, seq=2, status="ok", seconds=0.5)
-    assert wire.parse(wire.CellReply, over_the_wire(reply)).error is None
-    assert over_the_wire(None) is None
 
 
 def test_a_newer_peers_fields_are_dropped() -> None:
@@ -123,13 +112,11 @@ def refused_at(text: str) -> Refusal:
     return Refusal("ended", (1,), (Doing(0, "waits", place=Place(3, 1, text)),))
 
 
-def test_messages_are_read_from_zmqs_memory() -> None:
-    assert wire.decode(memoryview(wire.encode("op", "id")))["op"] == "op"
-
-
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(ValueError, match="protocol 99, not 5: install the same jaxcluster"):
+    with pytest.raises(
+        ValueError, match=f"protocol 99, not {wire.PROTOCOL_VERSION}: install the same jaxcluster"
+    ):
         wire.decode(data)
 
 

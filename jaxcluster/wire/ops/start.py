@@ -125,24 +125,10 @@ class Probe(Operation[str], op="probe"):
     port: int
 
 
-class Listener(Message):
-    """Where another rank listens."""
+class Reachability(Operation[list[str]], op="reachability"):
+    """At which of these addresses no rank can be reached from here."""
 
-    address: str
-    port: int
-
-
-class Unreachable(Message):
-    """A listener can't be reached."""
-
-    place: int  # among those that were asked for
-    why: str
-
-
-class Reachability(Operation[list[Unreachable]], op="reachability"):
-    """Which of these can't be reached from here."""
-
-    to: list[Listener]
+    to: dict[str, int]  # with their ports
 
 
 class Serve(Operation[RankState], op="serve"):

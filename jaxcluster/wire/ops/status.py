@@ -69,7 +69,3 @@ class Stacks(Operation[RankReport], op="stacks"):
 
 class Resources(Operation[RankResources], op="resources"):
     """What the process has used, and uses."""
-
-
-class Busy(Operation[float], op="busy"):
-    """For how many seconds the process has computed since it began."""
