@@ -5,24 +5,26 @@ from __future__ import annotations
 import linecache
 import math
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 
+from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.engine.names import LostNames
 from jaxcluster.engine.private.kinds import kinds
-from jaxcluster.rank.state import loading, states
-from jaxcluster.rank.state.file import StateFile, file_name
-from jaxcluster.rank.state.pickling import Pickled
-from jaxcluster.rank.state.settings import Settings
-from jaxcluster.wire.ops.saving import Saved, SavePlace
+from jaxcluster.rank.state.file import file_name
+from jaxcluster.rank.state.pickles import Pickled
+from jaxcluster.rank.state.states import States
+from jaxcluster.wire.ops.saving import Bind, Load, Made, Save, Saved, SavePlace
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
+TURN = CellSpec(1, (0,), "somebody", 0, is_foreground=False, is_skippable=False)
 _cells = iter(range(1, 1 << 60))
 
 
@@ -38,34 +40,42 @@ def run_cell(names: dict[str, Any], source: str) -> None:
     exec(compile(source, file, "exec"), names)
 
 
-def save(names: dict[str, Any], folder: Path, rank: int = 0, **options: Any) -> Saved:
+def states_of(names: dict[str, Any], rank: int = 0) -> Any:
+    """A rank that has these names."""
+    made = States(rank, LostNames(), {})
+    made.namespace = names
+    return made
+
+
+def save(names: dict[str, Any], folder: Path, rank: int = 0, *, compare: bool = False) -> Saved:
     """Save them as a rank does."""
-    return states.save([SavePlace(str(folder))], rank, names, Settings({}), **options)
+    body = Save([SavePlace(str(folder))], compare)
+    saved: Saved = states_of(names, rank).save(SimpleNamespace(body=body))
+    return saved
 
 
 def load(
     folder: Path,
     into: dict[str, Any] | None = None,
     *,
-    only: set[str] | None = None,
-    ranks: Iterable[int] = (0,),
-    fitted: Mapping[Any, Any] | None = None,
-    is_part: bool = False,
-) -> tuple[dict[str, Any], loading.Values]:
-    """Load what the first of these ranks has saved, and bind it."""
+    own: int | None = 0,
+    only: list[str] | None = None,
+) -> tuple[dict[str, Any], Made]:
+    """Load what a rank has saved, and bind it."""
     names = namespace() if into is None else into
-    files = {rank: StateFile(folder / file_name(rank)) for rank in ranks}
-    found = loading.load(files, min(files), names, fitted or {}, only, is_part=is_part)
-    names |= found.names
-    return names, found
+    states, given = states_of(names), {"turn": TURN, "token": "t"}
+    body = Load(**given, files={0: str(folder)}, own=own, num_processes=1, only=only)
+    made = states.load(SimpleNamespace(body=body))
+    states.bind(SimpleNamespace(body=Bind(**given, lost=made.lost)))
+    return names, made
 
 
-def through_files(names: dict[str, Any]) -> tuple[dict[str, Any], Saved, loading.Values]:
+def through_files(names: dict[str, Any]) -> tuple[dict[str, Any], Saved, Made]:
     """The names as another process would have them, by a file."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         saved = save(names, Path(folder))
-        found, values = load(Path(folder))
-    return found, saved, values
+        found, made = load(Path(folder))
+    return found, saved, made
 
 
 def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -23,10 +23,9 @@ from jaxcluster.text import plural
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.saving import (
     Bind,
-    Bound,
     Drop,
     Load,
-    Loaded,
+    Made,
     MeshAxes,
     Save,
     Saved,
@@ -154,7 +153,7 @@ def save(
 
 def _read(
     world: World, each: Mapping[int, Mapping[str, Any]], check: Check
-) -> tuple[str, dict[int, Loaded]]:
+) -> tuple[str, dict[int, Made]]:
     """Have each rank read its part; returns by which token, and what each can bind.
 
     Raises:
@@ -172,7 +171,7 @@ def _read(
 
 def _bind(
     world: World, token: str, lost: Mapping[int, dict[str, str]], check: Check
-) -> dict[int, Bound]:
+) -> dict[int, Made]:
     """Have all bind what they have read, but for the names that each has lost, and why."""
     each = {rank: partial(Bind, token=token, lost=lost[rank]) for rank in lost}
     bound = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check))
@@ -215,7 +214,7 @@ def load(
     back = {name for one in bound.values() for name in one.names}
     gone = {name: why for by_name in lost.values() for name, why in by_name.items()}
     left = {name: why for saved in reports.values() for name, why in saved.left.items()}
-    left |= {name: why for one in bound.values() for name, why in one.left.items()}
+    left |= {name: why for one in bound.values() for name, why in one.lost.items()}
     return Restored(
         tuple(sorted(back)),
         {name: why for name, why in gone.items() if name not in back} | left,
@@ -284,7 +283,7 @@ def fit_meshes(kept: Kept, num_processes: int) -> list[MeshAxes]:
 
 def lost_on(
     reports: Mapping[int, Saved],
-    loaded: Mapping[int, Loaded],
+    loaded: Mapping[int, Made],
     unsaved: Mapping[int, frozenset[str]],
 ) -> dict[int, dict[str, str]]:
     """By rank the names that it does not have again, and why. Pure.

@@ -269,10 +269,6 @@ def unwrap(event: Event[R]) -> R:
         "BadName": errors.TransferError,
         "NotReady": errors.TransferError,
         "CannotPickle": errors.NotSerialisable,
-        "CannotRestore": errors.RecoveryError,
-        "Unreadable": errors.RecoveryError,
-        "Unclear": errors.UsageError,
-        "CannotSave": errors.RecoveryError,
     }
     if ename == "WrongFields":
         raise errors.VersionMismatch(f"Rank {event.rank} can't read {message}.", VERSION_HINT)

@@ -64,8 +64,11 @@ class CompiledFolder:
             with open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 try:
                     # A fifth of the bytes, in 1 % of the time to compile them.
-                    packed = zlib.compress(make(), 1)
-                    if self._make_room(len(packed), others):
+                    packed, total = zlib.compress(make(), 1), sum(others.values())
+                    most = min(self.max_nbytes, (total + memory_room(self.path)) // SHARE)
+                    for other in others if len(packed) <= most < total + len(packed) else ():
+                        other.unlink(missing_ok=True)
+                    if len(packed) <= most:
                         file.write(packed)
                         file.flush()
                         os.rename(part, path)
@@ -90,14 +93,6 @@ class CompiledFolder:
                     path.unlink()
         return found
 
-    def _make_room(self, nbytes: int, others: dict[Path, int]) -> bool:
-        """Whether there is room for ``nbytes`` more, for which all others may have to go."""
-        total = sum(others.values())
-        most = min(self.max_nbytes, (total + memory_room(self.path)) // SHARE)
-        for path in others if nbytes <= most < total + nbytes else ():
-            path.unlink(missing_ok=True)
-        return nbytes <= most
-
 
 def keep_compiled(folder: CompiledFolder) -> None:
     """Have each program that JAX compiles here kept in ``folder``, and loaded from there.
@@ -115,12 +110,10 @@ def keep_compiled(folder: CompiledFolder) -> None:
     original: Any = compiler.compile_or_get_cached
 
     @functools.wraps(original)
-    def compile_or_get_cached(
-        backend: Any, module: Any, devices: Any, options: Any, callbacks: Any, device_list: Any,
-        *rest: Any, **more: Any,
-    ) -> Any:  # fmt: skip
+    def compile_or_get_cached(*given: Any, **more: Any) -> Any:
         name = None
         with _told("loaded"):
+            backend, module, devices, options, callbacks, device_list, *_ = given
             name = None if callbacks else _name(backend, module, devices, options)
             if name is not None and (kept := folder.read(name)) is not None:
                 text, _, serialized = kept.partition(b"\n")
@@ -128,8 +121,7 @@ def keep_compiled(folder: CompiledFolder) -> None:
                 read = lambda: (folder.read(name) or b"").partition(b"\n")[2]  # noqa: E731
                 loaded.note(executable, programs.Text.parse(json.loads(text)), read)
                 return executable
-        given = backend, module, devices, options, callbacks, device_list
-        executable = original(*given, *rest, **more)
+        executable = original(*given, **more)
         loaded.note(executable)
 
         def make() -> bytes:
@@ -142,7 +134,7 @@ def keep_compiled(folder: CompiledFolder) -> None:
         return executable
 
     loaded.serialize_as_loaded()
-    compiler.compile_or_get_cached = compile_or_get_cached  # type: ignore[assignment]
+    compiler.compile_or_get_cached = compile_or_get_cached
 
 
 def can_keep() -> bool:
@@ -161,28 +153,14 @@ def _name(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
     """What a program is kept under; None if it is not."""
     from jax._src import compilation_cache, config
 
-    is_others = any(getattr(config, name).value for name in OTHERS)
-    if is_others or not config.enable_compilation_cache.value:
-        return None
+    is_off = not config.enable_compilation_cache.value
+    is_off |= any(getattr(config, name).value for name in OTHERS)
     flags = [os.environ.get("XLA_FLAGS", ""), *(flag for flag, _ in options.env_option_overrides)]
-    if any("xla_dump" in flag for flag in flags):  # files are wanted that the compiler writes
-        return None
-    if programs.is_made_together(backend, devices.flat) or calls_into_process(module):
+    is_off |= any("xla_dump" in flag for flag in flags)  # files are wanted that the compiler writes
+    if is_off or programs.is_made_together(backend, devices.flat) or calls_into_process(module):
         return None
     known = compilation_cache.get_cache_key(module, devices, options, backend)
     return _key(known, backend, devices)
-
-
-_tell = functools.cache(log.write)  # what the log does not say yet
-
-
-@contextlib.contextmanager
-def _told(done: str) -> Iterator[None]:
-    """Go on after an error, as without the folder, and say it in the log."""
-    try:
-        yield
-    except Exception as error:
-        _tell(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
 
 
 def _key(known: str, backend: Any, devices: Any) -> str:
@@ -197,3 +175,15 @@ def _key(known: str, backend: Any, devices: Any) -> str:
     world = [(d.id, d.process_index, d.device_kind) for d in backend.devices()]
     text = repr((jax.__version__, known, places, world))
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+_tell = functools.cache(log.write)  # what the log does not say yet
+
+
+@contextlib.contextmanager
+def _told(done: str) -> Iterator[None]:
+    """Go on after an error, as without the folder, and say it in the log."""
+    try:
+        yield
+    except Exception as error:
+        _tell(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")

@@ -23,11 +23,14 @@ class Loaded(NamedTuple):
 
 
 _loaded: dict[int, Loaded] = {}  # by id, as they take no weak references
+_one = Loaded(object())
+_OURS = sys.getrefcount(_one.executable)  # references where nobody else has it
 
 
 def note(executable: Any, *loaded: Any) -> None:
     """Keep an executable until nobody else has it, nothing runs, and another one comes."""
-    unused = [number for number, one in list(_loaded.items()) if _references(one) <= _OURS]
+    known = list(_loaded.items())
+    unused = [number for number, one in known if sys.getrefcount(one.executable) <= _OURS]
     if unused and all(map(is_ready, sys.modules["jax"].live_arrays())):
         for number in unused:
             _loaded.pop(number, None)
@@ -55,10 +58,3 @@ def serialize_as_loaded() -> None:
 def text_of(executable: Any) -> Any:
     """What was noted of an executable's text where it was compiled, if it was loaded."""
     return _loaded.get(id(executable), Loaded(None)).text
-
-
-def _references(one: Loaded) -> int:
-    return sys.getrefcount(one.executable)
-
-
-_OURS = _references(Loaded(object()))  # how many there are where nobody else has it

@@ -25,7 +25,7 @@ import numpy as np
 from cloudpickle import cloudpickle
 
 from jaxcluster.engine.private import pytrees
-from jaxcluster.rank.state.arrays import CannotLoad, CannotSave, Gap
+from jaxcluster.rank.state.arrays import Lost
 
 CELLS = "__main__"
 MADE = "<string>"  # dataclasses make functions there; Python 3.13 has the source of -c there
@@ -63,8 +63,7 @@ class Statement:
     def needs(self, names: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Any]:
         """What it looks up when it runs, and what functions of the namespace look up then."""
         found, left = dict[str, Any](), [*_looked_up(self.code, is_run=False)]
-        while left:
-            name = left.pop()
+        for name in left:
             if name in found or name == self.name or name not in names:
                 continue
             found[name] = value = names[name]
@@ -78,36 +77,39 @@ class Statement:
 
 def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
     """The names that code looks up; ``is_run``: also those that its functions look up."""
-    for one in dis.get_instructions(code):
-        if one.opname in LOOKUPS:
-            yield one.argval
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in LOOKUPS)
     for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            # Annotations and comprehensions have code of their own, as a class's body has.
-            is_body = not inner.co_flags & inspect.CO_OPTIMIZED or inner.co_name in BODIES
-            if is_run or is_body:
-                yield from _looked_up(inner, is_run=is_run)
+        # Annotations and comprehensions have code of their own, as a class's body has.
+        if isinstance(inner, CodeType) and (
+            is_run or inner.co_name in BODIES or not inner.co_flags & inspect.CO_OPTIMIZED
+        ):
+            yield from _looked_up(inner, is_run=is_run)
 
 
 def statement_of(cls: type) -> Statement | None:
     """The statement at a cell's top level that made a class; None if it is not found."""
-    found = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
-    code = [one.__code__ for one in found if one.__module__ == CELLS]
+    own = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
+    code = [one.__code__ for one in own if one.__module__ == CELLS]
     files = [one.co_filename for one in code if one.co_filename != MADE]
     files = [file for file in files if linecache.getlines(file)]
     if not files:  # the last cell that has such a statement
         known = list(linecache.cache.items())
         files = [file for file, entry in known if len(entry) > 1 and entry[1] is None]
-    annotations = _own_annotations(cls)
+    annotations: dict[str, Any] = getattr(cls, "__annotations__", {})
     is_text = {*map(type, annotations.values())} == {str} or any(c.co_flags & FUTURE for c in code)
+    bound = {*vars(cls), *annotations, *getattr(cls, "__slots__", ()), *getattr(cls, "_fields", ())}
     for file in reversed(files):
         lines = linecache.getlines(file)
         for node in _classes_in("".join(lines), cls.__qualname__):
-            if not _fits(node, {*vars(cls), *annotations}, cls):
-                continue
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            source = textwrap.dedent("".join(lines[first - 1 : node.end_lineno]))
-            return Statement(cls.__qualname__, source, file, first, FUTURE if is_text else 0)
+            starts = [node.lineno, *(one.lineno for one in node.decorator_list)]
+            names = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+            targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
+            names |= {one.id for one in targets if isinstance(one, ast.Name)}
+            # Python 3.13 tells the line. Before, a statement that binds other names is another one.
+            if vars(cls).get("__firstlineno__", node.lineno) in starts and names <= bound:
+                source = textwrap.dedent("".join(lines[min(starts) - 1 : node.end_lineno]))
+                flags = FUTURE if is_text else 0
+                return Statement(cls.__qualname__, source, file, min(starts), flags)
     return None
 
 
@@ -117,8 +119,7 @@ def _classes_in(source: str, name: str) -> list[ast.ClassDef]:
     found, left = [], list[ast.AST]()
     with contextlib.suppress(SyntaxError, ValueError):
         left += [ast.parse(source)] if name in source else []
-    while left:
-        node = left.pop()
+    for node in left:
         if isinstance(node, ast.ClassDef):
             found += [node] if node.name == name else []
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -126,29 +127,13 @@ def _classes_in(source: str, name: str) -> list[ast.ClassDef]:
     return sorted(found, key=lambda node: -node.lineno)
 
 
-def _fits(node: ast.ClassDef, known: set[str], cls: type) -> bool:
-    """Whether a statement may have made a class: by its line, and by the names that it binds."""
-    first = vars(cls).get("__firstlineno__")  # Python 3.13
-    if first not in (None, node.lineno, *(one.lineno for one in node.decorator_list)):
-        return False
-    names = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
-    targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
-    names |= {one.id for one in targets if isinstance(one, ast.Name)}
-    return names <= known | {*getattr(cls, "__slots__", ()), *getattr(cls, "_fields", ())}
-
-
-def _own_annotations(cls: type) -> Mapping[str, Any]:
-    found = getattr(cls, "__annotations__", None)
-    return found if isinstance(found, dict) else {}
-
-
 # ---------------------------------------------------------------------- and made again
 
 
 def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -> Any:
     """The class that a statement makes where what it needs is bound. It leaves no name behind."""
-    if (gap := next((one for one in needs.values() if isinstance(one, Gap)), None)) is not None:
-        raise CannotLoad(gap.why)
+    if (lost := next((one for one in needs.values() if isinstance(one, Lost)), None)) is not None:
+        raise Lost(*lost.args)
     there, known = names.get(statement.name), kept.get()
     if known is not None and isinstance(there, type) and statement_of(there) == statement:
         known.add(there)
@@ -174,13 +159,13 @@ def reduce(
       names: where its statement looks them up.
 
     Raises:
-      CannotSave: its library has looked at its body, which can't be run again.
+      Lost: its library has looked at its body, which can't be run again.
     """
     how = pytrees.registration_of(cls)
     if isinstance(how, tuple) and not any(map(_is_of_cells, how)):
         how = None  # its library registers it again
         if found is None:
-            raise CannotSave(f"class {cls.__qualname__} is not at the top level of a cell")
+            raise Lost(f"class {cls.__qualname__} is not at the top level of a cell")
     if found is None:
         make, arguments, state, *_ = by_value
         return make, arguments, (state, how), None, None, _class_setstate
@@ -210,10 +195,10 @@ def _is_of_cells(function: Any) -> bool:
 def _class_setstate(cls: Any, state: tuple[Any, Any]) -> None:
     """Set what was added, or cloudpickle's state of the whole class, and register it."""
     own, how = state
+    if cls in (kept.get() or ()):  # it is the one that was there
+        return
     if isinstance(own, tuple):
         cloudpickle._class_setstate(cls, own)
-    elif cls in (kept.get() or ()):  # it is the one that was there
-        return
     else:
         for name, value in own.items():
             with contextlib.suppress(Exception):  # a class may refuse it

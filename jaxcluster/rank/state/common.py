@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.arrays import check_leaves, is_tracer
+from jaxcluster.engine.arrays import check_leaves, is_living
 from jaxcluster.engine.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
@@ -34,12 +34,10 @@ def judge(value: Any) -> tuple[bool, bool]:
         check_leaves(value)
         leaves = jax.tree.leaves(value)
     arrays = [one for one in leaves if issubclass(type(one), jax.Array)]
-    living = [one for one in arrays if not is_tracer(one) and not one.is_deleted()]
-    spanning = [not one.is_fully_addressable for one in living]
+    spanning = [not one.is_fully_addressable for one in arrays if is_living(one)]
     if not any(spanning):
         return False, not arrays and _is_common(value)
-    kept = {*map(id, arrays)}
-    others = [one for one in leaves if id(one) not in kept and type(one) not in LITERALS]
+    others = [o for o in leaves if type(o) not in LITERALS and not issubclass(type(o), jax.Array)]
     return True, all(spanning) and all(map(_is_common, others))
 
 
@@ -55,14 +53,14 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
     sharding, bare = jax.sharding, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)
     if isinstance(value, (*COMMON, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
         return True
+    if isinstance(value, (FunctionType, *bare)) and is_imported(value):
+        return True
     if by_library and type(value) in (*LITERALS, object):
         return True
     held: list[Any]
     if isinstance(value, functools.partial):
         by_library = is_imported(value.func)
         held = [value.func, *value.args, *value.keywords.values()]
-    elif isinstance(value, (FunctionType, *bare)) and is_imported(value):
-        return True
     elif isinstance(value, bare):
         held = [getattr(value, "__wrapped__", None)]
     elif isinstance(value, FunctionType):
@@ -70,7 +68,7 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
         held = [one for cell in value.__closure__ or () for one in contents(cell)]
         held = [one for one in held if one is not None]
         defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        held += defaults if defaults and not _are_literals(value) else []
+        held += defaults if defaults and not _has_literals(value) else []
     elif isinstance(value, tuple) and (value or by_library):  # an optimizer is one of functions
         held = list(value)
     elif isinstance(value, dict) and by_library:
@@ -88,7 +86,7 @@ def contents(cell: Any) -> list[Any]:
         return []
 
 
-def _are_literals(function: FunctionType) -> bool:
+def _has_literals(function: FunctionType) -> bool:
     """Whether a function's defaults are those that its source has, on any rank."""
     with contextlib.suppress(OSError, SyntaxError, ValueError, IndexError, AttributeError):
         given: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]

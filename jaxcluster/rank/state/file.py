@@ -1,38 +1,35 @@
-"""The format of saved variables: a line, raw sections, an index of them, and checksums.
+"""The format of saved variables: a head, raw sections, an index of them, and checksums.
 
-Whoever reads a file checks it. A chunk is checked while the CPU still has it in its cache.
+Whoever reads a file checks it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-FIRST_LINE = b"jaxcluster state 2\n"
+FIRST_LINE = b"jaxcluster state 3\n"
+HEAD = struct.Struct("<19sQ16s")  # the line; where the index is, up to the end; its digest
 ALIGNMENT = 64  # from there on XLA takes memory of numpy's as it is
 BLOCK = 64 << 10  # its sum is a part of a checksum
-CHUNK = 16 * BLOCK
-THREADS = min(4, os.cpu_count() or 1)
-FOOTER = struct.Struct("<Q32s")  # the index's size and digest
+CHUNK = 16 * BLOCK  # fits into a CPU's cache
 Bytes = np.ndarray[Any, Any]
 
 
 class BadFile(Exception):
-    """What was saved can't be read."""
+    """Variables can't be saved in a file, or what was saved can't be read."""
+
+    hint = ""  # the error is expected, and not logged
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One raw section: its size, and what gives its bytes when it is written."""
 
     nbytes: int
@@ -56,32 +53,22 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
     """
     sections = []
     opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)  # noqa: E731
-    with open(path, "x+b", buffering=0, opener=opener) as file:
-
-        def put(data: Any, at: int) -> int:
-            rest = memoryview(data)
-            while rest:
-                done = os.pwrite(file.fileno(), rest, at)
-                rest, at = rest[done:], at + done
-            return at
-
-        at = put(FIRST_LINE, 0)
+    with open(path, "xb", opener=opener) as file:
+        file.write(bytes(HEAD.size))
         for part in parts:
-            data, first = as_bytes(part.read()), at + -at % ALIGNMENT
-
-            def move(start: int, data: Bytes = data, first: int = first) -> bytes:
-                sums, chunk = _sums(data[start : start + CHUNK]), data[start : start + CHUNK].data
-                put(chunk, first + start)
-                if sums != _sums(_read(file, len(chunk), first + start)):
-                    raise BadFile(f"{path} does not hold what was written")
-                return sums
-
-            sections.append((first, len(data), _in_chunks(len(data), move)))
-            at = first + len(data)
-        index = pickle.dumps((sections, about))
-        size = put(index + FOOTER.pack(len(index), _digest(index)), at)
+            data = as_bytes(part.read())
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            sections.append((file.tell(), len(data), checksum(data)))
+            file.write(data.data)
+        index, at = pickle.dumps((sections, about)), file.tell()
+        file.write(index)
+        file.seek(0)
+        file.write(HEAD.pack(FIRST_LINE, at, _digest(index)))
     StateFile(path)
-    return size
+    written = np.memmap(path, np.uint8, "r")
+    if any(checksum(written[at : at + size]) != digest for at, size, digest in sections):
+        raise BadFile(f"{path} does not hold what was written")
+    return len(written)
 
 
 class StateFile:
@@ -96,33 +83,30 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._opened() as file:
-            if _read(file, len(FIRST_LINE), 0).tobytes() != FIRST_LINE:
-                raise BadFile(f"{path} is no file of saved variables, or of another version")
-            end = max(0, os.fstat(file.fileno()).st_size - FOOTER.size)
-            size, digest = FOOTER.unpack(_read(file, FOOTER.size, end).data) if end else (1, b"")
-            index = _read(file, size, end - size).tobytes() if size <= end else b""
+        line, at, digest = HEAD.unpack(self._read(0, np.zeros(HEAD.size, np.uint8)).data)
+        if line != FIRST_LINE:
+            raise BadFile(f"{path} is no file of saved variables, or of another version")
+        index = self._read(at, np.zeros(max(0, path.stat().st_size - at), np.uint8))
         if _digest(index) != digest:
             raise BadFile(f"{path} is not whole")
-        self._sections, self.about = pickle.loads(index)
+        self._sections, self.about = pickle.loads(index.data)
 
     def copy(self, number: int) -> Bytes:
         """A section's bytes, checked, in memory of their own."""
-        first, size, digest = self._sections[number]
+        at, size, digest = self._sections[number]
         whole = np.empty(size + ALIGNMENT, np.uint8)
-        copied = whole[-whole.ctypes.data % ALIGNMENT :][:size]
-        with self._opened() as file:
-            move = lambda at: _sums(_read(file, 0, first + at, copied[at : at + CHUNK]))  # noqa: E731
-            if _in_chunks(size, move) != digest:
-                raise BadFile(f"{self.path} was changed after it was written")
+        copied = self._read(at, whole[-whole.ctypes.data % ALIGNMENT :][:size])
+        if checksum(copied) != digest:
+            raise BadFile(f"{self.path} was changed after it was written")
         return copied
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Any]:
+    def _read(self, at: int, into: Bytes) -> Bytes:
         try:
-            with open(self.path, "rb", buffering=0) as file:
-                yield file
-        except OSError as error:
+            with open(self.path, "rb") as file:
+                file.seek(at)
+                file.readinto(into.data)
+                return into
+        except (OSError, OverflowError) as error:
             raise BadFile(f"{self.path} can't be read: {error}") from None
 
 
@@ -135,26 +119,15 @@ def as_bytes(buffer: Any) -> Bytes:
 
 def checksum(data: Bytes) -> str:
     """Of the sums of all blocks: as fast as memory is read, and other at any one changed byte."""
-    return _in_chunks(len(data), lambda at: _sums(data[at : at + CHUNK]))
+    digest = hashlib.blake2b(digest_size=16)
+    for at in range(0, len(data), CHUNK):
+        chunk = data[at : at + CHUNK]
+        whole = len(chunk) // BLOCK * BLOCK
+        blocks: Bytes = chunk[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
+        digest.update(bytes(blocks.sum(axis=1, dtype=np.uint64)))
+        digest.update(bytes(chunk[whole:]))
+    return digest.hexdigest()
 
 
-def _in_chunks(nbytes: int, do: Callable[[int], bytes]) -> str:
-    """Do something with each chunk, which gives its sums; their checksum."""
-    with ThreadPoolExecutor(THREADS) as pool:  # threads start when they are needed
-        each = (pool.map if nbytes > CHUNK else map)(do, range(0, nbytes, CHUNK))
-        return hashlib.blake2b(b"".join(each), digest_size=16).hexdigest()
-
-
-def _sums(chunk: Bytes) -> bytes:
-    whole = len(chunk) // BLOCK * BLOCK
-    blocks: Bytes = chunk[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
-    return bytes(blocks.sum(axis=1, dtype=np.uint64)) + bytes(chunk[whole:])
-
-
-def _read(file: Any, size: int, at: int, into: Bytes | None = None) -> Bytes:
-    found = np.empty(size, np.uint8) if into is None else into
-    return found[: os.preadv(file.fileno(), [found.data], at)]
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=32).digest()
+def _digest(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

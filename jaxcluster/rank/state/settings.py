@@ -6,6 +6,7 @@ These are options of ``jax.config``, environment variables, the folder, ``sys.pa
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import random
@@ -16,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.private.pytrees import registered_by_cells
+from jaxcluster.rank.state.pickles import SETTINGS
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
-SETTINGS, REGISTERED, OUT = " settings", " registered", "Out "  # sections that are no names
-_NUMPYS: Any = np.random  # numpy's types lack what chooses its generator
+REGISTERED, OUT = " registered", "Out "  # sections that are no names
 
 
 class Settings:
@@ -32,7 +33,7 @@ class Settings:
     def __init__(self, cell_numbers: dict[str, int]) -> None:
         self.cell_numbers = cell_numbers
         self._shell: Any = None
-        self._before: Mapping[str, Any] = {}
+        self._before = now()
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
@@ -40,9 +41,8 @@ class Settings:
 
     def sections(self) -> dict[str, Any]:
         """What differs from what it was, what cells have registered and what they have ended in."""
-        found = changes(self._before or now(), now())
-        generator, state = _NUMPYS.get_bit_generator(), np.random.get_state(legacy=False)
-        found["random"] = random.getstate(), generator, state
+        found: dict[str, Any] = {"changed": changes(self._before, now())}
+        found["random"] = random.getstate(), np.random.get_state(legacy=False)
         found["cells"] = {f: (n, linecache.getlines(f)) for f, n in self.cell_numbers.items()}
         made = {SETTINGS: found, REGISTERED: list(registered_by_cells().values())}
         if self._shell is None:
@@ -50,69 +50,67 @@ class Settings:
         history, names = self._shell.history_manager, self._shell.user_ns
         past = history.input_hist_parsed[:], history.input_hist_raw[:]
         found["history"] = self._shell.execution_count, *past
-        return made | {
-            f"{OUT}{number}": value for number, value in dict(names.get("_oh", {})).items()
-        }
+        results = dict(names.get("_oh", {}))
+        return made | {f"{OUT}{number}": value for number, value in results.items()}
 
-    def show(self, found: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        """Let the shell have the cells and what they have ended in."""
-        if "random" in found:
-            pythons, generator, state = found["random"]
+    def show(self, found: Mapping[str, Any]) -> None:
+        """Let the shell have the cells and what they have ended in, by the sections."""
+        settings = found.get(SETTINGS, {})
+        for name, (_, lines) in settings.get("cells", {}).items():  # for tracebacks
+            linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
+        if "random" in settings:
+            pythons, numpys = settings["random"]
             random.setstate(pythons)
-            if type(generator) is not type(_NUMPYS.get_bit_generator()):
-                _NUMPYS.set_bit_generator(generator)
-            np.random.set_state(state)
+            with contextlib.suppress(ValueError):  # of another generator
+                np.random.set_state(numpys)
         if self._shell is None:
             return
         history, names = self._shell.history_manager, self._shell.user_ns
-        if "history" in found:
-            self.cell_numbers |= {file: number for file, (number, _) in found["cells"].items()}
-            self._shell.execution_count, parsed, raw = found["history"]
+        if "history" in settings:
+            self.cell_numbers |= {f: number for f, (number, _) in settings["cells"].items()}
+            self._shell.execution_count, parsed, raw = settings["history"]
             history.input_hist_parsed[:], history.input_hist_raw[:] = parsed, raw
             names |= {f"_i{number}": source for number, source in enumerate(parsed) if number}
-        names["_oh"] |= {int(name.removeprefix(OUT)): value for name, value in results.items()}
-        names |= {f"_{number}": value for number, value in names["_oh"].items()}
-        last = [value for _, value in sorted(names["_oh"].items())][:-4:-1]
+        results = {int(n.removeprefix(OUT)): v for n, v in found.items() if n.startswith(OUT)}
+        names["_oh"] |= results
+        names |= {f"_{number}": value for number, value in results.items()}
+        last = [value for _, value in sorted(results.items())][:-4:-1]
         names |= dict(zip(("_", "__", "___"), last, strict=False))
 
 
-def now() -> dict[str, Any]:
-    """What the settings are."""
+def now() -> dict[tuple[str, str], Any]:
+    """What the settings are, by their kinds and names."""
     import jax
 
-    config = {name: value for name, value in jax.config.values.items() if name not in OURS}
-    here = {"environ": dict(os.environ), "config": config}
-    return {**here, "path": sys.path[:], "folder": os.getcwd()}
+    found: dict[tuple[str, str], Any] = {("environ", n): v for n, v in os.environ.items()}
+    found |= {("config", n): v for n, v in jax.config.values.items() if n not in OURS}
+    folder = os.readlink("/proc/self/cwd")  # os.getcwd raises where it was removed
+    return found | {("path", "sys.path"): sys.path[:], ("folder", "the folder"): folder}
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, Any]:
     """What makes of the ones the others; None in place of a value: it is not there. Pure."""
-    found = {name: after[name] for name in ("path", "folder") if after[name] != before[name]}
-    for name in ("environ", "config"):
-        one, other = before[name], after[name]
-        found[name] = {n: other.get(n) for n in {*one, *other} if one.get(n) != other.get(n)}
-    return found
+    names = {**before, **after}
+    return {one: after.get(one) for one in names if before.get(one) != after.get(one)}
 
 
-def apply(found: Mapping[str, Any]) -> dict[str, str]:
-    """Make changes, and let tracebacks have the cells; returns what could not be changed: why."""
+def apply(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
+    """Make changes; returns what could not be changed: why."""
     import jax
 
     left = {}
-    for name, value in found.get("config", {}).items():
+    for (kind, name), value in found.items():
         try:
-            jax.config.update(name, value)
+            if kind == "config":
+                jax.config.update(name, value)
+            elif kind == "path":
+                sys.path[:] = value
+            elif kind == "folder":
+                os.chdir(value)
+            elif value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
         except Exception as error:
             left[name] = str(error)
-    for name, value in found.get("environ", {}).items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value
-    sys.path[:] = found.get("path", sys.path)
-    try:
-        os.chdir(found.get("folder", "."))
-    except OSError as error:
-        left["the folder"] = str(error)
-    for name, (_, lines) in found.get("cells", {}).items():
-        linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
     return left

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.names import LostNames, is_users
+from jaxcluster.engine.private.pytrees import register
+from jaxcluster.rank.state import classes, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.loading import Values, known, load
-from jaxcluster.rank.state.pickling import PYTHON, Pickled
-from jaxcluster.rank.state.settings import REGISTERED, SETTINGS, Settings
+from jaxcluster.rank.state.pickles import SETTINGS, Pickled
+from jaxcluster.rank.state.settings import OUT, REGISTERED, Settings, apply, changes, now
 from jaxcluster.wire.ops import saving as ops
-from jaxcluster.wire.ops.saving import Bind, Bound, Drop, Load, Loaded, MeshAxes, Saved, SavePlace
+from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, MeshAxes, Saved
+
+SECTIONS = SETTINGS, REGISTERED
 
 
-class NoRoom(Exception):
-    """No place has room for it, or all places were removed, since nobody waits for it any more."""
+class Values(NamedTuple):
+    """What was read, and is held until it is bound; settings that could not be set, and why."""
 
-    hint = ""  # the error is expected, and not logged
+    names: dict[str, Any]
+    sections: dict[str, Any]
+    left: dict[str, str]
+    before: dict[Any, Any]  # the settings
 
 
 class States:
@@ -42,47 +49,115 @@ class States:
         self.settings.attach(shell)
 
     def save(self, request: Request[ops.Save] | Request[ops.Checkpoint]) -> Saved:
-        """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells."""
-        body = request.body
-        with self._saving:
-            given = self.rank, self.namespace, self.settings
-            saved = save(body.places, *given, compare=body.compare)
-        self.lost.tidy(self.namespace)
-        saved.unbound.update(self.lost.reasons)
-        return saved
+        """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells.
 
-    def load(self, request: Request[Load]) -> Loaded:
-        """``load``: make all values, and hold them until ``bind``. On the main thread."""
+        Raises:
+          BadFile: no place has room.
+        """
+        import jax
+
+        with self._saving:
+            names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
+            pickled = Pickled(names | self.settings.sections(), self.namespace)
+            path, size = self._write(pickled, request.body)
+        self.lost.tidy(self.namespace)
+        of_all = {one for one in pickled.meshes if one.size == len(jax.devices())}
+        axes = {(tuple(map(str, one.axis_names)), one.devices.shape) for one in of_all}
+        return Saved(
+            str(path.parent),
+            [path.name],
+            size,
+            [name for name in pickled.values if name in names],
+            {name: why for name, why in pickled.lost.items() if name in names},
+            sorted(pickled.spanning & names.keys()),
+            dict(self.lost.reasons),
+            {name.strip(): why for name, why in pickled.lost.items() if name in SECTIONS},
+            [MeshAxes(list(names), list(sizes)) for names, sizes in sorted(axes)],
+        )
+
+    def _write(self, pickled: Pickled, body: ops.Save | ops.Checkpoint) -> tuple[Path, int]:
+        """Write the file to the first place that has room; returns its path and size."""
+        nbytes, whys = pickled.nbytes, list[str]()
+        for place in body.places:
+            path = Path(place.folder) / file_name(self.rank)
+            if place.room is not None and nbytes > place.room:
+                whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
+                continue
+            try:
+                path.unlink(missing_ok=True)
+                return path, pickled.write(path, compare=body.compare)
+            except (OSError, BadFile) as error:  # or the place was removed: nobody waits for it
+                whys.append(str(error))
+                path.unlink(missing_ok=True)
+        raise BadFile(f"{nbytes >> 20} MiB found no room: {'; '.join(whys)}")
+
+    def load(self, request: Request[Load]) -> Made:
+        """``load``: make all values, and hold them until ``bind``. On the main thread.
+
+        Settings are set at once, since they change what values become.
+
+        Raises:
+          BadFile: a file was changed.
+        """
+        import jax
+
         body = request.body
         if not body.files:
-            return Loaded([])
-        base, only = min(body.files) if body.own is None else body.own, None
+            return Made([])
+        base = min(body.files) if body.own is None else body.own
         files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
         for file in files.values():
-            if (was := file.about["Python"]) != PYTHON:  # its code is another one
-                raise BadFile(f"{file.path} was written by Python {was}, and this is {PYTHON}")
-        if is_part := body.only is not None:
-            only = {*body.only}
-        elif body.own is None:
-            only = known(files, base, body.num_processes)
+            if (was := file.about["Python"]) != sys.version_info[:2]:  # its code is another one
+                told = "{}.{}, and this is {}.{}".format(*was, *sys.version_info)
+                raise BadFile(f"{file.path} was written by Python {told}")
+        is_part, only = body.only is not None, body.only
+        if body.own is None:  # what can't differ between ranks, and was equal on all
+            about = [file.about for file in files.values()]
+            only = files[base].about["common"]
+            if body.num_processes != jax.process_count() and len(files) == body.num_processes:
+                digests = files[base].about["digests"].items()
+                only += [
+                    n for n, own in digests if own and {a["digests"].get(n) for a in about} == {own}
+                ]
+        found = Values({}, {}, {}, now())
+
+        def use(name: str, value: Any) -> None:
+            if name == SETTINGS and not is_part:
+                found.left.update(apply(value["changed"]))
+                found.sections[name] = value
+            elif name == REGISTERED and not is_part:
+                for cls, how in value:
+                    with contextlib.suppress(Exception):  # JAX refuses it
+                        register(cls, how)
+
+        classes.kept.set(set() if is_part else None)
         fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
-        found = load(files, base, self.namespace, fitted, only, is_part=is_part)
+        try:
+            made, lost = pickles.load(files, base, self.namespace, fitted, use)
+        except BaseException:
+            apply(changes(now(), found.before))
+            raise
+        for name, value in made.items():
+            if name not in SECTIONS and (only is None or name in only):
+                (found.sections if name.startswith(OUT) else found.names)[name] = value
+        if only is not None and SETTINGS in found.sections:
+            del found.sections[SETTINGS]["random"]
         self._read[body.token] = found
         if body.token in self._dropped:  # meanwhile
             self._forget(body.token)
-        return Loaded(list(found.names), found.lost)
+        return Made([*found.names], lost)
 
-    def bind(self, request: Request[Bind]) -> Bound:
+    def bind(self, request: Request[Bind]) -> Made:
         """``bind``: all names that were read and are not lost. On the main thread."""
         body = request.body
-        found = self._read.pop(body.token, None) or Values()
+        found = self._read.pop(body.token, None) or Values({}, {}, {}, {})
         names = {name: value for name, value in found.names.items() if name not in body.lost}
         for name in body.lost:
             self.namespace.pop(name, None)
         self.namespace.update(names)
         self.lost.add(body.lost, self.namespace)
-        self.settings.show(found.settings, found.results)
-        return Bound(list(names), found.left)
+        self.settings.show(found.sections)
+        return Made([*names], found.left)
 
     def drop(self, request: Request[Drop]) -> None:
         """``drop``: what was read, or is being read, is not bound."""
@@ -91,49 +166,4 @@ class States:
 
     def _forget(self, token: str) -> None:
         if (found := self._read.pop(token, None)) is not None:
-            found.undo()
-
-
-def save(
-    places: Iterable[SavePlace],
-    rank: int,
-    namespace: dict[str, Any],
-    settings: Settings,
-    *,
-    compare: bool = False,
-) -> Saved:
-    """Write a rank's file to the first place that has room.
-
-    Raises:
-      NoRoom: none has.
-    """
-    import jax
-
-    names = {n: v for n, v in dict(namespace).items() if is_users(n, v)}
-    pickled, whys = Pickled(names | settings.sections(), namespace), list[str]()
-    for place in places:
-        path = Path(place.folder) / file_name(rank)
-        if place.room is not None and pickled.nbytes > place.room:
-            whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
-            continue
-        try:
-            path.unlink(missing_ok=True)
-            size = pickled.write(path, compare=compare)
-            break
-        except (OSError, BadFile) as error:
-            whys.append(str(error))
-            path.unlink(missing_ok=True)
-    else:
-        raise NoRoom(f"{pickled.nbytes >> 20} MiB found no room: {'; '.join(whys)}")
-    of_all = {one for one in pickled.meshes if one.size == len(jax.devices())}
-    axes = {(tuple(map(str, one.axis_names)), one.devices.shape) for one in of_all}
-    return Saved(
-        place.folder,
-        [path.name],
-        size,
-        [name for name in pickled.values if name in names],
-        {name: why for name, why in pickled.lost.items() if name in names},
-        sorted(pickled.spanning & names.keys()),
-        left={n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
-        meshes=[MeshAxes(list(names), list(sizes)) for names, sizes in sorted(axes)],
-    )
+            apply(changes(now(), found.before))

@@ -52,14 +52,14 @@ class Checkpoint(Operation[Saved], op="checkpoint"):
     compare: bool = False
 
 
-class Loaded(Message):
-    """The names that a rank can bind, and others that it can't, and why."""
+class Made(Message):
+    """The names that a rank can bind, or has bound; and names or settings that it can't: why."""
 
     names: list[str]
     lost: dict[str, str] = field(default_factory=dict)
 
 
-class Load(Operation[Loaded], op="load"):
+class Load(Operation[Made], op="load"):
     """Read what was saved, and hold it under the token."""
 
     turn: CellSpec
@@ -71,14 +71,7 @@ class Load(Operation[Loaded], op="load"):
     only: list[str] | None = None  # the names that are read, without settings; None: all
 
 
-class Bound(Message):
-    """The names that are bound, and the settings that are not: why."""
-
-    names: list[str]
-    left: dict[str, str] = field(default_factory=dict)
-
-
-class Bind(Operation[Bound], op="bind"):
+class Bind(Operation[Made], op="bind"):
     """Bind what was read, but for the names that are lost.
 
     These names are unbound, and who uses one is told the reason.

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from savednames import Comparison, load, namespace, run_cell, save, through_files
+from savednames import (
+    TURN,
+    Comparison,
+    load,
+    namespace,
+    run_cell,
+    save,
+    states_of,
+    through_files,
+)
 
 from jaxcluster.engine.private import pytrees
+from jaxcluster.rank.state import arrays, pickles
+from jaxcluster.rank.state.file import StateFile, file_name
+from jaxcluster.wire.ops.saving import Drop, Load
 
 pytrees.remember_keys()
 IMPORTS = """
@@ -249,12 +262,10 @@ def test_what_can_not_be_saved_costs_itself_and_is_named() -> None:
 
 
 def test_an_array_that_is_not_computed_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jaxcluster.rank.state import arrays
-
     names = cell("slow, slower, fine = jnp.ones(2), [jnp.ones(2)], jnp.ones(2)")
     never = {id(names["slow"]), id(names["slower"][0])}
-    monkeypatch.setattr(arrays, "READY_S", 0.2)
-    monkeypatch.setattr(arrays, "is_ready", lambda array: id(array) not in never)
+    monkeypatch.setattr(pickles, "READY_S", 0.2)
+    monkeypatch.setattr(pickles, "is_ready", lambda array: id(array) not in never)
     _, saved, _ = through_files(names)
     assert saved.lost == dict.fromkeys(("slow", "slower"), "still being computed")
 
@@ -285,11 +296,9 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
 def test_an_array_without_its_parts_costs_the_names_that_hold_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from jaxcluster.rank.state import arrays
-
     def part(self: Any, saved: Any, *given: Any) -> Any:
         if saved.shape == (8,):
-            raise arrays.CannotLoad("parts of it are gone")
+            raise arrays.Lost("parts of it are gone")
         return original(self, saved, *given)
 
     names = cell(
@@ -308,14 +317,13 @@ def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
     names = cell("base = 3\nclass C:\n    n = base\nc = C()\n")
     save(names, tmp_path)
     live = {"__name__": "__main__", "base": "mine", "C": "mine"}
-    before = dict(live)
-    from jaxcluster.rank.state import loading
-    from jaxcluster.rank.state.file import StateFile, file_name
-
-    files = {0: StateFile(tmp_path / file_name(0))}
-    values = loading.load(files, 0, live, {})
+    before, states = dict(live), states_of(live)
+    given = {"turn": TURN, "token": "t", "files": {0: str(tmp_path)}}
+    states.load(SimpleNamespace(body=Load(**given, own=0, num_processes=1)))
     live.pop("__builtins__", None)
-    assert live == before and values.names["c"].n == 3
+    assert live == before and states._read["t"].names["c"].n == 3
+    states.drop(SimpleNamespace(body=Drop("t")))
+    assert not states._read
 
 
 # ---------------------------------------------------------------------- who has what
@@ -339,10 +347,8 @@ def test_a_new_rank_gets_what_can_not_differ(tmp_path: Path) -> None:
         "sharding, spec, one = NamedSharding(mesh, P('x')), P('x'), Model()\n"
     )
     save(names, tmp_path)
-    from jaxcluster.rank.state.file import StateFile, file_name
-    from jaxcluster.rank.state.loading import known
-
-    common = known({0: StateFile(tmp_path / file_name(0))}, 0, 1)
+    found, _ = load(tmp_path, own=None)
+    common = {n for n in found if not n.startswith("__")}
     mine = {"lr", "rows", "key", "own", "closed", "owned", "one", "x", "with_own"}
     mine |= {"with_array", "pair"}
     assert common == {n for n in names if not n.startswith("__")} - mine
@@ -353,8 +359,6 @@ def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
     cells = [cell(source), cell("other = ['more']\n" + source + "lr = 0.2; big[7] = 1\n")]
     for rank, names in enumerate(cells):
         save(names, tmp_path, rank, compare=True)
-    from jaxcluster.rank.state.file import StateFile, file_name
-
     one, other = (StateFile(tmp_path / file_name(rank)).about["digests"] for rank in (0, 1))
     equal = {name for name in one if one[name] and one[name] == other.get(name)}
     assert {"rows", "key", "x", "mesh"} <= equal and not equal & {"lr", "big", "other"}
@@ -398,7 +402,7 @@ net, own = Deep(x, Net(x)), Net(3)
     assert not saved.lost
     names["Net"].step = 5
     before = names["Net"], names["Deep"], names["own"]
-    _, found = load(tmp_path, names, only={"net"}, is_part=True)
+    _, found = load(tmp_path, names, only=["net"])
     assert not found.lost and (names["Net"], names["Deep"], names["own"]) == before
     assert type(names["net"]) is names["Deep"] and type(names["net"].inner) is names["Net"]
     assert names["Net"].step == 5

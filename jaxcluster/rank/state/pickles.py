@@ -1,0 +1,412 @@
+"""A namespace as one pickle, in which each name has a section: names share what they shared.
+
+It is of what people put into notebooks, where cloudpickle alone makes something else of it.
+Functions of cells have the namespace itself as their globals, and closures share their cells.
+Views of one memory stay views. jitted functions keep their options. Classes of cells are made
+again by their class statements (``classes``). Arrays, devices and what belongs to the process are
+left out: they have persistent ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import io
+import marshal
+import pickle
+import sys
+import time
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import CellType, CodeType, FunctionType
+from typing import Any, ClassVar
+
+import cloudpickle
+import numpy as np
+
+from jaxcluster.engine.arrays import READY_POLL_S, devices_hash, host_values, is_ready, shorten
+from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
+from jaxcluster.rank.state import arrays, classes
+from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
+from jaxcluster.rank.state.common import contents, judge
+from jaxcluster.rank.state.file import BadFile, Part, StateFile, as_bytes, checksum, write
+from jaxcluster.wire.ops.values import FILES, reference_to
+
+SETTINGS = " settings"  # the section that comes first, as it changes what values become
+PROTOCOL = 5
+READY_S = 3.0  # in which all arrays of a save have to be computed
+WHY_CHARS = 200
+LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
+IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
+OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc", "annotations"]
+OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
+
+
+class Pickled:
+    """A namespace as one pickle, and the raw sections beside it.
+
+    Attributes:
+      lost: names that can't be saved, and why.
+      spanning: names with arrays that span processes; ``common``: those that a new rank may have.
+      meshes: those that it has met.
+
+    Args:
+      broken: by their ids objects that can't be saved, and why.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        namespace: dict[str, Any],
+        broken: Mapping[int, tuple[Any, str]] | None = None,
+    ) -> None:
+        self.namespace, self.broken = namespace, broken or {}
+        self.lost, self.by_value = dict[str, str](), set[type]()
+        self._until = time.monotonic() + READY_S
+        # Classes come early: what their statements need is not to be half made by then.
+        last = {n: (n != SETTINGS, not isinstance(value, type)) for n, value in values.items()}
+        self.values = {name: values[name] for name in sorted(last, key=last.__getitem__)}
+        while not self._dump_all():  # without those that are lost
+            self.values = {n: v for n, v in self.values.items() if n not in self.lost}
+
+    def _dump_all(self) -> bool:
+        """One pickle of all; False where one of them is lost, or has to be pickled otherwise."""
+        self.file, self.parts, self.buffers = io.BytesIO(), list[Part](), list[int]()
+        self.spanning, self.common, self.meshes = set[str](), list[str](), dict[Any, Any]()
+        self.arrays = list[SavedArray]()
+        self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
+        self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
+        pickler, is_whole = Pickler(self), True
+        for name, value in self.values.items():
+            self._name, self._first = name, len(self.arrays)
+            try:
+                pickler.dump(value)
+            except classes.Circular as error:
+                self.by_value.add(error.args[0])
+            except Exception as error:
+                self.lost[name] = why(error)
+            else:
+                spans, is_common = judge(value)
+                if spans or any(one.spans for one in self.arrays[self._first :]):
+                    self.spanning.add(name)
+                self.common += [name] if is_common else []
+                continue
+            # Others may share what was begun. A pickler that knows nothing of it looks again.
+            pickler, is_whole = Pickler(self), False
+        return is_whole
+
+    def number(self, array: Any) -> int:
+        """The number of an array, whose shards become sections.
+
+        Raises:
+          Lost: it has no values, or not soon.
+        """
+        if id(array) in self._numbers:
+            return self._numbers[id(array)][0]
+        if array.is_deleted():
+            raise Lost("it was deleted or donated")
+        while not is_ready(array):
+            if time.monotonic() > self._until:
+                raise Lost("still being computed")
+            time.sleep(READY_POLL_S)
+        array.block_until_ready()  # raises if its computation has failed
+        shards = {arrays.index_of(s.index, array.shape): s.data for s in array.addressable_shards}
+        number = len(self.arrays)
+        what = array.shape, str(array.dtype)
+        on = devices_hash(array), getattr(array.sharding, "spec", "")
+        same = repr((self._name, number - self._first, what, on))
+        kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
+        sections = {index: self._section(data) for index, data in shards.items()}
+        self._numbers[id(array)] = number, array
+        self.arrays.append(SavedArray(same, *what, *kind, sections))
+        return number
+
+    def _section(self, data: Any) -> int:
+        key: Any = id(data)
+        with contextlib.suppress(Exception):  # some kinds of devices don't tell
+            key = data.unsafe_buffer_pointer(), data.nbytes, data.device
+        if key not in self._sections:
+            self._sections[key] = len(self.parts)
+            self.parts.append(Part(data.nbytes, lambda: host_values(data)))
+        return self._sections[key]
+
+    def is_small(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether a buffer lies in the pickle; else it is a section of its own."""
+        if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
+            self.buffers.append(len(self.parts))
+            self.parts.append(Part(raw.nbytes, lambda: raw))
+        return raw.nbytes < LARGE_NBYTES
+
+    def _digest(self, name: str) -> str:
+        """Equal on ranks that have an equal value; "" of one that can't be compared."""
+        alone = Pickled({name: self.values[name]}, self.namespace)
+        others = {section for one in alone.arrays if one.spans for section in one.shards.values()}
+        held = [as_bytes(part.read()) for n, part in enumerate(alone.parts) if n not in others]
+        what = [(one.shape, one.dtype) for one in alone.arrays], [checksum(data) for data in held]
+        return "" if alone.lost else checksum(as_bytes(alone.file.getvalue() + repr(what).encode()))
+
+    def write(self, path: Path, *, compare: bool = False) -> int:
+        """Write it to a file; returns its size.
+
+        Args:
+          compare: ranks may have to tell which values are equal on all of them.
+        """
+        pickled = self.file.getbuffer()
+        about = {
+            "names": [*self.values],
+            "buffers": self.buffers,
+            "arrays": self.arrays,
+            "common": self.common,
+            "digests": {name: self._digest(name) for name in self.values} if compare else {},
+            "Python": sys.version_info[:2],
+        }
+        return write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
+
+    @property
+    def nbytes(self) -> int:
+        """How large the file is going to be, but for its index."""
+        return sum(part.nbytes for part in self.parts) + self.file.tell()
+
+
+class Pickler(cloudpickle.Pickler):
+    """Pickles the values of one namespace."""
+
+    dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
+
+    def __init__(self, pickled: Pickled) -> None:
+        super().__init__(pickled.file, protocol=PROTOCOL, buffer_callback=pickled.is_small)
+        import jax
+
+        self._pickled = pickled
+        self._started: set[type] = set()
+        own = own_objects(pickled.namespace)
+        self._own = {id(value): ("own", name) for name, value in own.items()}
+        number = pickled.number
+        self._ids: dict[type, Callable[[Any], Any]] = {
+            kinds().array: lambda array: ("array", number(array), array.sharding),
+            jax.Device: lambda device: ("device", *arrays.places([device])[0]),
+            jax.sharding.Mesh: lambda m: pickled.meshes.setdefault(m, arrays.mesh_id(m)),
+        }
+        self._reducers: dict[type, Callable[[Any], Any]] = {
+            kinds().key: lambda key: (_key_of(str(jax.random.key_impl(key))), (key._base_array,)),
+            kinds().jitted: _reduce_jitted,
+            jax.custom_jvp: _reduce_bare,
+            jax.custom_vjp: _reduce_bare,
+            jax.Ref: _refuse,
+            np.ndarray: _reduce_view,
+            CellType: lambda cell: (CellType, ()),  # what it holds comes with its function
+            # With its file, by which tracebacks find its cell: cloudpickle leaves that out.
+            CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
+            type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
+        }
+        self._tracer = jax.core.Tracer
+
+    def persistent_id(self, obj: Any) -> Any:
+        if (own := self._own.get(id(obj))) is not None:
+            return own
+        if (broken := self._pickled.broken.get(id(obj))) is not None:
+            raise Lost(broken[1])
+        known = self._ids.get(type(obj))
+        return known(obj) if known is not None else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if (reduce := self._reducers.get(kind)) is not None:
+            return obj.__qualname__ if callable(obj) and is_imported(obj) else reduce(obj)
+        if issubclass(kind, self._tracer):
+            _refuse(obj)
+        is_class = issubclass(kind, type)
+        if is_class and (known := reference_to(obj)) is not None:
+            return known
+        reduced = super().reducer_override(obj)
+        if not is_class or not isinstance(reduced, tuple) or len(reduced) <= IS_MADE:
+            return reduced
+        if obj in self._started:  # what its statement needs holds it
+            raise classes.Circular(obj)
+        self._started.add(obj)
+        found = None if obj in self._pickled.by_value else classes.statement_of(obj)
+        names = ChainMap(self._pickled.values, self._pickled.namespace)
+        return classes.reduce(obj, reduced, found, names, self._pickled.namespace)
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        names = func.__globals__
+        if names is not self._pickled.namespace:
+            module = sys.modules.get(names.get("__name__", ""))
+            if module is None or vars(module) is not names:
+                return super()._dynamic_function_reduce(func)  # of exec, with a dict of its own
+            self._own[id(names)] = "globals", module.__name__
+        held = [(cell, one) for cell in func.__closure__ or () for one in contents(cell)]
+        arguments = func.__code__, names, func.__name__, None, func.__closure__
+        slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS}
+        return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
+
+
+def _function_setstate(func: Any, state: Any) -> None:
+    held, attributes, slots = state
+    for cell, one in held:
+        cell.cell_contents = one
+    vars(func).update(attributes)
+    for name, value in slots.items():
+        setattr(func, f"__{name}__", value)
+
+
+def _reduce_jitted(function: Any) -> Any:
+    added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
+    made = jitted, (function._fun, info_of(function))
+    return *made, ((), added, {}), None, None, _function_setstate
+
+
+def _reduce_bare(function: Any) -> Any:
+    return object.__new__, (type(function),), dict(vars(function))
+
+
+def _key_of(impl: str) -> Any:
+    import jax
+
+    return functools.partial(jax.random.wrap_key_data, impl=impl)
+
+
+def _cached(function: Any, parameters: Any) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _refuse(value: Any) -> Any:
+    raise Lost(f"it holds a {type(value).__name__}, which stands for an array")
+
+
+def _reduce_view(array: np.ndarray[Any, Any]) -> Any:
+    """A view of another array's memory by the array that owns it."""
+    owner = array
+    while type(owner.base) is np.ndarray:
+        owner = owner.base
+    if owner is array or array.dtype.hasobject or owner.dtype.hasobject or not owner.flags.forc:
+        return NotImplemented
+    first = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+    what = array.shape, array.dtype, first, array.strides
+    return _view, (owner, what, array.flags.writeable)
+
+
+def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
+    shape, dtype, first, strides = what
+    memory = owner if owner.flags.c_contiguous else owner.T
+    array: Any = np.ndarray(shape, dtype, memory, first, strides)
+    if not is_writeable:
+        array.flags.writeable = False
+    return array
+
+
+def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
+    """What each process has of its own, by its name: it is left out of pickles."""
+    found = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+    if (shell := namespace.get("get_ipython")) is not None:
+        found["shell"] = shell()
+    return found | {"namespace": namespace, "main": sys.modules["__main__"]}
+
+
+# ---------------------------------------------------------------------- and back
+
+# What a function of that name has changed is its first argument; what it returns is dropped.
+SETTER = "_setstate"
+# Steps that make something, by how much they take from the stack, and steps that change the top.
+MAKES = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3, pickle.STACK_GLOBAL: 2}
+MAKES |= {pickle.BINPERSID: 1, pickle.FROZENSET: 0}
+CHANGES = [pickle.BUILD, pickle.SETITEM, pickle.SETITEMS]
+CHANGES += [pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS]
+_Python: Any = pickle._Unpickler
+
+
+def load(
+    files: Mapping[int, StateFile],
+    base: int,
+    namespace: dict[str, Any],
+    fitted: arrays.Fitted,
+    use: Callable[[str, Any], None],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values that a rank's file has, and the names that can't be made, and why.
+
+    Names that reach what can't be made are lost, and all others are whole.
+
+    Args:
+      base: the rank whose file it is. The others' have shards that it lacks.
+      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
+      use: called with each name and value as soon as it is made.
+
+    Raises:
+      BadFile: a file was changed.
+    """
+    about, made = files[base].about, ArraysToLoad(files, base, fitted)
+    section = functools.cache(files[base].copy)
+    makers: dict[str, Callable[..., Any]] = {
+        "array": made.array,
+        "device": arrays.device_at,
+        "mesh": made.mesh,
+        "globals": lambda name: vars(importlib.import_module(name)),
+        "own": own_objects(namespace).__getitem__,
+    }
+
+    def read(kind: Any) -> tuple[dict[str, Any], Any]:
+        stream = io.BytesIO(section(-1).data)
+        unpickler = kind(stream, buffers=(section(number).data for number in about["buffers"]))
+        unpickler.persistent_load = lambda known: makers[known[0]](*known[1:])
+        values = {}
+        for name in about["names"]:
+            values[name] = unpickler.load()
+            use(name, values[name])
+        return values, unpickler
+
+    try:
+        return read(pickle.Unpickler)[0], {}
+    except BadFile:
+        raise
+    except Exception:  # once more, to know which names it costs
+        values, unpickler = read(TolerantUnpickler)
+        whole = Pickled(values, namespace, unpickler.broken)
+        return whole.values, whole.lost
+
+
+def why(error: Exception) -> str:
+    """What is told of an error, in a line."""
+    return shorten(str(error) or type(error).__name__, WHY_CHARS)
+
+
+def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[Any], None]:
+    """A step after which an error leaves a gap, or an object that is broken."""
+
+    def guarded(self: Any) -> None:
+        depth = len(self.stack) - taken
+        given = self.stack[depth:]
+        try:
+            _Python.dispatch[op[0]](self)
+        except BadFile:
+            raise
+        except Exception as error:
+            parts = [part for one in given if type(one) is tuple for part in one]
+            told = next((str(one) for one in (*given, *parts) if type(one) is Lost), why(error))
+            if is_made:
+                del self.stack[depth if taken else len(self.stack) :]
+                self.stack.append(Lost(told))
+            is_set = taken and getattr(given[0], "__name__", "").endswith(SETTER)
+            for one in (self.stack[-1], *(parts[:1] if is_set else ())):
+                self.broken.setdefault(id(one), (one, told))
+
+    return guarded
+
+
+class TolerantUnpickler(_Python):
+    """The one in Python, which goes on after an error.
+
+    Attributes:
+      broken: by their ids the objects that could not be made, or not to the end, and why.
+    """
+
+    dispatch: ClassVar[Any] = (
+        _Python.dispatch
+        | {op[0]: _guarded(op, taken, is_made=True) for op, taken in MAKES.items()}
+        | {op[0]: _guarded(op) for op in CHANGES}
+    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.broken = dict[int, tuple[Any, str]]()
