@@ -11,7 +11,6 @@ from pathlib import Path
 import psutil
 from helpers import python, until
 
-from jaxcluster.host.processes import busy_s
 from jaxcluster.supervision import ends
 from jaxcluster.supervision.processes import is_alive, process_token, start_time
 
