@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 import time
 from collections import Counter
@@ -21,7 +22,6 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
     base_array,
-    bounds,
     check_leaves,
     describe,
     host_values,
@@ -29,6 +29,7 @@ from jaxcluster.engine.arrays import (
     is_living,
     is_ready,
     is_tracer,
+    shard_bounds,
     shorten,
     wait_ready,
 )
@@ -41,14 +42,13 @@ from jaxcluster.wire.ops.arrays import (
     CheckShards,
     Memory,
     Meshes,
-    Peek,
-    Peeked,
+    Piece,
+    Read,
     Variables,
 )
 
 READY_TIMEOUT_S = 5.0
 MAX_ROWS = 10_000  # leaves of a tree that are told one by one; past it subtrees are folded
-MAX_VALUES = 4096  # elements of one look into a shard
 MAX_VARIABLES = 1000  # that are told of
 LONG = 10_000  # a list that begins with so many plain values is not looked through for an array
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -86,48 +86,44 @@ class ArrayViews:
             return f"{body.name} has no part {''.join(body.path)}"
         return f"{body.name or 'the last result'} is {_kind_of(found)}, not an array"
 
-    def _shards(
-        self, body: CheckShards | Peek
-    ) -> Iterator[tuple[tuple[str, ...], Any, list[list[int]]]]:
-        """The (path, shard, index) that a request means, each ready to be read."""
-        device = body.device
-        for path, array in below(arrays_of(self.values.lookup(body.name)), body.path):
-            wait_ready(base_array(array), body.name, READY_TIMEOUT_S)
-            for shard in array.addressable_shards:
-                if device is None or shard.device.id == device:
-                    # A key array's index has one axis more: that of the key's words.
-                    yield path, shard, bounds(shard.index[: array.ndim], array.shape)
+    def _arrays(self, name: str, path: Sequence[str]) -> Iterator[Leaf]:
+        """The arrays that a request means, each ready to be read."""
+        for where, array in below(arrays_of(self.values.lookup(name)), path):
+            wait_ready(base_array(array), name or "the result", READY_TIMEOUT_S)
+            yield where, array
 
     def check(self, request: Request[CheckShards]) -> list[wire.ShardCheck]:
         """``check_shards``: statistics of this rank's shards, and hashes where asked for."""
-        checks = []
-        for path, shard, index in self._shards(request.body):
-            values = host_values(shard.data)
-            found = wire.ShardCheck(list(path), shard.device.id, index, **statistics(values))
-            if request.body.hash:
-                found = replace(found, digest=digest_of(values))
-            checks.append(found)
+        body, checks = request.body, []
+        for path, array in self._arrays(body.name, body.path):
+            for shard in array.addressable_shards:
+                if body.device not in (None, shard.device.id):
+                    continue
+                values = host_values(shard.data)
+                place = (path, self.values.rank, shard.device.id, shard_bounds(shard, array))
+                digest = digest_of(values) if body.hash else ""
+                checks.append(wire.ShardCheck(*place, **statistics(values), digest=digest))
         return checks
 
-    def peek(self, request: Request[Peek]) -> tuple[Peeked, list[bytes]]:
-        """``peek``: some values of one shard: ``start`` and ``stop`` count from its own corner."""
-        body = request.body
-        for _, shard, _ in self._shards(request.body):
-            values = host_values(shard.data)
-            start, stop = body.start, body.stop
-            if len(start) != values.ndim:  # a key array's words are one axis more
-                start, stop = [*start, 0], [*stop, values.shape[-1]]
-            cut = values[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
-            if cut.size > MAX_VALUES:
+    def read(self, request: Request[Read]) -> tuple[list[Piece], list[bytes]]:
+        """``read``: the values at some positions of this rank's shards."""
+        body, found = request.body, []
+        held = {
+            shard.device.id: shard.data
+            for _, array in itertools.islice(self._arrays(body.name, body.path), 1)
+            for shard in array.addressable_shards
+        }
+        for cut in body.cuts:
+            if cut.device not in held:
                 raise BadName(
-                    f"{cut.size} values are too many to show", f"ask for {MAX_VALUES} at most"
+                    f"device {cut.device} holds no part of {body.name} on rank {self.values.rank}",
+                    "%shards shows which devices hold parts.",
                 )
-            told = Peeked(list(cut.shape), str(cut.dtype))
-            return told, [np.ascontiguousarray(cut).tobytes()]
-        raise BadName(
-            f"device {body.device} holds no part of {body.name} on rank {self.values.rank}",
-            "%shards shows which devices hold parts.",
-        )
+            values = host_values(held[cut.device])
+            where = [*cut.where, *map(range, values.shape[len(cut.where) :])]  # words of keys
+            found.append(values[np.ix_(*where)] if where else values)
+        told = [Piece(list(values.shape), str(values.dtype)) for values in found]
+        return told, [np.ascontiguousarray(values).tobytes() for values in found]
 
     def meshes(self, request: Request[Meshes]) -> list[wire.MeshInfo]:
         """``meshes``: the device meshes among this rank's variables, and those of its arrays."""
@@ -198,7 +194,7 @@ def fold(report: wire.ValueReport, leaves: Sequence[Leaf], with_paths: bool) -> 
     text = "\n".join("\t".join(path) for path in paths)
     return replace(
         report,
-        paths=[list(path) for path in paths] if with_paths else [],
+        paths=paths if with_paths else [],
         use=use,
         counts=counts if len(leaves) > len(paths) else [],
         infos=infos,
@@ -222,10 +218,8 @@ def describe_leaf(leaf: Any) -> wire.ArrayInfo:
     if is_array(leaf):
         return describe(leaf)
     if isinstance(leaf, np.ndarray):
-        note, shape, dtype, nbytes = "numpy array", list(leaf.shape), str(leaf.dtype), leaf.nbytes
-    else:
-        note, shape, dtype, nbytes = type(leaf).__name__, [], "", 0
-    return wire.ArrayInfo(shape, dtype, "", False, [], note=note, nbytes=nbytes)
+        return wire.ArrayInfo(leaf.shape, str(leaf.dtype), nbytes=leaf.nbytes, note="numpy array")
+    return wire.ArrayInfo((), "", note=type(leaf).__name__)
 
 
 def fold_rows(

@@ -6,20 +6,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
-from jaxcluster.model.layout import (
-    ArrayLayout,
-    Bounds,
-    CheckResult,
-    Part,
-    Shard,
-    TreeLayout,
-    find_gaps,
-)
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Part, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import blocks, formatting
 from jaxcluster.views.blocks import Block, Rank, Row, Table
-from jaxcluster.wire import MeshInfo
+from jaxcluster.wire import Bounds, MeshInfo, Shard
 
 MAX_ROWS = 12  # of a picture
 MAX_COLUMNS = 8
@@ -45,10 +37,8 @@ def choose_axes(cut: Sequence[Sequence[object]]) -> list[int]:
 
 def _picture(layout: ArrayLayout) -> list[Block]:
     """The parts as a table; nothing if they form no grid, or are cut on more than two axes."""
-    parts, ndim = [*layout.parts], len(layout.shape)
-    if layout.missing:
-        held = [part.index for part in parts]
-        parts += [Part(gap, ()) for gap in find_gaps(layout.shape, held)]
+    ndim = len(layout.shape)
+    parts = [*layout.parts, *(Part(gap, ()) for gap in layout.gaps)]
     cut = [sorted({part.index[axis] for part in parts}) for axis in range(ndim)]
     shown = choose_axes(cut)
     if not shown or any(len(cut[axis]) > 1 for axis in range(ndim) if axis not in shown):

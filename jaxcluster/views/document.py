@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.views import arrays, formatting
 from jaxcluster.views.blocks import Block, Rank
+from jaxcluster.wire import Bounds
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"

@@ -39,6 +39,8 @@ def example(annotation: Any) -> Any:
         return example(next(a for a in arguments if a is not type(None)))
     if origin is typing.Literal:
         return arguments[0]
+    if origin is tuple and arguments[-1] is not ...:
+        return tuple(map(example, arguments))
     if origin in (list, tuple):
         return origin([example(arguments[0])] * 2)
     if origin is dict:
