@@ -109,10 +109,9 @@ def tree(
         rank: wire.ValueReport(
             rank,
             "dict",
-            paths=paths if rank == 0 else [],
+            paths=wire.PATHS.join(map(wire.STEPS.join, paths)),
             use=[i % 4 for i in range(leaves)],
             infos=[look[rank] for look in looks],
-            digest="same",
         )
         for rank in range(ranks)
     }, known

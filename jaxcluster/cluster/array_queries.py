@@ -32,7 +32,6 @@ TREE_S = 10.0  # ... and for what may take seconds: a tree of a million leaves
 READ_S = 60.0  # for reading every byte of what it holds
 
 Path = tuple[str, ...]
-Reports = dict[int, wire.ValueReport]
 
 # --------------------------------------------------------------------------- layouts
 
@@ -65,7 +64,9 @@ def split_name(text: str) -> tuple[str, Path]:
 def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLayout | TreeLayout:
     """See ``Cluster.layout``; ``""`` is what the last cell ended in, on all ranks or on these."""
     name, path = split_name(text) if text else ("", ())
-    reports, reasons = _reports(world, name, path, world.check_ranks(ranks))
+    asked = dict.fromkeys(world.check_ranks(ranks), Arrays(name, list(path)))
+    found, reasons = world.ask_some(asked, timeout_s=TREE_S)
+    reports = dict(sorted(found.items()))
     devices = cluster_devices(world)
     useful = {rank: r for rank, r in reports.items() if r.use}
     reasons |= {rank: r.note for rank, r in reports.items() if not r.use}
@@ -77,42 +78,24 @@ def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLa
     if not any(_is_jax(info) for report in useful.values() for info in report.infos):
         kinds = sorted({info.note for info in first.infos})[:3]
         raise UsageError(f"{shown} holds no jax.Array, only {', '.join(kinds)}.")
-    found: ArrayLayout | TreeLayout
     odd = replicas.parts({rank: r.copies for rank, r in useful.items()})
-    if all(r.paths in ([], [path]) and len(r.use) == 1 for r in useful.values()):
-        infos = {rank: report.infos[0] for rank, report in useful.items()}
-        found = layout.array_layout(shown, infos, devices, reasons)
-        found = replace(found, odd=odd.get(0, ()))
-    else:
-        found = layout.tree_layout(name, useful, devices, reasons)
-        found = replace(found, type="a part") if path else found
-    paths = next((r.paths for r in useful.values() if r.paths), [])
+    leaves = first.leaves
     notes: dict[int, str] = {}
     for leaf, (most, *others) in sorted(odd.items(), reverse=True):
-        of = f" of {''.join(paths[leaf])}" if leaf < len(paths) and paths[leaf] else ""
+        of = f" of {''.join(leaves[leaf])}" if leaf < len(leaves) and leaves[leaf] else ""
         for rank in itertools.chain(*others):
             notes[rank] = f"its copy{of} differs from that of {name_ranks(most)}"
-    return replace(found, notes={**notes, **found.notes})
+    if all(report.leaves == [path] for report in useful.values()):
+        infos = {rank: report.infos[0] for rank, report in useful.items()}
+        array = layout.array_layout(shown, infos, devices, reasons)
+        return replace(array, notes={**notes, **array.notes}, odd=odd.get(0, ()))
+    tree = layout.tree_layout(name, useful, devices, reasons)
+    kind = "a part" if path else tree.type
+    return replace(tree, type=kind, notes={**notes, **tree.notes})
 
 
 def _is_jax(info: wire.ArrayInfo) -> bool:
     return bool(info.dtype) and info.note != "numpy array"
-
-
-def _reports(
-    world: World, name: str, path: Path, ranks: Sequence[int]
-) -> tuple[Reports, dict[int, str]]:
-    """The ranks' reports, and why others gave none."""
-    # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
-    first = next((r for r in ranks if r not in world.dead), ranks[0])
-    asked = {r: Arrays(name, list(path), r == first) for r in ranks}
-    reports, reasons = world.ask_some(asked, timeout_s=TREE_S)
-    told = next((r for r in reports.values() if r.paths), None)
-    odd = [k for k, r in reports.items() if r.use and (told is None or r.digest != told.digest)]
-    if odd:
-        asked = dict.fromkeys(odd, Arrays(name, list(path), True))
-        reports |= world.ask_some(asked, timeout_s=TREE_S)[0]
-    return dict(sorted(reports.items())), reasons
 
 
 def _why_nothing(reasons: Mapping[int, str]) -> str:

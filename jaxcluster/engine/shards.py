@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
+    TooManyLeaves,
     base_array,
     check_leaves,
     describe,
@@ -48,7 +49,7 @@ from jaxcluster.wire.ops.arrays import (
 )
 
 READY_TIMEOUT_S = 5.0
-MAX_ROWS = 10_000  # leaves of a tree that are told one by one; past it subtrees are folded
+MAX_ROWS = 20_000  # leaves of a tree that are told of
 MAX_VARIABLES = 1000  # that are told of
 LONG = 10_000  # a list that begins with so many plain values is not looked through for an array
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -75,16 +76,23 @@ class ArrayViews:
             return wire.ValueReport(self.values.rank, "", reason, error.hint)
         leaves = below(leaves_of(found), body.path)
         report = wire.ValueReport(self.values.rank, type(found).__name__)
+        if not leaves and body.path:
+            return replace(report, note=f"{body.name} has no part {''.join(body.path)}")
         if not leaves:
-            return replace(report, note=self._nothing(found, body))
-        report = fold(report, leaves, with_paths=body.paths)
+            name = body.name or "the last result"
+            return replace(report, note=f"{name} is {_kind_of(found)}, not an array")
+        if len(leaves) > MAX_ROWS:
+            raise TooManyLeaves(f"{body.name} has {len(leaves):,} leaves, more than {MAX_ROWS:,}")
+        kinds: dict[Any, tuple[int, Any]] = {}  # those that look alike are described once
+        use = [kinds.setdefault(likeness(leaf), (len(kinds), leaf))[0] for _, leaf in leaves]
         arrays = ((number, leaf) for number, (_, leaf) in enumerate(leaves) if is_living(leaf))
-        return replace(report, copies=hashes(arrays, Room(LOOK_NBYTES)))
-
-    def _nothing(self, found: Any, body: Arrays) -> str:
-        if body.path:
-            return f"{body.name} has no part {''.join(body.path)}"
-        return f"{body.name or 'the last result'} is {_kind_of(found)}, not an array"
+        return replace(
+            report,
+            paths=wire.PATHS.join(wire.STEPS.join(path) for path, _ in leaves),
+            use=use,
+            infos=[describe_leaf(leaf) for _, leaf in kinds.values()],
+            copies=hashes(arrays, Room(LOOK_NBYTES)),
+        )
 
     def _arrays(self, name: str, path: Sequence[str]) -> Iterator[Leaf]:
         """The arrays that a request means, each ready to be read."""
@@ -176,32 +184,6 @@ def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:
     return [leaf for leaf in leaves if leaf[0][:n] == prefix]
 
 
-def fold(report: wire.ValueReport, leaves: Sequence[Leaf], with_paths: bool) -> wire.ValueReport:
-    """``report`` with its leaves: those that look alike described once, too many ones folded."""
-    infos: list[wire.ArrayInfo] = []
-    known: dict[Any, int] = {}
-    use = []
-    for _, leaf in leaves:
-        key = likeness(leaf)
-        if key not in known:
-            known[key] = len(infos)
-            infos.append(describe_leaf(leaf))
-        use.append(known[key])
-    paths = [path for path, _ in leaves]
-    counts = [1] * len(leaves)
-    if len(leaves) > MAX_ROWS:
-        paths, use, counts = fold_rows(paths, use)
-    text = "\n".join("\t".join(path) for path in paths)
-    return replace(
-        report,
-        paths=paths if with_paths else [],
-        use=use,
-        counts=counts if len(leaves) > len(paths) else [],
-        infos=infos,
-        digest=hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
-    )
-
-
 def likeness(leaf: Any) -> Any:
     """Equal for leaves whose descriptions are equal."""
     if not is_array(leaf):
@@ -220,22 +202,6 @@ def describe_leaf(leaf: Any) -> wire.ArrayInfo:
     if isinstance(leaf, np.ndarray):
         return wire.ArrayInfo(leaf.shape, str(leaf.dtype), nbytes=leaf.nbytes, note="numpy array")
     return wire.ArrayInfo((), "", note=type(leaf).__name__)
-
-
-def fold_rows(
-    paths: Sequence[tuple[str, ...]], use: Sequence[int]
-) -> tuple[list[tuple[str, ...]], list[int], list[int]]:
-    """At most ``MAX_ROWS`` rows (paths, use, counts): alike leaves of a subtree become one row."""
-    depth = max(len(path) for path in paths)
-    while True:
-        depth -= 1
-        rows: dict[tuple[tuple[str, ...], int], int] = {}
-        for path, number in zip(paths, use, strict=True):
-            at = path[:depth] + (("*",) if len(path) > depth else ())
-            rows[at, number] = rows.get((at, number), 0) + 1
-        if len(rows) <= MAX_ROWS or depth <= 0:
-            kept = list(rows.items())[:MAX_ROWS]
-            return [p for (p, _), _ in kept], [u for (_, u), _ in kept], [c for _, c in kept]
 
 
 # --------------------------------------------------------------------------- values

@@ -108,45 +108,32 @@ class ArrayLayout(wire.ArrayInfo):
 
 
 @dataclass(frozen=True)
-class Row:
-    """A leaf of a pytree: where it is, and which of ``TreeLayout.layouts`` it looks like.
-
-    ``count`` is more than 1 where a huge tree was folded: the row stands for so many leaves.
-    """
-
-    path: tuple[str, ...]
-    use: int
-    count: int = 1
-
-
-@dataclass(frozen=True)
 class TreeLayout:
-    """Where the arrays of a pytree lie. Leaves that are laid out alike share a layout."""
+    """Where the arrays of a pytree lie. Leaves that are laid out alike share a layout.
+
+    Attributes:
+      rows: of each leaf its path, and which of ``layouts`` it looks like.
+    """
 
     name: str
     type: str
-    rows: tuple[Row, ...]
+    rows: tuple[tuple[tuple[str, ...], int], ...]
     layouts: tuple[ArrayLayout, ...]
     devices: Mapping[int, Device] = field(repr=False)
     notes: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def leaves(self) -> int:
-        return sum(row.count for row in self.rows)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all arrays, each counted once however often it is replicated."""
-        return sum(self.layouts[row.use].nbytes * row.count for row in self.rows)
+        return sum(self.layouts[use].nbytes for _, use in self.rows)
 
     @property
     def bytes_per_device(self) -> dict[int, int]:
         """Bytes on each device that holds a part."""
         held: Counter[int] = Counter()
-        each = [layout.bytes_per_device for layout in self.layouts]
-        for row in self.rows:
-            for device, nbytes in each[row.use].items():
-                held[device] += nbytes * row.count
+        for use, count in Counter(use for _, use in self.rows).items():
+            for device, nbytes in self.layouts[use].bytes_per_device.items():
+                held[device] += nbytes * count
         return dict(sorted(held.items()))
 
 
@@ -226,39 +213,30 @@ def tree_layout(
     devices: Mapping[int, Device],
     notes: Mapping[int, str] | None = None,
 ) -> TreeLayout:
-    """A pytree as all its ranks see it; ``paths`` are those of the first rank that sent any.
+    """A pytree as all its ranks see it, with the leaves of the first.
 
-    A rank whose tree has other paths is told of in ``notes`` and left out.
+    A rank whose tree has other leaves is told of in ``notes`` and left out.
     """
-    said = dict(notes or {})
-    first = next(r for _, r in sorted(reports.items()) if r.paths)
-    same = {}
-    for rank, report in sorted(reports.items()):
-        if report.digest == first.digest:
-            same[rank] = report
-        else:
-            said[rank] = different_tree(first, report)
-    layouts: list[ArrayLayout] = []
+    first = reports[min(reports)]
+    same = {rank: r for rank, r in sorted(reports.items()) if r.paths == first.paths}
+    others = {r: different_tree(first, reports[r]) for r in reports.keys() - same.keys()}
     known: dict[tuple[int, ...], int] = {}
-    rows = []
-    counts = first.counts or itertools.repeat(1)
     uses = zip(*(report.use for report in same.values()), strict=True)
-    for path, use, count in zip(first.paths, uses, counts, strict=False):
-        if use not in known:
-            known[use] = len(layouts)
-            infos = {r: same[r].infos[u] for r, u in zip(same, use, strict=True)}
-            layouts.append(array_layout(name, infos, devices))
-        rows.append(Row(path, known[use], count))
-    return TreeLayout(
-        name, first.type, tuple(rows), tuple(layouts), devices, dict(sorted(said.items()))
+    rows = tuple(
+        (path, known.setdefault(use, len(known)))
+        for path, use in zip(first.leaves, uses, strict=True)
     )
+    layouts = tuple(
+        array_layout(name, {r: same[r].infos[u] for r, u in zip(same, use, strict=True)}, devices)
+        for use in known
+    )
+    said = dict(sorted({**(notes or {}), **others}.items()))
+    return TreeLayout(name, first.type, rows, layouts, devices, said)
 
 
 def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
     """What a rank's tree has that another's has not."""
-    if not other.paths:
-        return "another tree"
-    here, there = set(one.paths), set(other.paths)
+    here, there = set(one.leaves), set(other.leaves)
     words = [f"lacks {''.join(min(here - there))}"] if here - there else []
     words += [f"has {''.join(min(there - here))} more"] if there - here else []
     return "another tree: " + (" and ".join(words) or "its leaves are in another order")

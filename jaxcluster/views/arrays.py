@@ -104,26 +104,24 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> list[Block]:
     """One line a leaf, the totals above; long trees are truncated."""
     top = max(layout.bytes_per_device.values(), default=0)
     rows = []
-    for row in layout.rows[:MAX_LEAVES]:
-        found = layout.layouts[row.use]
-        times = f" x {row.count:,}" if row.count > 1 else ""
-        each = max(found.bytes_per_device.values(), default=0) * row.count
+    for path, use in layout.rows[:MAX_LEAVES]:
+        found = layout.layouts[use]
+        each = max(found.bytes_per_device.values(), default=0)
         rows.append(
             [
-                layout.name + "".join(row.path) + times,
+                layout.name + "".join(path),
                 leaf_type(found),
                 leaf_spec(found),
-                format_nbytes(found.nbytes * row.count),
+                format_nbytes(found.nbytes),
                 format_nbytes(each) if found.parts else "",
             ]
         )
     note = ""
     if others := layout.rows[MAX_LEAVES:]:
-        more = plural(sum(row.count for row in others), "leaf", "leaves")
-        part = f"{layout.name}{''.join(others[0].path[:1])}"
-        note = f"... and {more} more; %shards {part} shows a part"
+        part = f"{layout.name}{''.join(others[0][0][:1])}"
+        note = f"... and {plural(len(others), 'leaf', 'leaves')} more; %shards {part} shows a part"
     return [
-        f"{layout.name}: {layout.type} of {plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{layout.name}: {layout.type} of {plural(len(layout.rows), 'leaf', 'leaves')}, "
         f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device",
         *formatting.notes(layout),
         Table(["leaf", "type", "sharding", "bytes", "per device"], rows, note),

@@ -409,7 +409,7 @@ tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicate
     )
     found = cluster.layout("tree")
     assert isinstance(found, TreeLayout)
-    paths = ["".join(row.path) for row in found.rows]
+    paths = ["".join(path) for path, _ in found.rows]
     assert "['layers'][1].w" in paths
     assert "['opt'][0]" in paths
     w = array(cluster.layout("tree['layers'][1].w"))

@@ -131,7 +131,7 @@ def test_messages_are_read_from_zmqs_memory() -> None:
 
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(ValueError, match="protocol 99, not 5: install the same jaxcluster"):
+    with pytest.raises(ValueError, match=r"protocol 99, not \d: install the same jaxcluster"):
         wire.decode(data)
 
 

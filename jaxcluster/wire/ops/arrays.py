@@ -47,23 +47,30 @@ class ArrayInfo(Message):
     on: str = ""  # a hash of its devices' ids: a rank with all of them knows no other's copies
 
 
+STEPS, PATHS = "\x1f", "\x1e"  # what is between the steps of a path, and between paths
+
+
 class ValueReport(Message):
     """What one rank says of a variable, or of a part of it: a pytree of arrays.
 
     One array is a tree of one leaf whose path is empty. Leaves that look alike share an entry of
-    ``infos``: leaf ``i`` is at ``paths[i]`` and looks like ``infos[use[i]]``.
+    ``infos``: leaf ``i`` is at the ``i``th of ``paths`` and looks like ``infos[use[i]]``.
     """
 
     rank: int
     type: str
     note: str = ""  # why there is nothing to show
     hint: str = ""
-    paths: list[tuple[str, ...]] = field(default_factory=list)  # none unless they were asked for
+    paths: str = ""  # as one text: they are compared far more often than looked at
     use: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)  # leaves that each stands for, in a huge tree
     infos: list[ArrayInfo] = field(default_factory=list)
-    digest: str = ""  # equal on the ranks whose paths are equal
     copies: list[Any] = field(default_factory=list)  # ``values.Hashes``, as far as a look reaches
+
+    @property
+    def leaves(self) -> list[tuple[str, ...]]:
+        """Their paths."""
+        each = self.paths.split(PATHS) if self.use else []
+        return [tuple(path.split(STEPS)) if path else () for path in each]
 
 
 class ShardCheck(Message):
@@ -130,11 +137,10 @@ class VariableInfo(Message):
 
 
 class Arrays(Operation[ValueReport], op="arrays"):
-    """Every array in a variable and where its shards are; with the ``paths`` where these are."""
+    """Every array in a variable and where its shards are."""
 
     name: str
     path: list[str]
-    paths: bool
 
 
 class CheckShards(Operation[list[ShardCheck]], op="check_shards"):
