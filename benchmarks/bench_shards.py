@@ -21,7 +21,7 @@ import jaxcluster
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model import layout
-from jaxcluster.views import shards
+from jaxcluster.views import blocks, shards
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.arrays import Arrays
 
@@ -64,14 +64,12 @@ def kib(nbytes: int) -> str:
 
 
 def sizes(view: shards.View) -> str:
-    document = len(json.dumps(view.document))
-    return f"{kib(document)} JSON, {kib(len(view.html))} HTML, {kib(len(view.text))} text"
+    document, html = len(json.dumps(view.document)), len(blocks.html(view.blocks))
+    return f"{kib(document)} JSON, {kib(html)} HTML, {kib(len(view.text))} text"
 
 
 def wire_nbytes(cluster: jaxcluster.Cluster, name: str) -> int:
-    ranks = range(cluster.num_processes)
-    each = {r: Arrays(name, [], r == 0) for r in ranks}
-    answers = replies(cluster.world.ask(list(ranks), each))
+    answers = replies(cluster.world.ask(range(cluster.num_processes), Arrays(name, [])))
     return sum(len(wire.encode("reply", "", reply)) for reply in answers.values())
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
@@ -41,15 +43,14 @@ def named(
     **changes: Any,
 ) -> dict[int, wire.ArrayInfo]:
     """Each rank's report of an array with a NamedSharding over all of ``known``."""
-    names, sizes = list(mesh), list(mesh.values())
     padded = [*spec, *[None] * (len(shape) - len(spec))]
-    split = [[p] if isinstance(p, str) else list(p or ()) for p in padded]
-    copies: dict[tuple[tuple[int, int], ...], int] = {}
-    shards: dict[int, list[wire.ShardInfo]] = {d.rank: [] for d in known.values()}
+    split = [(p,) if isinstance(p, str) else tuple(p or ()) for p in padded]
+    copies: Counter[wire.Bounds] = Counter()
+    shards: dict[int, list[wire.Shard]] = {d.rank: [] for d in known.values()}
     for device, at in zip(
-        known.values(), itertools.product(*(range(size) for size in sizes)), strict=True
+        known.values(), itertools.product(*map(range, mesh.values())), strict=True
     ):
-        where = dict(zip(names, at, strict=True))
+        where = dict(zip(mesh, at, strict=True))
         index = []
         for size, axes in zip(shape, split, strict=True):
             block, blocks = 0, 1
@@ -57,36 +58,24 @@ def named(
                 block, blocks = block * mesh[axis] + where[axis], blocks * mesh[axis]
             step = -(-size // blocks)
             index.append((min(size, block * step), min(size, (block + 1) * step)))
-        key = tuple(index)
-        nbytes = itemsize * math.prod(b - a for a, b in index)
-        replica = copies.get(key, 0)
-        copies[key] = replica + 1
-        shards[device.rank].append(
-            wire.ShardInfo(device.id, [list(span) for span in index], replica, nbytes)
-        )
+        nbytes = itemsize * layout.volume(key := tuple(index))
+        shards[device.rank].append(wire.Shard(device.rank, device.id, key, nbytes, copies[key]))
+        copies[key] += 1
     words = ", ".join(f"'{name}': {size}" for name, size in mesh.items())
     printed = f"P({', '.join(map(repr, spec))}{',' * (len(spec) == 1)})"
     whole = wire.ArrayInfo(
-        shape=list(shape),
-        dtype=dtype,
-        sharding=f"NamedSharding(mesh=Mesh({words}), spec={printed}, memory_kind=device)",
+        tuple(shape),
+        dtype,
         spans=len(shards) > 1,
-        shards=[],
-        kind="NamedSharding",
-        axis_names=names,
-        axis_sizes=sizes,
-        spec=printed,
-        split=split,
-        memory_kind="device",
         nbytes=itemsize * math.prod(shape),
+        sharding=f"NamedSharding(mesh=Mesh({words}), spec={printed}, memory_kind=device)",
+        kind="NamedSharding",
+        mesh=tuple(mesh.items()),
+        spec=printed,
+        split=tuple(split),
+        memory_kind="device",
     )
-    return {
-        rank: wire.parse(
-            wire.ArrayInfo,
-            {**vars(whole), "shards": [vars(s) for s in held], **changes},
-        )
-        for rank, held in shards.items()
-    }
+    return {rank: replace(whole, shards=tuple(held), **changes) for rank, held in shards.items()}
 
 
 def array(
@@ -115,15 +104,14 @@ def tree(
         named(known, (), mesh, ()),
     ]
     words = ["['kernel']", "['bias']", "['up']", "['scale']"]
-    paths = [["['layers']", f"[{i // 4}]", words[i % 4]] for i in range(leaves)]
+    paths = [("['layers']", f"[{i // 4}]", words[i % 4]) for i in range(leaves)]
     return {
         rank: wire.ValueReport(
             rank,
             "dict",
-            paths=paths if rank == 0 else [],
+            paths=wire.PATHS.join(map(wire.STEPS.join, paths)),
             use=[i % 4 for i in range(leaves)],
             infos=[look[rank] for look in looks],
-            digest="same",
         )
         for rank in range(ranks)
     }, known

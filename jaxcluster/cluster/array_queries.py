@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
@@ -16,13 +17,13 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.cluster import transfer
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.errors import NotAddressable, TransferError, UsageError
 from jaxcluster.model import layout, replicas
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import by_value, name_ranks
-from jaxcluster.wire.link import unwrap
+from jaxcluster.wire.link import replies, unwrap
 from jaxcluster.wire.ops import arrays as requests
-from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Peek, Variables
+from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Cut, Read, Variables
 
 R = TypeVar("R")
 
@@ -31,7 +32,6 @@ TREE_S = 10.0  # ... and for what may take seconds: a tree of a million leaves
 READ_S = 60.0  # for reading every byte of what it holds
 
 Path = tuple[str, ...]
-Reports = dict[int, wire.ValueReport]
 
 # --------------------------------------------------------------------------- layouts
 
@@ -61,60 +61,41 @@ def split_name(text: str) -> tuple[str, Path]:
     )
 
 
-def look(world: World, text: str) -> ArrayLayout | TreeLayout:
-    """See ``Cluster.layout``; ``""`` is what the last cell ended in."""
+def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLayout | TreeLayout:
+    """See ``Cluster.layout``; ``""`` is what the last cell ended in, on all ranks or on these."""
     name, path = split_name(text) if text else ("", ())
-    reports, reasons = _reports(world, name, path)
+    asked = dict.fromkeys(world.check_ranks(ranks), Arrays(name, list(path)))
+    found, reasons = world.ask_some(asked, timeout_s=TREE_S)
+    reports = dict(sorted(found.items()))
     devices = cluster_devices(world)
-    useful = {rank: r for rank, r in sorted(reports.items()) if r.use}
+    useful = {rank: r for rank, r in reports.items() if r.use}
     reasons |= {rank: r.note for rank, r in reports.items() if not r.use}
     if not useful:
-        raise UsageError(_why_nothing(reasons), _hint(reports))
+        hint = next((r.hint for r in reports.values() if r.hint), "")
+        raise UsageError(_why_nothing(reasons), hint)
     first = useful[min(useful)]
     shown = text or "result"
     if not any(_is_jax(info) for report in useful.values() for info in report.infos):
-        notes = sorted({info.note for info in first.infos})[:3]
-        raise UsageError(f"{shown} holds no jax.Array, only {', '.join(notes)}.")
-    found: ArrayLayout | TreeLayout
-    if all(r.paths in ([], [list(path)]) and len(r.use) == 1 for r in useful.values()):
-        infos = {rank: report.infos[0] for rank, report in useful.items()}
-        found = layout.array_layout(shown, infos, devices, reasons)
-    else:
-        found = layout.tree_layout(name, useful, devices, reasons)
-        found = replace(found, type="a part") if path else found
-    return replace(found, notes={**_odd_copies(useful), **found.notes})
-
-
-def _odd_copies(reports: Reports) -> dict[int, str]:
-    """The ranks that have other copies than the most, and of what."""
-    paths = next((r.paths for _, r in sorted(reports.items()) if r.paths), [])
+        kinds = sorted({info.note for info in first.infos})[:3]
+        raise UsageError(f"{shown} holds no jax.Array, only {', '.join(kinds)}.")
+    odd = replicas.parts({rank: r.copies for rank, r in useful.items()})
+    leaves = first.leaves
     notes: dict[int, str] = {}
-    alike = {rank: r.copies for rank, r in reports.items()}
-    for leaf, groups in sorted(replicas.parts(alike).items(), reverse=True):
-        what = "".join(paths[leaf]) if leaf < len(paths) else ""
-        for rank in (rank for group in groups[1:] for rank in group):
-            of = f" of {what}" if what else ""
-            notes[rank] = f"its copy{of} differs from that of {name_ranks(groups[0])}"
-    return notes
+    for leaf, (most, *others) in sorted(odd.items(), reverse=True):
+        of = f" of {''.join(leaves[leaf])}" if leaf < len(leaves) and leaves[leaf] else ""
+        for rank in itertools.chain(*others):
+            notes[rank] = f"its copy{of} differs from that of {name_ranks(most)}"
+    if all(report.leaves == [path] for report in useful.values()):
+        infos = {rank: report.infos[0] for rank, report in useful.items()}
+        array = layout.array_layout(shown, infos, devices, reasons)
+        return replace(array, notes={**notes, **array.notes}, odd=odd.get(0, ()))
+    tree = layout.tree_layout(name, useful, devices, reasons)
+    kind = "a part" if path else tree.type
+    return replace(tree, type=kind, notes={**notes, **tree.notes})
 
 
 def _is_jax(info: wire.ArrayInfo) -> bool:
     return bool(info.dtype) and info.note != "numpy array"
-
-
-def _reports(world: World, name: str, path: Path) -> tuple[Reports, dict[int, str]]:
-    """The ranks' reports, and why others gave none."""
-    # The paths of a tree are equal on all ranks as a rule, so one rank sends them.
-    ranks = range(world.num_processes)
-    first = next((r for r in ranks if r not in world.dead), 0)
-    asked = {r: Arrays(name, list(path), r == first) for r in ranks}
-    reports, reasons = world.ask_some(asked, timeout_s=TREE_S)
-    told = next((r for r in reports.values() if r.paths), None)
-    odd = [k for k, r in reports.items() if r.use and (told is None or r.digest != told.digest)]
-    if odd:
-        asked = dict.fromkeys(odd, Arrays(name, list(path), True))
-        reports |= world.ask_some(asked, timeout_s=TREE_S)[0]
-    return reports, reasons
 
 
 def _why_nothing(reasons: Mapping[int, str]) -> str:
@@ -128,10 +109,6 @@ def _why_nothing(reasons: Mapping[int, str]) -> str:
         else:
             lines.append(f"{reason}.")
     return "\n".join(lines)
-
-
-def _hint(reports: Reports) -> str:
-    return next((r.hint for r in reports.values() if r.hint), "")
 
 
 def cluster_devices(world: World) -> dict[int, Device]:
@@ -166,14 +143,69 @@ def peek(
     """A few values of one shard, fetched from its rank alone.
 
     Args:
-      start, stop: for each axis, counted from the shard's own corner. 4,096 values at most.
+      start, stop: for each axis, counted from the shard's own corner.
     """
     name, path = split_name(text) if text else ("", ())
-    request = Peek(name, list(path), device, list(start), list(stop))
-    answer = world.ask([rank], request, timeout_s=READ_S)[rank]
-    told = unwrap(answer)
-    flat = np.frombuffer(answer.buffers[0], np.uint8).view(transfer.numpy_dtype(told.dtype))
-    return flat.reshape(told.shape)
+    cut = Cut(device, [list(range(*span)) for span in zip(start, stop, strict=True)])
+    return _read(world, name, path, {rank: [cut]})[rank][0]
+
+
+def corners(world: World, found: ArrayLayout, edge: int = 3) -> tuple[np.ndarray[Any, Any], bool]:
+    """Enough of what the last cell ended in to print it as numpy would.
+
+    Returns:
+      (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
+      the first and last ``edge`` are there, and one between.
+
+    Raises:
+      NotAddressable: the ranks that were looked at do not hold all of it.
+      TransferError: they have different arrays, or it is still being computed.
+    """
+    if others := [r for r, note in found.notes.items() if note.startswith("another array")]:
+        raise TransferError(f"The last line gave another array on {name_ranks(others)}.")
+    if found.missing:
+        holds = "holds" if len(found.ranks) == 1 else "hold"
+        raise NotAddressable(
+            f"{name_ranks(found.ranks).capitalize()} {holds} only a part of this array.",
+            "Run the cell on all ranks to see it whole.",
+        )
+    kept = [
+        [*range(edge), size // 2, *range(size - edge, size)]
+        if size > 2 * edge + 1
+        else list(range(size))
+        for size in found.shape
+    ]
+    cuts: dict[int, list[Cut]] = {}
+    places: dict[int, list[list[list[int]]]] = {}
+    for part in found.parts:
+        spans = list(zip(kept, part.index, strict=True))
+        where = [[i for i, p in enumerate(at) if a <= p < b] for at, (a, b) in spans]
+        if all(where):
+            shard = part.shards[0]
+            inside = [[p - a for p in at if a <= p < b] for at, (a, b) in spans]
+            cuts.setdefault(shard.rank, []).append(Cut(shard.device, inside))
+            places.setdefault(shard.rank, []).append(where)
+    values = np.zeros([len(at) for at in kept])
+    for at, (rank, parts) in enumerate(_read(world, "", (), cuts).items()):
+        if at == 0:  # keys have an axis more: that of their words
+            values = np.zeros([*values.shape, *parts[0].shape[values.ndim :]], parts[0].dtype)
+        for one, where in zip(parts, places[rank], strict=True):
+            values[np.ix_(*where) if where else ()] = one
+    return values, any(len(at) < size for at, size in zip(kept, found.shape, strict=True))
+
+
+def _read(
+    world: World, name: str, path: Path, cuts: Mapping[int, Sequence[Cut]]
+) -> dict[int, list[np.ndarray[Any, Any]]]:
+    each = {rank: Read(name, list(path), list(asked)) for rank, asked in cuts.items()}
+    answers = world.ask(list(each), each, timeout_s=READ_S)
+    return {
+        rank: [
+            np.frombuffer(frame, np.uint8).view(transfer.numpy_dtype(one.dtype)).reshape(one.shape)
+            for one, frame in zip(told, answers[rank].buffers, strict=True)
+        ]
+        for rank, told in replies(answers).items()
+    }
 
 
 def check(world: World, text: str) -> CheckResult:
@@ -286,24 +318,3 @@ class Question(TypedDict):
     device: NotRequired[int]
     start: NotRequired[list[int]]
     stop: NotRequired[list[int]]
-
-
-def answer(world: World, text: str) -> Callable[[Question], Any]:
-    """What answers a view's questions."""
-
-    def handle(question: Question) -> Any:
-        about = question.get("name", text)
-        match question["op"]:
-            case "stats":
-                found = statistics(world, about, question["rank"], question["device"])
-                return found[0] if found else None
-            case "peek":
-                where = (question["rank"], question["device"], question["start"], question["stop"])
-                return peek(world, about, *where)
-            case "check":
-                return check(world, about)
-            case "look":
-                return look(world, about)
-        raise JaxClusterError(f"There is no request {question['op']!r}.")
-
-    return handle

@@ -23,7 +23,7 @@ import secrets
 import sys
 import uuid
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -46,11 +46,11 @@ from jaxcluster.errors import (
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import free_memory
 from jaxcluster.model import notices, replicas
-from jaxcluster.model.layout import joined
+from jaxcluster.model.layout import alike, joined
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Sink, replies
+from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops import values as ops
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
@@ -133,25 +133,24 @@ class _Value:
 
     def __post_init__(self) -> None:
         firsts = [next(iter(views.values())) for views in self.views]
-        self.shapes = [tuple(one.shape) for one in firsts]
-        self.dtypes = [numpy_dtype(one.dtype) for one in firsts]
-        kinds = zip(self.shapes, self.dtypes, strict=True)
-        self.sizes = [math.prod(s) * d.itemsize for s, d in kinds] + self.buffer_sizes
+        self.kinds = [(one.shape, numpy_dtype(one.dtype)) for one in firsts]
+        self.sizes = [math.prod(s) * d.itemsize for s, d in self.kinds] + self.buffer_sizes
         *self.offsets, self.total = _offsets(self.sizes)
 
-    @property
-    def ranks(self) -> list[int]:
-        """Those that are asked for something: for parts, or rank 0 for the buffers."""
-        return sorted({0, *(rank for views in self.views for rank in views)})
-
-    def arrays_of(self, rank: int) -> list[int]:
-        """The numbers of those of which this rank is asked for parts."""
-        return [number for number, views in enumerate(self.views) if rank in views]
+    def requests(self, paths: Callable[[int], str], is_shared: bool = False) -> dict[int, ops.Give]:
+        """What is asked of each rank that has a part; of rank 0 the buffers, too."""
+        each = {}
+        for rank in sorted({0, *(rank for views in self.views for rank in views)}):
+            numbers = [number for number, views in enumerate(self.views) if rank in views]
+            places = [self.offsets[n] for n in numbers] if is_shared else []
+            places += self.offsets[len(self.views) :] if is_shared and rank == 0 else []
+            each[rank] = ops.Give(self.token, numbers, paths(rank), places)
+        return each
 
     def arrays(self, memory: Memory) -> list[np.ndarray[Any, Any]]:
         """The arrays, on that memory."""
-        kinds = zip(self.shapes, self.dtypes, self.offsets, strict=False)
-        return [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in kinds]
+        places = zip(self.kinds, self.offsets, strict=False)
+        return [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in places]
 
     def buffers(self, memory: Memory) -> list[memoryview]:
         """What the pickle has beside arrays, on that memory."""
@@ -159,16 +158,15 @@ class _Value:
         places = zip(self.offsets[n:], self.sizes[n:], strict=True)
         return [view[offset : offset + size] for offset, size in places]
 
-    def targets(
-        self, memory: Memory, parts: Sequence[ops.Part], rank: int
-    ) -> list[np.ndarray[Any, Any]]:
-        """Where what a rank gives belongs: shards, and then the buffers of rank 0."""
-        arrays = self.arrays(memory)
+    def targets(self, memory: Memory, rank: int) -> list[np.ndarray[Any, Any]]:
+        """Where the bytes that a rank gives belong: of an element they are the last axis."""
         found = []
-        for part in parts:
-            # With the dots it is a view, also of an array without dimensions.
-            where: tuple[Any, ...] = (*(slice(a, b) for a, b in part.index), ...)
-            found.append(arrays[part.array][where])
+        places = zip(self.views, self.kinds, self.offsets, strict=False)
+        for views, (shape, dtype), at in places:
+            whole = np.ndarray((*shape, dtype.itemsize), np.uint8, memory, at)
+            for shard in views[rank].shards if rank in views else ():
+                if shard.replica_id == 0:
+                    found.append(whole[tuple(slice(*span) for span in shard.index)])
         buffers = self.buffers(memory) if rank == 0 else []
         return found + [np.frombuffer(buffer, np.uint8) for buffer in buffers]
 
@@ -188,10 +186,7 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
             continue
         found = {r: one.arrays[number] for r, one in told.items() if number < len(one.arrays)}
         views = joined(found)
-        kinds = {
-            r: (v.shape, v.dtype, v.spans, told[r].places[number : number + 1])
-            for r, v in views.items()
-        }
+        kinds = {r: (*alike(v), told[r].places[number : number + 1]) for r, v in views.items()}
         differing = [r for r, kind in kinds.items() if kind != kinds[0]]
         missing = [r for r in ranks if r not in views]
         if differing or missing:
@@ -207,7 +202,7 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
 
 def _collect(world: World, value: _Value) -> tuple[list[np.ndarray[Any, Any]], list[memoryview]]:
     """All arrays, whole, and all buffers."""
-    for views, shape in zip(value.views, value.shapes, strict=True):
+    for views, (shape, _) in zip(value.views, value.kinds, strict=True):
         _check_complete(value.name, views, shape)
     check_memory(value.name, value.total)
     memory: Memory | None = None if value.total else bytearray()
@@ -215,8 +210,35 @@ def _collect(world: World, value: _Value) -> tuple[list[np.ndarray[Any, Any]], l
         with contextlib.suppress(NoRoom):
             memory = memory or way(world, value)
     if memory is None:
-        memory = _fetch(world, value)
+        memory = bytearray(value.total)
+        answers = _ask(world, value, value.requests(lambda rank: ""))
+        for rank, answer in answers.items():
+            join = _join(value.targets(memory, rank))
+            for frame in answer.buffers:
+                join(0, memoryview(frame))
     return value.arrays(memory), value.buffers(memory)
+
+
+def _ask(world: World, value: _Value, each: dict[int, ops.Give]) -> dict[int, Event[ops.Given]]:
+    """Have the ranks give their parts.
+
+    Raises:
+      NoRoom: a host has none for them.
+      TransferError: ranks have different copies, as far as they were compared: it is no one value.
+    """
+    answers = world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S)
+    given = replies(answers)
+    if not all(one.has_room for one in given.values()):
+        raise NoRoom
+    odd = replicas.parts({rank: one.copies for rank, one in given.items()})
+    if odd:
+        raise TransferError(
+            f"The ranks have different copies of {value.name}: "
+            f"{replicas.tell_groups(odd[min(odd)])}.",
+            f"%shards {value.name} --check compares all of it; np.asarray({value.name}) in a cell "
+            f"is each rank's own. {replicas.SEED}",
+        )
+    return answers
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
@@ -307,41 +329,7 @@ def _fill_shared(world: World, value: _Value) -> Memory:
     if not shares_memory(world, value.total):
         raise NoRoom
     with _shared_file(value.total) as (path, memory):
-        each = {}
-        for rank in value.ranks:
-            arrays = [[number, value.offsets[number]] for number in value.arrays_of(rank)]
-            buffers = value.offsets[len(value.views) :] if rank == 0 else []
-            each[rank] = ops.Fill(value.token, path, arrays, buffers)
-        filled = replies(world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S))
-    _check_copies(value.name, filled)
-    return memory
-
-
-def _check_copies(name: str, answers: Mapping[int, ops.Filled | ops.Fetched | ops.Packed]) -> None:
-    """Refuse what ranks have different copies of: it is no one value.
-
-    Raises:
-      TransferError: they differ, as far as they were compared.
-    """
-    odd = replicas.parts({rank: one.copies for rank, one in answers.items()})
-    if odd:
-        raise TransferError(
-            f"The ranks have different copies of {name}: {replicas.tell_groups(odd[min(odd)])}.",
-            f"%shards {name} --check compares all of it; np.asarray({name}) in a cell is each "
-            f"rank's own. {replicas.SEED}",
-        )
-
-
-def _fetch(world: World, value: _Value) -> Memory:
-    memory = bytearray(value.total)
-    each = {r: ops.Fetch(value.token, value.arrays_of(r)) for r in value.ranks}
-    answers = world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S)
-    fetched = replies(answers)
-    _check_copies(value.name, fetched)
-    for rank, answer in answers.items():
-        targets = value.targets(memory, fetched[rank].places, rank)
-        for target, frame in zip(targets, answer.buffers, strict=True):
-            _put(target, 0, np.frombuffer(frame, np.uint8).view(target.dtype))
+        _ask(world, value, value.requests(lambda rank: path, is_shared=True))
     return memory
 
 
@@ -351,59 +339,42 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
     Raises:
       NoRoom: a host has none for that, or no agent.
     """
-    ranks = value.ranks
+    ranks = list(value.requests(str))
     with world.processes.memory(ranks) as there:
-        each = {r: ops.Pack(value.token, there.path(r, str(r)), value.arrays_of(r)) for r in ranks}
-        packed = replies(world.ask(ranks, each, timeout_s=VALUE_TIMEOUT_S))
-        if not all(one.has_room for one in packed.values()):
-            raise NoRoom
-        _check_copies(value.name, packed)
+        _ask(world, value, value.requests(lambda rank: there.path(rank, str(rank))))
         memory = bytearray(value.total)
+        targets = {rank: value.targets(memory, rank) for rank in ranks}
         there.get(
-            (rank, str(rank), sum(one.sizes), _Joiner(value.targets(memory, one.places, rank)).take)
-            for rank, one in packed.items()
+            (rank, str(rank), sum(one.size for one in found), _join(found))
+            for rank, found in targets.items()
         )
     return memory
 
 
-class _Joiner:
-    """Puts a rank's file, as it comes, where its parts belong: it is never here in one piece."""
+def _join(targets: Sequence[np.ndarray[Any, Any]]) -> Callable[[int, memoryview], None]:
+    """Takes a rank's bytes, as they come, and puts them where its parts belong.
 
-    def __init__(self, targets: Sequence[np.ndarray[Any, Any]]) -> None:
-        self._targets = [target for target in reversed(targets) if target.nbytes]
-        self._done, self._rest = 0, b""  # elements of the last one; a part of the next element
+    Of what is not in one piece there, a part is here twice until all of it has come.
+    """
 
-    def take(self, at: int, data: memoryview) -> None:
-        data = memoryview(self._rest + data.tobytes())
-        while self._targets:
-            target = self._targets[-1]
-            count = min(len(data) // target.itemsize, target.size - self._done)
-            came, data = data[: count * target.itemsize], data[count * target.itemsize :]
-            _put(target, self._done, np.frombuffer(came, np.uint8).view(target.dtype))
-            self._done += count
-            if self._done < target.size:
-                break
-            self._targets.pop()
-            self._done = 0
-        self._rest = bytes(data)
+    def joining() -> Generator[None, memoryview, None]:
+        data = memoryview(b"")
+        for target in targets:
+            flat = target.reshape(-1)  # another array if ``target`` is not in one piece
+            done = 0
+            while done < flat.size:
+                data = data or (yield)
+                size = min(len(data), flat.size - done)
+                flat[done : done + size] = data[:size]
+                done, data = done + size, data[size:]
+            if not target.flags.c_contiguous:
+                target[...] = flat.reshape(target.shape)
+        while True:
+            yield
 
-
-def _put(target: np.ndarray[Any, Any], at: int, data: np.ndarray[Any, Any]) -> None:
-    """Put elements into an array, from that one on; in rows, where it is a part of another."""
-    if target.flags.c_contiguous:
-        target.reshape(-1)[at : at + data.size] = data
-        return
-    row = target[0].size
-    while data.size:
-        number, begin = divmod(at, row)
-        if begin or data.size < row:
-            size = min(row - begin, data.size)
-            _put(target[number], begin, data[:size])
-        else:
-            rows = data.size // row
-            size = rows * row
-            target[number : number + rows] = data[:size].reshape(rows, *target.shape[1:])
-        at, data = at + size, data[size:]
+    joiner = joining()
+    next(joiner)
+    return lambda at, data: joiner.send(data)
 
 
 # --------------------------------------------------------------------------- unpickling
@@ -630,51 +601,3 @@ def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> Non
                 if name == "as"
                 else "For example: %pull x   or   %push a b",
             )
-
-
-# --------------------------------------------------------------------------- looking
-
-
-def sample(
-    world: World, name: str, ranks: Sequence[int], edge: int = 3
-) -> tuple[np.ndarray[Any, Any], bool, str]:
-    """Enough of an array that spans processes to print it as numpy would.
-
-    Returns:
-      (the values, whether positions were left out, who has other copies of a part): of an axis
-      longer than ``2 * edge + 1`` only the first and last ``edge`` are there, and one between.
-
-    Raises:
-      NotAddressable: ``ranks`` do not hold all of them.
-      TransferError: they have different arrays.
-    """
-    answers = world.ask(ranks, ops.Sample(name, edge), timeout_s=10.0)
-    told = replies(answers)
-    first = told[min(told)]
-    shape, same = first.shape, (first.shape, first.dtype, first.on)
-    others = [r for r, one in told.items() if (one.shape, one.dtype, one.on) != same]
-    if others:
-        raise TransferError(f"The last line gave another array on {name_ranks(others)}.")
-    kept = [min(size, 2 * edge + 1) for size in shape]
-    dtype = np.dtype(object)
-    values: np.ndarray[Any, Any] | None = None
-    held = 0
-    for rank, answer in answers.items():
-        for place, frame in zip(told[rank].places, answer.buffers, strict=True):
-            dtype = numpy_dtype(place.dtype)
-            if values is None:
-                values = np.zeros(kept, dtype)
-            part = np.frombuffer(frame, np.uint8).view(dtype).reshape(place.shape)
-            values[np.ix_(*place.where) if place.where else ()] = part
-            held += part.size
-    if held != math.prod(kept):
-        holds = "holds" if len(answers) == 1 else "hold"
-        raise NotAddressable(
-            f"{name_ranks(answers).capitalize()} {holds} only a part of this array.",
-            "Run the cell on all ranks to see it whole.",
-        )
-    if values is None:
-        values = np.zeros(kept, dtype)
-    odd = replicas.parts({rank: one.copies for rank, one in told.items()})
-    note = f"Ranks have different copies of it: {replicas.tell_groups(odd[0])}." if odd else ""
-    return values, list(values.shape) != list(shape), note

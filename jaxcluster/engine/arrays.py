@@ -20,6 +20,8 @@ from jaxcluster.engine.private.arrays import exactly
 if TYPE_CHECKING:  # jaxcluster.agree sends no messages, and imports this module
     from jaxcluster import wire
 
+Bounds = tuple[tuple[int, int], ...]
+
 READY_POLL_S = 0.002
 MOST_LEAVES = 1 << 22  # of a pytree that is looked at
 
@@ -111,38 +113,39 @@ def describe(array: Any) -> wire.ArrayInfo:
     """One rank's view of an array: never its values, so it neither waits nor copies."""
     from jaxcluster import wire
 
+    shape, dtype = array.shape, str(array.dtype)
     if is_tracer(array):
-        return _without_shards(array, "a tracer: it stood for an array while jit or grad ran")
+        known = tuple(size if isinstance(size, int) else -1 for size in shape)
+        note = "a tracer: it stood for an array while jit or grad ran"
+        return wire.ArrayInfo(known, dtype, note=note)
     if array.is_deleted():
-        return _without_shards(array, "deleted or donated")
-    ndim = array.ndim
-    shards = [
-        wire.ShardInfo(
-            device=shard.device.id,
-            # A key array's index has one axis more: that of the key's words.
-            index=bounds(shard.index[:ndim], array.shape),
-            replica_id=shard.replica_id,
-            nbytes=shard.data.nbytes,
-        )
-        for shard in array.addressable_shards
-    ]
+        return wire.ArrayInfo(shape, dtype, note="deleted or donated")
     sharding = array.sharding
     mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
+    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True) if mesh is not None else ()
     return wire.ArrayInfo(
-        shape=list(array.shape),
-        dtype=str(array.dtype),
-        sharding=shorten(str(sharding)),
+        shape,
+        dtype,
         spans=not array.is_fully_addressable,
-        shards=shards,
+        shards=tuple(
+            wire.Shard(
+                shard.device.process_index,
+                shard.device.id,
+                shard_bounds(shard, array),
+                shard.data.nbytes,
+                shard.replica_id,
+            )
+            for shard in array.addressable_shards
+        ),
+        nbytes=array.nbytes,
         ready=is_ready(array),
+        sharding=shorten(str(sharding)),
         kind=type(sharding).__name__,
-        axis_names=[str(name) for name in mesh.axis_names] if mesh is not None else [],
-        axis_sizes=list(mesh.axis_sizes) if mesh is not None else [],
+        mesh=tuple((str(name), size) for name, size in sizes),
         spec=shorten(str(spec)) if spec is not None else "",
-        split=split_of(spec, ndim) if spec is not None else [],
+        split=split_of(spec, array.ndim) if spec is not None else (),
         memory_kind=sharding.memory_kind or "",
         committed=bool(getattr(array, "committed", True)),
-        nbytes=array.nbytes,
         on=devices_hash(array),
     )
 
@@ -151,19 +154,6 @@ def devices_hash(array: Any) -> str:
     """Equal on ranks whose array lies on the same devices."""
     ids = sorted(device.id for device in array.sharding.device_set)
     return hashlib.blake2b(repr(ids).encode(), digest_size=8).hexdigest()
-
-
-def _without_shards(array: Any, note: str) -> wire.ArrayInfo:
-    from jaxcluster import wire
-
-    return wire.ArrayInfo(
-        shape=[size if isinstance(size, int) else -1 for size in array.shape],
-        dtype=str(array.dtype),
-        sharding="",
-        spans=False,
-        shards=[],
-        note=note,
-    )
 
 
 def is_ready(array: Any) -> bool:
@@ -196,13 +186,11 @@ def base_array(array: Any) -> Any:
     return array if hasattr(array, "is_ready") else numpy_view(array)
 
 
-def split_of(spec: Any, ndim: int) -> list[list[str]]:
+def split_of(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
     """For each axis of an array the mesh axes that cut it, by its PartitionSpec."""
-    split = []
-    for part in tuple(spec)[:ndim]:
-        names = part if isinstance(part, tuple) else () if part is None else (part,)
-        split.append([str(name) for name in names])
-    return split + [[] for _ in range(ndim - len(split))]
+    parts = [*tuple(spec)[:ndim], *[None] * (ndim - len(spec))]
+    names = [part if isinstance(part, tuple) else () if part is None else (part,) for part in parts]
+    return tuple(tuple(map(str, part)) for part in names)
 
 
 def shorten(text: str, limit: int = 400) -> str:
@@ -210,9 +198,15 @@ def shorten(text: str, limit: int = 400) -> str:
     return text if len(text) <= limit else f"{text[: limit - 60]} ... {text[-50:]}"
 
 
-def bounds(index: Sequence[slice], shape: Sequence[int]) -> list[list[int]]:
-    """A shard's index as [start, stop] for each axis, all bounds written out."""
-    return [list(part.indices(size)[:2]) for part, size in zip(index, shape, strict=True)]
+def bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+    """A shard's index as (start, stop) for each axis, all bounds written out."""
+    ends = [part.indices(size) for part, size in zip(index, shape, strict=True)]
+    return tuple((start, stop) for start, stop, _ in ends)
+
+
+def shard_bounds(shard: Any, array: Any) -> Bounds:
+    """A shard's place; a key array's index has one axis more: that of the key's words."""
+    return bounds(shard.index[: array.ndim], array.shape)
 
 
 def wait_ready(array: Any, name: str, timeout_s: float) -> None:
@@ -271,38 +265,3 @@ def key_data(array: Any) -> Any:
     import jax
 
     return jax.random.key_data(array)
-
-
-def own_shards(array: Any) -> list[Any]:
-    """The shards that this rank has to give: those that are the first copy of their part."""
-    return [shard for shard in array.addressable_shards if shard.replica_id == 0]
-
-
-def sample(array: Any, edge: int) -> list[tuple[list[list[int]], np.ndarray[Any, Any]]]:
-    """The corners of what this rank holds: enough to print ``array`` the way numpy summarizes it.
-
-    Of each axis longer than ``2 * edge + 1`` only the first ``edge``, one in the middle and the
-    last ``edge`` positions are kept.
-
-    Returns:
-      (positions per axis in the sampled array, values) for each shard that has any of them.
-    """
-    kept = [sampled_positions(size, edge) for size in array.shape]
-    parts = []
-    for shard in own_shards(array):
-        where, inside = [], []
-        for positions, (start, stop) in zip(kept, bounds(shard.index, array.shape), strict=True):
-            hits = [(i, p - start) for i, p in enumerate(positions) if start <= p < stop]
-            where.append([i for i, _ in hits])
-            inside.append([p for _, p in hits])
-        if all(where):
-            values = read_numbers(shard.data)
-            parts.append((where, values[np.ix_(*inside)] if inside else values))
-    return parts
-
-
-def sampled_positions(size: int, edge: int) -> list[int]:
-    """The positions of one axis that a summary shows, and one that stands for all between."""
-    if size <= 2 * edge + 1:
-        return list(range(size))
-    return [*range(edge), size // 2, *range(size - edge, size)]

@@ -315,7 +315,7 @@ class CellOutput:
             return
         if kind == "execute_result" and spans_processes(self._runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
-                content["array"] = asdict(replace(describe(self._runner.last_result), shards=[]))
+                content["array"] = asdict(replace(describe(self._runner.last_result), shards=()))
         self._runner.history.add(kind, content)
         output = wire.RankOutput(self._runner.rank, running.cell.seq, kind, content)
         running.request.send("output", output)

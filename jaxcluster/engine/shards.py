@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import math
 import time
 from collections import Counter
@@ -20,8 +21,8 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
+    TooManyLeaves,
     base_array,
-    bounds,
     check_leaves,
     describe,
     host_values,
@@ -29,6 +30,7 @@ from jaxcluster.engine.arrays import (
     is_living,
     is_ready,
     is_tracer,
+    shard_bounds,
     shorten,
     wait_ready,
 )
@@ -41,14 +43,13 @@ from jaxcluster.wire.ops.arrays import (
     CheckShards,
     Memory,
     Meshes,
-    Peek,
-    Peeked,
+    Piece,
+    Read,
     Variables,
 )
 
 READY_TIMEOUT_S = 5.0
-MAX_ROWS = 10_000  # leaves of a tree that are told one by one; past it subtrees are folded
-MAX_VALUES = 4096  # elements of one look into a shard
+MAX_ROWS = 20_000  # leaves of a tree that are told of
 MAX_VARIABLES = 1000  # that are told of
 LONG = 10_000  # a list that begins with so many plain values is not looked through for an array
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -75,59 +76,62 @@ class ArrayViews:
             return wire.ValueReport(self.values.rank, "", reason, error.hint)
         leaves = below(leaves_of(found), body.path)
         report = wire.ValueReport(self.values.rank, type(found).__name__)
+        if not leaves and body.path:
+            return replace(report, note=f"{body.name} has no part {''.join(body.path)}")
         if not leaves:
-            return replace(report, note=self._nothing(found, body))
-        report = fold(report, leaves, with_paths=body.paths)
+            name = body.name or "the last result"
+            return replace(report, note=f"{name} is {_kind_of(found)}, not an array")
+        if len(leaves) > MAX_ROWS:
+            raise TooManyLeaves(f"{body.name} has {len(leaves):,} leaves, more than {MAX_ROWS:,}")
+        kinds: dict[Any, tuple[int, Any]] = {}  # those that look alike are described once
+        use = [kinds.setdefault(likeness(leaf), (len(kinds), leaf))[0] for _, leaf in leaves]
         arrays = ((number, leaf) for number, (_, leaf) in enumerate(leaves) if is_living(leaf))
-        return replace(report, copies=hashes(arrays, Room(LOOK_NBYTES)))
+        return replace(
+            report,
+            paths=wire.PATHS.join(wire.STEPS.join(path) for path, _ in leaves),
+            use=use,
+            infos=[describe_leaf(leaf) for _, leaf in kinds.values()],
+            copies=hashes(arrays, Room(LOOK_NBYTES)),
+        )
 
-    def _nothing(self, found: Any, body: Arrays) -> str:
-        if body.path:
-            return f"{body.name} has no part {''.join(body.path)}"
-        return f"{body.name or 'the last result'} is {_kind_of(found)}, not an array"
-
-    def _shards(
-        self, body: CheckShards | Peek
-    ) -> Iterator[tuple[tuple[str, ...], Any, list[list[int]]]]:
-        """The (path, shard, index) that a request means, each ready to be read."""
-        device = body.device
-        for path, array in below(arrays_of(self.values.lookup(body.name)), body.path):
-            wait_ready(base_array(array), body.name, READY_TIMEOUT_S)
-            for shard in array.addressable_shards:
-                if device is None or shard.device.id == device:
-                    # A key array's index has one axis more: that of the key's words.
-                    yield path, shard, bounds(shard.index[: array.ndim], array.shape)
+    def _arrays(self, name: str, path: Sequence[str]) -> Iterator[Leaf]:
+        """The arrays that a request means, each ready to be read."""
+        for where, array in below(arrays_of(self.values.lookup(name)), path):
+            wait_ready(base_array(array), name or "the result", READY_TIMEOUT_S)
+            yield where, array
 
     def check(self, request: Request[CheckShards]) -> list[wire.ShardCheck]:
         """``check_shards``: statistics of this rank's shards, and hashes where asked for."""
-        checks = []
-        for path, shard, index in self._shards(request.body):
-            values = host_values(shard.data)
-            found = wire.ShardCheck(list(path), shard.device.id, index, **statistics(values))
-            if request.body.hash:
-                found = replace(found, digest=digest_of(values))
-            checks.append(found)
+        body, checks = request.body, []
+        for path, array in self._arrays(body.name, body.path):
+            for shard in array.addressable_shards:
+                if body.device not in (None, shard.device.id):
+                    continue
+                values = host_values(shard.data)
+                place = (path, self.values.rank, shard.device.id, shard_bounds(shard, array))
+                digest = digest_of(values) if body.hash else ""
+                checks.append(wire.ShardCheck(*place, **statistics(values), digest=digest))
         return checks
 
-    def peek(self, request: Request[Peek]) -> tuple[Peeked, list[bytes]]:
-        """``peek``: some values of one shard: ``start`` and ``stop`` count from its own corner."""
-        body = request.body
-        for _, shard, _ in self._shards(request.body):
-            values = host_values(shard.data)
-            start, stop = body.start, body.stop
-            if len(start) != values.ndim:  # a key array's words are one axis more
-                start, stop = [*start, 0], [*stop, values.shape[-1]]
-            cut = values[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
-            if cut.size > MAX_VALUES:
+    def read(self, request: Request[Read]) -> tuple[list[Piece], list[bytes]]:
+        """``read``: the values at some positions of this rank's shards."""
+        body, found = request.body, []
+        held = {
+            shard.device.id: shard.data
+            for _, array in itertools.islice(self._arrays(body.name, body.path), 1)
+            for shard in array.addressable_shards
+        }
+        for cut in body.cuts:
+            if cut.device not in held:
                 raise BadName(
-                    f"{cut.size} values are too many to show", f"ask for {MAX_VALUES} at most"
+                    f"device {cut.device} holds no part of {body.name} on rank {self.values.rank}",
+                    "%shards shows which devices hold parts.",
                 )
-            told = Peeked(list(cut.shape), str(cut.dtype))
-            return told, [np.ascontiguousarray(cut).tobytes()]
-        raise BadName(
-            f"device {body.device} holds no part of {body.name} on rank {self.values.rank}",
-            "%shards shows which devices hold parts.",
-        )
+            values = host_values(held[cut.device])
+            where = [*cut.where, *map(range, values.shape[len(cut.where) :])]  # words of keys
+            found.append(values[np.ix_(*where)] if where else values)
+        told = [Piece(list(values.shape), str(values.dtype)) for values in found]
+        return told, [np.ascontiguousarray(values).tobytes() for values in found]
 
     def meshes(self, request: Request[Meshes]) -> list[wire.MeshInfo]:
         """``meshes``: the device meshes among this rank's variables, and those of its arrays."""
@@ -180,32 +184,6 @@ def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:
     return [leaf for leaf in leaves if leaf[0][:n] == prefix]
 
 
-def fold(report: wire.ValueReport, leaves: Sequence[Leaf], with_paths: bool) -> wire.ValueReport:
-    """``report`` with its leaves: those that look alike described once, too many ones folded."""
-    infos: list[wire.ArrayInfo] = []
-    known: dict[Any, int] = {}
-    use = []
-    for _, leaf in leaves:
-        key = likeness(leaf)
-        if key not in known:
-            known[key] = len(infos)
-            infos.append(describe_leaf(leaf))
-        use.append(known[key])
-    paths = [path for path, _ in leaves]
-    counts = [1] * len(leaves)
-    if len(leaves) > MAX_ROWS:
-        paths, use, counts = fold_rows(paths, use)
-    text = "\n".join("\t".join(path) for path in paths)
-    return replace(
-        report,
-        paths=[list(path) for path in paths] if with_paths else [],
-        use=use,
-        counts=counts if len(leaves) > len(paths) else [],
-        infos=infos,
-        digest=hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
-    )
-
-
 def likeness(leaf: Any) -> Any:
     """Equal for leaves whose descriptions are equal."""
     if not is_array(leaf):
@@ -222,26 +200,8 @@ def describe_leaf(leaf: Any) -> wire.ArrayInfo:
     if is_array(leaf):
         return describe(leaf)
     if isinstance(leaf, np.ndarray):
-        note, shape, dtype, nbytes = "numpy array", list(leaf.shape), str(leaf.dtype), leaf.nbytes
-    else:
-        note, shape, dtype, nbytes = type(leaf).__name__, [], "", 0
-    return wire.ArrayInfo(shape, dtype, "", False, [], note=note, nbytes=nbytes)
-
-
-def fold_rows(
-    paths: Sequence[tuple[str, ...]], use: Sequence[int]
-) -> tuple[list[tuple[str, ...]], list[int], list[int]]:
-    """At most ``MAX_ROWS`` rows (paths, use, counts): alike leaves of a subtree become one row."""
-    depth = max(len(path) for path in paths)
-    while True:
-        depth -= 1
-        rows: dict[tuple[tuple[str, ...], int], int] = {}
-        for path, number in zip(paths, use, strict=True):
-            at = path[:depth] + (("*",) if len(path) > depth else ())
-            rows[at, number] = rows.get((at, number), 0) + 1
-        if len(rows) <= MAX_ROWS or depth <= 0:
-            kept = list(rows.items())[:MAX_ROWS]
-            return [p for (p, _), _ in kept], [u for (_, u), _ in kept], [c for _, c in kept]
+        return wire.ArrayInfo(leaf.shape, str(leaf.dtype), nbytes=leaf.nbytes, note="numpy array")
+    return wire.ArrayInfo((), "", note=type(leaf).__name__)
 
 
 # --------------------------------------------------------------------------- values

@@ -1,8 +1,8 @@
 """A rank's side of push and pull.
 
-A value travels as a pickle whose jax.Arrays are left out (``persistent_id``): each rank then puts
-its own shards of them where the notebook says: into a shared-memory file that the notebook maps
-(same host, one copy), or into frames of a reply.
+A value travels as a pickle and raw buffers. The shards of its jax.Arrays are buffers too: each rank
+gives its own, where the notebook says: in a file of shared memory that the notebook maps (same
+host, one copy), in a file of its host's, or in the reply.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import pickle
 import time
 from collections import ChainMap, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,12 +23,9 @@ import numpy as np
 from jaxcluster.engine.arrays import (
     check_leaves,
     describe,
-    devices_hash,
     is_array,
     numpy_view,
-    own_shards,
     read_numbers,
-    sample,
     wait_ready,
 )
 from jaxcluster.engine.control import Request
@@ -40,17 +37,9 @@ from jaxcluster.wire.ops.values import (
     AssignBind,
     Describe,
     Described,
-    Fetch,
-    Fetched,
-    Fill,
-    Filled,
     Forget,
-    Pack,
-    Packed,
-    Part,
-    Sample,
-    Sampled,
-    SampledPart,
+    Give,
+    Given,
     Spanning,
     Unbind,
     reference_to,
@@ -58,7 +47,6 @@ from jaxcluster.wire.ops.values import (
 
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
-DISPLAY_TIMEOUT_S = 5.0
 HELD_S = 900.0  # longer than any notebook waits for a value
 PLACE_CHARS = 80
 CLASS_NUMBER = -2  # where cloudpickle's arguments for making a class have its number
@@ -83,7 +71,7 @@ class CannotPickle(Exception):
 
 @dataclass
 class Held:
-    """What a rank keeps between ``describe_value`` and ``fill``."""
+    """What a rank keeps between ``describe`` and ``give``."""
 
     name: str
     arrays: list[Any]
@@ -267,74 +255,42 @@ class Values:
         if token and token not in self._forgotten:
             self._kept[token] = value, now
 
-    def fill(self, request: Request[Fill]) -> Filled:
-        """``fill``: write this rank's shards to their places in the notebook's shared memory."""
+    def give(self, request: Request[Give]) -> tuple[Given, list[memoryview]]:
+        """``give``: this rank's shards and buffers of what was described."""
         body = request.body
-        held, _ = self._kept.pop(body.token)
-        with open(body.path, "r+b") as file:
-            target = mmap.mmap(file.fileno(), 0)
-        for number, offset in body.arrays:
-            array = held.arrays[number]
-            wait_ready(array, held.name, READY_TIMEOUT_S)
-            whole: np.ndarray[Any, Any] = np.ndarray(array.shape, array.dtype, target, offset)
-            for shard in own_shards(array):
-                whole[shard.index] = read_numbers(shard.data)
-            del whole
-        for buffer, offset in zip(held.buffers, body.buffers, strict=True):
-            raw = buffer.raw()
-            target[offset : offset + raw.nbytes] = raw
-        return Filled(_copies(held))
-
-    def fetch(self, request: Request[Fetch]) -> tuple[Fetched, list[memoryview]]:
-        """``fetch``: the same in frames, for a notebook on another host."""
-        held, _ = self._kept.pop(request.body.token)
-        places, frames = _own_parts(held, request.body.arrays)
-        return Fetched(places, _copies(held)), [*frames, *(b.raw() for b in held.buffers)]
-
-    def pack(self, request: Request[Pack]) -> Packed:
-        """``pack``: the same into a new file of this host's, from where its agent sends it."""
-        held, _ = self._kept[
-            request.body.token
-        ]  # it stays: where a host has no room, fetch follows
-        places, frames = _own_parts(held, request.body.arrays)
-        frames += [b.raw() for b in held.buffers]
-        sizes = [len(frame) for frame in frames]
-        with open(request.body.path, "xb", buffering=0) as file:
+        held, _ = self._kept[body.token]
+        parts = _own_parts(held, body.arrays)
+        raws = [buffer.raw() for buffer in held.buffers]
+        if body.places:
+            with open(body.path, "r+b") as file:
+                target = mmap.mmap(file.fileno(), 0)
+            begins = dict(zip(body.arrays, body.places, strict=False))
+            for number, index, values in parts:
+                array = held.arrays[number]
+                np.ndarray(array.shape, array.dtype, target, begins[number])[index] = values
+            for raw, at in zip(raws, body.places[len(body.arrays) :], strict=True):
+                target[at : at + raw.nbytes] = raw
+            return Given(_copies(held)), []
+        frames = [np.ascontiguousarray(v).reshape(-1).view(np.uint8).data for *_, v in parts] + raws
+        if not body.path:
+            return Given(_copies(held)), frames
+        with open(body.path, "xb", buffering=0) as file:
             try:
-                if sum(sizes):
-                    os.posix_fallocate(file.fileno(), 0, sum(sizes))
+                if nbytes := sum(map(len, frames)):
+                    os.posix_fallocate(file.fileno(), 0, nbytes)
             except OSError:
-                return Packed(has_room=False)
+                return Given([], has_room=False), []
             for frame in frames:
                 rest = frame
                 while len(rest):
                     rest = rest[file.write(rest) :]
-        return Packed(True, places, sizes, _copies(held))
+        return Given(_copies(held)), []
 
     def forget(self, request: Request[Forget]) -> None:
         """``forget``: a pull or a push was given up. It may still wait for the main thread."""
         token = request.body.token
         self._forgotten.append(token)
         self._kept.pop(token, None)
-
-    def sample(self, request: Request[Sample]) -> tuple[Sampled, list[bytes]]:
-        """``sample``: what is needed to print an array that spans processes."""
-        name = request.body.name
-        array = self.lookup(name)
-        if not is_array(array):
-            raise BadName(f"{name or 'the last result'} is not a jax.Array on rank {self.rank}", "")
-        array = numpy_view(array)
-        wait_ready(array, name or "the result", DISPLAY_TIMEOUT_S)
-        parts = sample(array, request.body.edge)
-        made = Sampled(
-            list(array.shape),
-            str(array.dtype),
-            devices_hash(array),
-            # Of a whole copy the cell has told: it was read to be shown.
-            [] if array.is_fully_replicated else hashes([(0, array)], Room(LOOK_NBYTES)),
-            [SampledPart(w, list(v.shape), str(v.dtype)) for w, v in parts],
-        )
-        return made, [v.tobytes() for _, v in parts]
 
     # ------------------------------------------------------------------ push
 
@@ -391,19 +347,14 @@ def _copies(held: Held) -> list[list[Any]]:
     return hashes(enumerate(held.arrays), Room(LOOK_NBYTES))
 
 
-def _own_parts(held: Held, numbers: Sequence[int]) -> tuple[list[Part], list[memoryview]]:
-    """(array and index, bytes) of each shard of which this rank has the first copy."""
-    places: list[Part] = []
-    frames: list[memoryview] = []
+def _own_parts(held: Held, numbers: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
+    """(array, index, values) of each shard of which this rank has the first copy."""
     for number in numbers:
         array = held.arrays[number]
         wait_ready(array, held.name, READY_TIMEOUT_S)
-        for shard in own_shards(array):
-            values = read_numbers(shard.data)
-            index = [[s.start, s.stop] for s in shard.index]
-            places.append(Part(number, index))
-            frames.append(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-    return places, frames
+        for shard in array.addressable_shards:
+            if shard.replica_id == 0:
+                yield number, shard.index, read_numbers(shard.data)
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -5,15 +5,17 @@ Pure: nothing here talks to a rank, and nothing needs a collective, so a view ca
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from jaxcluster import wire
-
-Bounds = tuple[tuple[int, int], ...]  # (start, stop) for each axis
+from jaxcluster.model import replicas
+from jaxcluster.wire import Bounds, Shard
 
 MAX_GAP_CELLS = 1_000_000  # past it gaps are counted, not located
 
@@ -31,21 +33,6 @@ class Device:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One device's copy of one part of an array."""
-
-    rank: int
-    device: int
-    index: Bounds
-    nbytes: int
-    replica_id: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(stop - start for start, stop in self.index)
-
-
-@dataclass(frozen=True)
 class Part:
     """A part of an array and its copies, by replica id."""
 
@@ -57,51 +44,37 @@ class Part:
         return tuple(sorted({shard.rank for shard in self.shards}))
 
 
-@dataclass(frozen=True)
-class ArrayLayout:
-    """Where every part of an array lies.
+class ArrayLayout(wire.ArrayInfo):
+    """Where every part of an array lies: an ``ArrayInfo`` with the shards of all ranks.
 
     Attributes:
-      sharding: as JAX prints it; ``kind`` is its class.
-      mesh: (axis name, size) for each axis of its mesh; empty where it has none.
-      spec: the PartitionSpec as JAX prints it.
-      split: for each axis of the array, the mesh axes that cut it.
-      spans: processes share one array. Otherwise each rank has one of its own by that name, and
-        ``shards`` are those of all of them.
-      parts: the parts in the order of their indices, each with all its copies.
       devices: all devices of the cluster, by id.
       notes: what is to be said of single ranks: it is dead, has no such name, has another shape.
-      ready: whether every rank has computed its part.
+      odd: if ranks have different copies of a part, those with equal ones together.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    sharding: str
-    kind: str
-    mesh: tuple[tuple[str, int], ...]
-    spec: str
-    split: tuple[tuple[str, ...], ...]
-    memory_kind: str
-    committed: bool
-    spans: bool
-    parts: tuple[Part, ...]
-    devices: Mapping[int, Device] = field(repr=False)
+    name: str = ""
+    devices: Mapping[int, Device] = field(default_factory=dict, repr=False)
     notes: Mapping[int, str] = field(default_factory=dict)
-    ready: bool = True
+    odd: replicas.Groups[int] = ()
 
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        """Every shard of every rank."""
-        return tuple(shard for part in self.parts for shard in part.shards)
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts in the order of their indices, each with all its copies."""
+        by_index: dict[Bounds, list[Shard]] = {}
+        for shard in self.shards:
+            by_index.setdefault(shard.index, []).append(shard)
+        return tuple(
+            Part(index, tuple(sorted(copies, key=lambda s: (s.replica_id, s.rank, s.device))))
+            for index, copies in sorted(by_index.items())
+        )
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that hold a part."""
         return tuple(sorted({shard.rank for shard in self.shards}))
 
-    @property
+    @functools.cached_property
     def bytes_per_device(self) -> dict[int, int]:
         """Bytes on each device that holds a part."""
         held: Counter[int] = Counter()
@@ -123,10 +96,10 @@ class ArrayLayout:
 
     @property
     def missing(self) -> int:
-        """How many elements no process holds that answered."""
+        """How many elements no process holds that answered; parts of one array don't overlap."""
         if not self.spans and not self.parts:
             return 0
-        return max(0, math.prod(self.shape) - covered(part.index for part in self.parts))
+        return max(0, math.prod(self.shape) - sum(volume(part.index) for part in self.parts))
 
     @property
     def gaps(self) -> tuple[Bounds, ...]:
@@ -135,45 +108,32 @@ class ArrayLayout:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A leaf of a pytree: where it is, and which of ``TreeLayout.layouts`` it looks like.
-
-    ``count`` is more than 1 where a huge tree was folded: the row stands for so many leaves.
-    """
-
-    path: tuple[str, ...]
-    use: int
-    count: int = 1
-
-
-@dataclass(frozen=True)
 class TreeLayout:
-    """Where the arrays of a pytree lie. Leaves that are laid out alike share a layout."""
+    """Where the arrays of a pytree lie. Leaves that are laid out alike share a layout.
+
+    Attributes:
+      rows: of each leaf its path, and which of ``layouts`` it looks like.
+    """
 
     name: str
     type: str
-    rows: tuple[Row, ...]
+    rows: tuple[tuple[tuple[str, ...], int], ...]
     layouts: tuple[ArrayLayout, ...]
     devices: Mapping[int, Device] = field(repr=False)
     notes: Mapping[int, str] = field(default_factory=dict)
 
     @property
-    def leaves(self) -> int:
-        return sum(row.count for row in self.rows)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all arrays, each counted once however often it is replicated."""
-        return sum(self.layouts[row.use].nbytes * row.count for row in self.rows)
+        return sum(self.layouts[use].nbytes for _, use in self.rows)
 
     @property
     def bytes_per_device(self) -> dict[int, int]:
         """Bytes on each device that holds a part."""
         held: Counter[int] = Counter()
-        each = [layout.bytes_per_device for layout in self.layouts]
-        for row in self.rows:
-            for device, nbytes in each[row.use].items():
-                held[device] += nbytes * row.count
+        for use, count in Counter(use for _, use in self.rows).items():
+            for device, nbytes in self.layouts[use].bytes_per_device.items():
+                held[device] += nbytes * count
         return dict(sorted(held.items()))
 
 
@@ -213,41 +173,26 @@ def array_layout(
       notes: what is to be said of ranks that have no report. Ranks whose array has another shape,
         dtype or sharding than the first rank's, or none any more, are added to them.
     """
-    said = dict(notes or {})
+    said = {**(notes or {}), **{rank: info.note for rank, info in infos.items() if info.note}}
     alive = {rank: info for rank, info in sorted(joined(infos).items()) if not info.note}
-    said.update({rank: info.note for rank, info in infos.items() if info.note})
     first = next(iter(alive.values()), None) or next(iter(infos.values()))
-    like = (first.shape, first.dtype, first.spans)
-    shards = []
+    shards: list[Shard] = []
     for rank, info in alive.items():
-        if (info.shape, info.dtype, info.spans) != like:
+        if alike(info) != alike(first):
             span = "" if info.spans == first.spans else ", across processes" * info.spans
-            said[rank] = f"another array: {info.dtype}{info.shape}{span}"
+            said[rank] = f"another array: {info.dtype}{list(info.shape)}{span}"
             continue
         if info.sharding != first.sharding and first.spans:
             said[rank] = f"another sharding: {info.sharding}"
-        shards += [
-            Shard(rank, s.device, tuple((a, b) for a, b in s.index), s.nbytes, s.replica_id)
-            for s in info.shards
-        ]
-    return ArrayLayout(
-        name=name,
-        shape=tuple(first.shape),
-        dtype=first.dtype,
-        nbytes=first.nbytes,
-        sharding=first.sharding,
-        kind=first.kind,
-        mesh=tuple(zip(first.axis_names, first.axis_sizes, strict=True)),
-        spec=first.spec,
-        split=tuple(tuple(names) for names in first.split),
-        memory_kind=first.memory_kind,
-        committed=first.committed,
-        spans=first.spans,
-        parts=parts_of(shards),
-        devices=devices,
-        notes=dict(sorted(said.items())),
-        ready=all(info.ready for info in alive.values()),
-    )
+        shards += info.shards
+    facts = {**vars(first), "note": "", "ready": all(info.ready for info in alive.values())}
+    facts["shards"] = tuple(shards)
+    return ArrayLayout(**facts, name=name, devices=devices, notes=dict(sorted(said.items())))
+
+
+def alike(info: wire.ArrayInfo) -> tuple[Any, ...]:
+    """Equal for ranks' reports of one array."""
+    return info.shape, info.dtype, info.spans
 
 
 def joined(infos: Mapping[int, wire.ArrayInfo]) -> dict[int, wire.ArrayInfo]:
@@ -262,56 +207,36 @@ def joined(infos: Mapping[int, wire.ArrayInfo]) -> dict[int, wire.ArrayInfo]:
     }
 
 
-def parts_of(shards: Iterable[Shard]) -> tuple[Part, ...]:
-    """Shards of equal index together, the parts in the order of their indices."""
-    by_index: dict[Bounds, list[Shard]] = {}
-    for shard in shards:
-        by_index.setdefault(shard.index, []).append(shard)
-    return tuple(
-        Part(index, tuple(sorted(copies, key=lambda s: (s.replica_id, s.rank, s.device))))
-        for index, copies in sorted(by_index.items())
-    )
-
-
 def tree_layout(
     name: str,
     reports: Mapping[int, wire.ValueReport],
     devices: Mapping[int, Device],
     notes: Mapping[int, str] | None = None,
 ) -> TreeLayout:
-    """A pytree as all its ranks see it; ``paths`` are those of the first rank that sent any.
+    """A pytree as all its ranks see it, with the leaves of the first.
 
-    A rank whose tree has other paths is told of in ``notes`` and left out.
+    A rank whose tree has other leaves is told of in ``notes`` and left out.
     """
-    said = dict(notes or {})
-    first = next(r for _, r in sorted(reports.items()) if r.paths)
-    alike = {}
-    for rank, report in sorted(reports.items()):
-        if report.digest == first.digest:
-            alike[rank] = report
-        else:
-            said[rank] = different_tree(first, report)
-    layouts: list[ArrayLayout] = []
+    first = reports[min(reports)]
+    same = {rank: r for rank, r in sorted(reports.items()) if r.paths == first.paths}
+    others = {r: different_tree(first, reports[r]) for r in reports.keys() - same.keys()}
     known: dict[tuple[int, ...], int] = {}
-    rows = []
-    counts = first.counts or itertools.repeat(1)
-    uses = zip(*(report.use for report in alike.values()), strict=True)
-    for path, use, count in zip(first.paths, uses, counts, strict=False):
-        if use not in known:
-            known[use] = len(layouts)
-            infos = {r: alike[r].infos[u] for r, u in zip(alike, use, strict=True)}
-            layouts.append(array_layout(name, infos, devices))
-        rows.append(Row(tuple(path), known[use], count))
-    return TreeLayout(
-        name, first.type, tuple(rows), tuple(layouts), devices, dict(sorted(said.items()))
+    uses = zip(*(report.use for report in same.values()), strict=True)
+    rows = tuple(
+        (path, known.setdefault(use, len(known)))
+        for path, use in zip(first.leaves, uses, strict=True)
     )
+    layouts = tuple(
+        array_layout(name, {r: same[r].infos[u] for r, u in zip(same, use, strict=True)}, devices)
+        for use in known
+    )
+    said = dict(sorted({**(notes or {}), **others}.items()))
+    return TreeLayout(name, first.type, rows, layouts, devices, said)
 
 
 def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
     """What a rank's tree has that another's has not."""
-    if not other.paths:
-        return "another tree"
-    here, there = {tuple(p) for p in one.paths}, {tuple(p) for p in other.paths}
+    here, there = set(one.leaves), set(other.leaves)
     words = [f"lacks {''.join(min(here - there))}"] if here - there else []
     words += [f"has {''.join(min(there - here))} more"] if there - here else []
     return "another tree: " + (" and ".join(words) or "its leaves are in another order")
@@ -323,11 +248,6 @@ def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
 def volume(index: Bounds) -> int:
     """How many elements a part has."""
     return math.prod(stop - start for start, stop in index)
-
-
-def covered(indices: Iterable[Bounds]) -> int:
-    """How many elements are in these parts; JAX's parts are equal or disjoint."""
-    return sum(volume(index) for index in set(indices))
 
 
 def find_gaps(shape: Sequence[int], held: Sequence[Bounds]) -> tuple[Bounds, ...]:
@@ -361,30 +281,23 @@ class Difference:
 
     leaf: tuple[str, ...]
     index: Bounds
-    groups: tuple[tuple[tuple[int, int], ...], ...]
-
-
-@dataclass(frozen=True)
-class BadValues:
-    """A shard with NaN or infinite values."""
-
-    leaf: tuple[str, ...]
-    rank: int
-    device: int
-    index: Bounds
-    nan: int
-    inf: int
+    groups: replicas.Groups[tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What comparing all copies of all parts has shown. ``unchecked`` ranks gave no answer."""
+    """What comparing all copies of all parts has shown.
+
+    Attributes:
+      bad: the shards with NaN or infinite values.
+      unchecked: why ranks gave no answer.
+    """
 
     name: str
     shards: int
     compared: int
     differences: tuple[Difference, ...]
-    bad: tuple[BadValues, ...]
+    bad: tuple[wire.ShardCheck, ...]
     unchecked: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -402,26 +315,16 @@ def compare(
     Args:
       checks: what each rank found in its shards, with digests.
     """
-    copies: dict[tuple[tuple[str, ...], Bounds], dict[str, list[tuple[int, int]]]] = {}
-    bad, shards = [], 0
-    for rank, found in sorted(checks.items()):
-        for check in found:
-            shards += 1
-            leaf, index = tuple(check.leaf), tuple((a, b) for a, b in check.index)
-            same = copies.setdefault((leaf, index), {}).setdefault(check.digest, [])
-            same.append((rank, check.device))
-            if check.nan or check.inf:
-                bad.append(BadValues(leaf, rank, check.device, index, check.nan, check.inf))
-
-    def most_first(group: Sequence[tuple[int, int]]) -> tuple[int, tuple[int, int]]:
-        return -len(group), group[0]
-
-    differences = [
-        Difference(leaf, index, tuple(sorted(map(tuple, by_digest.values()), key=most_first)))
-        for (leaf, index), by_digest in copies.items()
-        if len(by_digest) > 1
-    ]
-    compared = sum(1 for by_digest in copies.values() if sum(map(len, by_digest.values())) > 1)
+    shards = [check for _, found in sorted(checks.items()) for check in found]
+    digests: dict[tuple[tuple[str, ...], Bounds], dict[tuple[int, int], str]] = {}
+    for one in shards:
+        digests.setdefault((one.leaf, one.index), {})[one.rank, one.device] = one.digest
+    groups = {part: replicas.grouped(copies) for part, copies in digests.items()}
     return CheckResult(
-        name, shards, compared, tuple(differences), tuple(bad), dict(unchecked or {})
+        name,
+        len(shards),
+        sum(len(copies) > 1 for copies in digests.values()),
+        tuple(Difference(a, b, found) for (a, b), found in groups.items() if len(found) > 1),
+        tuple(one for one in shards if one.nan or one.inf),
+        dict(unchecked or {}),
     )

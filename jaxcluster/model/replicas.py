@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from jaxcluster.ranks import by_value, name_ranks
+from jaxcluster.ranks import name_ranks
+
+H = TypeVar("H", int, tuple[int, int])
+Groups = tuple[tuple[H, ...], ...]
 
 SEED = (
     "np.random and random draw different numbers on each rank, as in scripts. For the same "
@@ -23,13 +26,15 @@ def tell_groups(groups: Sequence[Sequence[int]]) -> str:
     )
 
 
-def grouped(values: Mapping[int, Any]) -> tuple[tuple[int, ...], ...]:
-    """Ranks with equal values, the largest group first."""
-    groups = by_value(values).values()
-    return tuple(map(tuple, sorted(groups, key=lambda ranks: (-len(ranks), ranks))))
+def grouped(values: Mapping[H, Any]) -> Groups[H]:
+    """Holders of equal values together, the largest group first."""
+    groups: dict[Any, list[H]] = {}
+    for holder, value in sorted(values.items()):
+        groups.setdefault(value, []).append(holder)
+    return tuple(map(tuple, sorted(groups.values(), key=lambda held: (-len(held), held))))
 
 
-def parts(reports: Mapping[int, Sequence[Sequence[Any]]]) -> dict[int, tuple[tuple[int, ...], ...]]:
+def parts(reports: Mapping[int, Sequence[Sequence[Any]]]) -> dict[int, Groups[int]]:
     """The leaves of which ranks have different copies: for each the ranks whose copies are equal.
 
     Args:
@@ -39,8 +44,8 @@ def parts(reports: Mapping[int, Sequence[Sequence[Any]]]) -> dict[int, tuple[tup
     for rank, found in sorted(reports.items()):
         for leaf, part, digest in found:
             kept.setdefault((leaf, str(part)), {})[rank] = digest
-    odd: dict[int, tuple[tuple[int, ...], ...]] = {}
+    odd: dict[int, Groups[int]] = {}
     for (leaf, _), digests in kept.items():
-        if len(set(digests.values())) > 1:
-            odd.setdefault(leaf, grouped(digests))
+        if len(groups := grouped(digests)) > 1:
+            odd.setdefault(leaf, groups)
     return odd

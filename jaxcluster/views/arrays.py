@@ -6,20 +6,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
-from jaxcluster.model.layout import (
-    ArrayLayout,
-    Bounds,
-    CheckResult,
-    Part,
-    Shard,
-    TreeLayout,
-    find_gaps,
-)
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Part, TreeLayout
 from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import blocks, formatting
 from jaxcluster.views.blocks import Block, Rank, Row, Table
-from jaxcluster.wire import MeshInfo
+from jaxcluster.wire import Bounds, MeshInfo, Shard
 
 MAX_ROWS = 12  # of a picture
 MAX_COLUMNS = 8
@@ -45,10 +37,8 @@ def choose_axes(cut: Sequence[Sequence[object]]) -> list[int]:
 
 def _picture(layout: ArrayLayout) -> list[Block]:
     """The parts as a table; nothing if they form no grid, or are cut on more than two axes."""
-    parts, ndim = [*layout.parts], len(layout.shape)
-    if layout.missing:
-        held = [part.index for part in parts]
-        parts += [Part(gap, ()) for gap in find_gaps(layout.shape, held)]
+    ndim = len(layout.shape)
+    parts = [*layout.parts, *(Part(gap, ()) for gap in layout.gaps)]
     cut = [sorted({part.index[axis] for part in parts}) for axis in range(ndim)]
     shown = choose_axes(cut)
     if not shown or any(len(cut[axis]) > 1 for axis in range(ndim) if axis not in shown):
@@ -114,26 +104,24 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> list[Block]:
     """One line a leaf, the totals above; long trees are truncated."""
     top = max(layout.bytes_per_device.values(), default=0)
     rows = []
-    for row in layout.rows[:MAX_LEAVES]:
-        found = layout.layouts[row.use]
-        times = f" x {row.count:,}" if row.count > 1 else ""
-        each = max(found.bytes_per_device.values(), default=0) * row.count
+    for path, use in layout.rows[:MAX_LEAVES]:
+        found = layout.layouts[use]
+        each = max(found.bytes_per_device.values(), default=0)
         rows.append(
             [
-                layout.name + "".join(row.path) + times,
+                layout.name + "".join(path),
                 leaf_type(found),
                 leaf_spec(found),
-                format_nbytes(found.nbytes * row.count),
+                format_nbytes(found.nbytes),
                 format_nbytes(each) if found.parts else "",
             ]
         )
     note = ""
     if others := layout.rows[MAX_LEAVES:]:
-        more = plural(sum(row.count for row in others), "leaf", "leaves")
-        part = f"{layout.name}{''.join(others[0].path[:1])}"
-        note = f"... and {more} more; %shards {part} shows a part"
+        part = f"{layout.name}{''.join(others[0][0][:1])}"
+        note = f"... and {plural(len(others), 'leaf', 'leaves')} more; %shards {part} shows a part"
     return [
-        f"{layout.name}: {layout.type} of {plural(layout.leaves, 'leaf', 'leaves')}, "
+        f"{layout.name}: {layout.type} of {plural(len(layout.rows), 'leaf', 'leaves')}, "
         f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device",
         *formatting.notes(layout),
         Table(["leaf", "type", "sharding", "bytes", "per device"], rows, note),

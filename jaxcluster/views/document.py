@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.views import arrays, formatting
 from jaxcluster.views.blocks import Block, Rank
+from jaxcluster.wire import Bounds
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
@@ -100,12 +101,11 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> Document:
         "kind": "tree",
         "name": layout.name,
         "type": layout.type,
-        "leaves": layout.leaves,
+        "leaves": len(layout.rows),
         "nbytes": layout.nbytes,
         "per_device": max(layout.bytes_per_device.values(), default=0),
         "notes": formatting.notes(layout),
-        # The path, which of the layouts, and how many leaves are alike.
-        "rows": [(list(row.path), row.use, row.count) for row in layout.rows],
+        "rows": [(list(path), use) for path, use in layout.rows],  # which of the layouts
         "layouts": [_array(found, parts=small) for found in layout.layouts],
         "devices": _devices(layout.devices),
         "check": checked(check) if check is not None else None,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from jaxcluster.cluster.resources import Sample
-from jaxcluster.model.layout import ArrayLayout, Bounds, CheckResult, Device, TreeLayout
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks
 from jaxcluster.text import format_nbytes, plural
-from jaxcluster.wire import Death, RankState
+from jaxcluster.wire import Bounds, Death, RankState
 
 
 def index(bounds: Bounds) -> str:

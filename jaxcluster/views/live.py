@@ -14,7 +14,7 @@ from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.questions import here, is_console
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import replicas
-from jaxcluster.model.layout import TreeLayout
+from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
@@ -169,37 +169,30 @@ class CellDisplay:
             self.show(self._result)
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
-        from jaxcluster.cluster import transfer
-
-        info = wire.parse(wire.ArrayInfo, output.content["array"])
+        found: ArrayLayout | TreeLayout | None = None
         values, cut = None, False
         try:
-            edge = max(info.shape, default=0) if math.prod(info.shape) <= SMALL_ARRAY else 3
-            found = transfer.sample(self.cluster.world, "", list(record.ranks), edge)
-            values, cut, odd = found
-            if odd:
-                self.on_notice(f"{odd} {replicas.SEED}\n")
+            found = array_queries.look(self.cluster.world, "", record.ranks)
+            if isinstance(found, ArrayLayout):
+                if found.odd:
+                    groups = replicas.tell_groups(found.odd)
+                    told = f"Ranks have different copies of it: {groups}. {replicas.SEED}\n"
+                    self.on_notice(told)
+                is_small = math.prod(found.shape) <= SMALL_ARRAY
+                edge = max(found.shape, default=0) if is_small else 3
+                values, cut = array_queries.corners(self.cluster.world, found, edge)
         except JaxClusterError as error:
             self.on_notice(str(error))
+        info = wire.parse(wire.ArrayInfo, output.content["array"])
         shown = text.spanning_array(info, values, cut)
-        self.show_result({**self._pictures(record, shown), "text/plain": shown}, {})
-
-    def _pictures(self, record: CellRecord, shown: str) -> Bundle:
-        """What a notebook draws of the array that a cell ended in."""
-        if not self._rich:
-            return {}
-        last = record.source.strip().rpartition("\n")[2].strip()
-        try:
-            layout = array_queries.look(self.cluster.world, "")
-        except JaxClusterError:
-            return {}
-        if isinstance(layout, TreeLayout):
-            return {}
-        name = last if last.isidentifier() else "Array"
-        bundle = shards.layout_view(replace(layout, name=name))._repr_mimebundle_()
-        bundle[document.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
-        bundle["text/html"] = f"<pre>{escape(shown)}</pre>\n{bundle['text/html']}"
-        return bundle
+        bundle: Bundle = {}
+        if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook
+            last = record.source.strip().rpartition("\n")[2].strip()
+            name = last if last.isidentifier() else "Array"
+            bundle = shards.layout_view(replace(found, name=name))._repr_mimebundle_()
+            bundle[document.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
+            bundle["text/html"] = f"<pre>{escape(shown)}</pre>\n{bundle['text/html']}"
+        self.show_result({**bundle, "text/plain": shown}, {})
 
 
 class StartDisplay:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxcluster import wire
 from jaxcluster.cluster import array_queries
+from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.layout import ArrayLayout, CheckResult, TreeLayout
 from jaxcluster.views import arrays, blocks, document
 from jaxcluster.views.blocks import Block
@@ -114,19 +114,23 @@ def answers(cluster: Cluster, name: str) -> Answer:
     """Answers what a widget asks for, as JSON: stats, peek, check and look."""
 
     def answer(question: array_queries.Question) -> Any:
-        found = array_queries.answer(cluster.world, name)(question)  # of the ranks as they are now
-        match found:
-            case wire.ShardCheck():
-                return dataclasses.asdict(found)
-            case CheckResult():
-                return document.checked(found)
-            case ArrayLayout():
-                return document.array(found)
-            case TreeLayout():
-                return document.tree(found)
-            case np.ndarray():
-                return {"shape": list(found.shape), "values": spell(found)}
-        return found
+        world = cluster.world  # its ranks as they are now
+        about = question.get("name", name)
+        match question["op"]:
+            case "stats":
+                where = question["rank"], question["device"]
+                found = array_queries.statistics(world, about, *where)
+                return dataclasses.asdict(found[0]) if found else None
+            case "peek":
+                cut = question["start"], question["stop"]
+                where = question["rank"], question["device"]
+                values = array_queries.peek(world, about, *where, *cut)
+                return {"shape": list(values.shape), "values": spell(values)}
+            case "check":
+                return document.checked(array_queries.check(world, about))
+            case "look":
+                return layout_view(array_queries.look(world, about)).document
+        raise JaxClusterError(f"There is no request {question['op']!r}.")
 
     return answer
 

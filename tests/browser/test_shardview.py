@@ -124,11 +124,11 @@ def cube(ranks: int = 4) -> layout.ArrayLayout:
 
 
 def checked() -> layout.CheckResult:
-    bounds = [[0, 4]]
+    left, right = ((0, 4),), ((4, 8),)
     checks = {
         rank: [
-            wire.ShardCheck([], 2048 * rank, bounds, digest="odd" if rank == 2 else "same"),
-            wire.ShardCheck([], 2048 * rank + 1, [[4, 8]], digest="same", nan=3 * (rank == 1)),
+            wire.ShardCheck((), rank, 2048 * rank, left, digest="odd" if rank == 2 else "same"),
+            wire.ShardCheck((), rank, 2048 * rank + 1, right, digest="same", nan=3 * (rank == 1)),
         ]
         for rank in range(4)
     }
@@ -378,7 +378,7 @@ def test_a_listener_without_an_end_is_refused(page: Any) -> None:
 
 
 def test_an_array_without_parts_says_why(page: Any) -> None:
-    gone = wire.ArrayInfo([8, 8], "float32", "", False, [], note="deleted or donated")
+    gone = wire.ArrayInfo((8, 8), "float32", note="deleted or donated")
     show(page, document.array(layout.array_layout("x", {0: gone, 1: gone}, {})))
     assert "Ranks 0, 1: deleted or donated" in page.locator("#view").inner_text()
 

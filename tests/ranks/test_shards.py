@@ -17,7 +17,7 @@ from helpers import last_launch, plain, until
 from overhosts import process_of, send_signal
 
 import jaxcluster
-from jaxcluster.cluster import array_queries, transfer
+from jaxcluster.cluster import array_queries
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import document, shards, status
@@ -118,10 +118,42 @@ def test_an_array_on_one_ranks_devices_is_one_array(cluster: jaxcluster.Cluster)
         shown = plain(repr(shards.layout_view(found)))
         assert "another array" not in shown
         assert np.array_equal(cluster[name], np.arange(found.shape[0]))
-    assert np.array_equal(transfer.sample(cluster.world, "a_stage", range(4), 8)[0], np.arange(8.0))
-    cluster.run("odd = a_stage if jax.process_index() < 2 else on_one_device")
+
+
+def result(cluster: jaxcluster.Cluster, source: str, edge: int = 3) -> tuple[Any, bool]:
+    """What a notebook prints of what a cell ends in."""
+    cluster.run(source, show=False)
+    found = array(array_queries.look(cluster.world, ""))
+    return array_queries.corners(cluster.world, found, edge)
+
+
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [("a_stage", (8,)), ("scalar", ()), ("empty", (0, 4)), ("keys", (7, 2)), ("wide", (7, 7))],
+)
+def test_what_a_cell_ends_in_is_read_as_far_as_it_is_printed(
+    cluster: jaxcluster.Cluster, source: str, shape: tuple[int, ...]
+) -> None:
+    cluster.run("wide = make((16, 64), NamedSharding(mesh, P('j', 'i')))")
+    values, cut = result(cluster, source, 4 if source == "a_stage" else 3)
+    assert (values.shape, cut) == (shape, source in ("keys", "wide"))
+    if source != "empty":
+        raw = f"(jax.random.key_data({source}) if {source!r} == 'keys' else {source})"
+        whole = cluster.run(f"pulled = {raw}", show=False) and cluster["pulled"]
+        kept = [np.r_[:3, size // 2, size - 3 : size] for size in whole.shape]
+        want = whole[kept[0]] if source == "keys" else whole[np.ix_(*kept)] if cut else whole
+        np.testing.assert_array_equal(values, want)
+
+
+def test_what_ranks_have_each_another_of_is_not_printed_as_one(
+    cluster: jaxcluster.Cluster,
+) -> None:
     with pytest.raises(JaxClusterError, match="another array on ranks 2, 3"):
-        transfer.sample(cluster.world, "odd", range(4))
+        result(cluster, "a_stage if jax.process_index() < 2 else on_one_device")
+    cluster.run("one_axis", ranks=[1], show=False)
+    found = array(array_queries.look(cluster.world, "", [1]))
+    with pytest.raises(JaxClusterError, match="Rank 1 holds only a part of this array"):
+        array_queries.corners(cluster.world, found)
 
 
 def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(
@@ -377,7 +409,7 @@ tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicate
     )
     found = cluster.layout("tree")
     assert isinstance(found, TreeLayout)
-    paths = ["".join(row.path) for row in found.rows]
+    paths = ["".join(path) for path, _ in found.rows]
     assert "['layers'][1].w" in paths
     assert "['opt'][0]" in paths
     w = array(cluster.layout("tree['layers'][1].w"))

@@ -44,16 +44,6 @@ def test_a_digest_tells_bits_apart() -> None:
     assert shards.digest_of(np.zeros((0, 4))) == shards.digest_of(np.zeros(0))
 
 
-def test_a_million_leaves_are_folded_and_none_is_lost() -> None:
-    paths = [("['layers']", f"[{i // 1000}]", f"[{i % 1000}]") for i in range(1_000_000)]
-    use = [i % 2 for i in range(1_000_000)]
-    rows, uses, counts = shards.fold_rows(paths, use)
-    assert len(rows) == len(uses) == 2000
-    assert sum(counts) == 1_000_000
-    assert rows[0] == ("['layers']", "[0]", "*")
-    assert counts[0] == 500
-
-
 def test_a_path_is_a_prefix_by_steps_and_not_by_letters() -> None:
     leaves = [(("['a']", "[1]"), 1), (("['a']", "[10]"), 2), (("['ab']",), 3)]
     assert [leaf for _, leaf in shards.below(leaves, ["['a']", "[1]"])] == [1]

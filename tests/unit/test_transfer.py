@@ -33,15 +33,15 @@ from jaxcluster.errors import (
 )
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.wire.link import Event, Sink
-from jaxcluster.wire.ops.values import Assign, Describe, Described, Fetched, Forget, Packed, Part
+from jaxcluster.wire.ops.values import Assign, Describe, Described, Forget, Given
 
 
-def info(shape: list[int], shards: list[wire.ShardInfo], note: str = "") -> wire.ArrayInfo:
-    return wire.ArrayInfo(shape, "float32", "sharding", True, shards, note=note)
+def info(shape: tuple[int, ...], *shards: wire.Shard, **more: Any) -> wire.ArrayInfo:
+    return wire.ArrayInfo(shape, "float32", True, shards, **more)
 
 
-def shard(*index: list[int], replica: int = 0) -> wire.ShardInfo:
-    return wire.ShardInfo(0, list(index), replica, 4)
+def shard(*index: tuple[int, int], replica: int = 0) -> wire.Shard:
+    return wire.Shard(0, 0, index, 4, replica)
 
 
 # --------------------------------------------------------------------------- names
@@ -110,31 +110,29 @@ def test_jaxs_small_dtypes_are_known_without_jax(name: str) -> None:
 # --------------------------------------------------------------------------- whole arrays
 
 
-def test_an_array_whose_every_part_is_held_is_complete() -> None:
-    views = {
-        0: info([4, 2], [shard([0, 2], [0, 2]), shard([0, 2], [0, 2], replica=1)]),
-        1: info([4, 2], [shard([2, 4], [0, 2])]),
-    }
-    transfer._check_complete("x", views, (4, 2))
+HALF = shard((0, 2), (0, 2))
 
 
-def test_a_scalar_is_held_by_its_first_replica() -> None:
-    views = {0: info([], [shard()]), 1: info([], [shard(replica=1)])}
-    transfer._check_complete("x", views, ())
-
-
-def test_what_no_rank_holds_is_counted() -> None:
-    views = {0: info([4, 2], [shard([0, 2], [0, 2])]), 1: info([4, 2], [])}
-    with pytest.raises(NotAddressable) as caught:
-        transfer._check_complete("x", views, (4, 2))
-    assert str(caught.value) == "No rank of this cluster has 4 of the 8 elements of x."
-
-
-def test_a_deleted_array_is_said_to_be_so() -> None:
-    views = {0: info([4], [shard([0, 4])]), 1: info([4], [], note="deleted or donated")}
-    with pytest.raises(TransferError) as caught:
-        transfer._check_complete("x", views, (4,))
-    assert str(caught.value) == "x is deleted or donated on rank 1: it no longer has values."
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (info((4, 2), HALF, replace(HALF, replica_id=1)), info((4, 2), shard((2, 4), (0, 2))), ""),
+        (info((), shard()), info((), shard(replica=1)), ""),
+        (info((4, 2), HALF), info((4, 2)), "No rank of this cluster has 4 of the 8 elements of x."),
+        (
+            info((4, 2), HALF),
+            info((4, 2), note="deleted or donated"),
+            "x is deleted or donated on rank 1: it no longer has values.",
+        ),
+    ],
+)
+def test_every_element_must_be_somebodys(
+    first: wire.ArrayInfo, second: wire.ArrayInfo, told: str
+) -> None:
+    refused = pytest.raises((NotAddressable, TransferError)) if told else contextlib.nullcontext()
+    with refused as caught:
+        transfer._check_complete("x", {0: first, 1: second}, first.shape)
+    assert caught is None or str(caught.value) == told
 
 
 @pytest.mark.parametrize("dtype", ["i4", "u1", "bfloat16", "c16"])
@@ -143,20 +141,23 @@ def test_shards_are_joined(dtype: str) -> None:
     kind = transfer.numpy_dtype(dtype)
     want = np.arange(8 * 9 * 2).astype(kind).reshape(8, 9, 2)
     arrays = [want, np.full((), 5, kind), np.zeros((0, 3), kind)]
-    infos = [wire.ArrayInfo(list(array.shape), dtype, "", True, []) for array in arrays]
-    value = transfer._Value("x", "t", b"", [{0: info} for info in infos], [3])
+    spans = itertools.product([(3, 8), (0, 3)], [(0, 3), (3, 4), (4, 9)])
+    shards = [[shard(*one, (0, 2)) for one in spans], [shard()], [shard((0, 0), (0, 3))]]
+    views = [
+        {0: wire.ArrayInfo(array.shape, dtype, True, (*own, replace(own[0], replica_id=1)))}
+        for array, own in zip(arrays, shards, strict=True)
+    ]
+    value = transfer._Value("x", "t", b"", views, [3])
     memory = bytearray(value.total)
-    parts, frames = [], []
-    for rows, columns in itertools.product([(3, 8), (0, 3)], [(0, 3), (3, 4), (4, 9)]):
-        parts.append(Part(0, [[*rows], [*columns], [0, 2]]))
-        frames.append(want[slice(*rows), slice(*columns)].tobytes())
-    for number in (1, 2):
-        parts.append(Part(number, [[0, size] for size in arrays[number].shape]))
-        frames.append(arrays[number].tobytes())
+    frames = [
+        array[tuple(slice(*span) for span in one.index)].tobytes()
+        for array, own in zip(arrays, shards, strict=True)
+        for one in own
+    ]
     file = memoryview(b"".join([*frames, b"abc"]))
-    joiner = transfer._Joiner(value.targets(memory, parts, 0))
+    join = transfer._join(value.targets(memory, 0))
     for at in range(0, len(file), 37):  # in parts that end within rows, and within elements
-        joiner.take(at, file[at : at + 37])
+        join(at, file[at : at + 37])
     assert all((a == b).all() for a, b in zip(value.arrays(memory), arrays, strict=True))
     assert bytes(value.buffers(memory)[0]) == b"abc"
 
@@ -328,17 +329,17 @@ class Ranks:
 
 
 def view(**changes: Any) -> Described:
-    return Described([replace(info([4], [shard([0, 4])]), **changes)], [])
+    return Described([replace(info((4,), shard((0, 4))), **changes)], [])
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        {0: (view(), [b"."]), 1: (view(shape=[5]), [])},
+        {0: (view(), [b"."]), 1: (view(shape=(5,)), [])},
         {0: (view(), [b"."]), 1: (view(spans=False, on="1"), [])},
         {0: (view(), [b"."]), 1: (Described([], []), [])},
-        {0: (view(shards=[]), [b"."]), 1: (view(shards=[]), [])},
-        {0: (view(shape=[1 << 60], spans=False), [b"."]), 1: (view(), [])},
+        {0: (view(shards=()), [b"."]), 1: (view(shards=()), [])},
+        {0: (view(shape=(1 << 60,), spans=False), [b"."]), 1: (view(), [])},
         KeyboardInterrupt(),
         TransferError("no"),
     ],
@@ -352,7 +353,7 @@ def test_a_pull_that_fails_leaves_no_value_held(answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"shape": [5]}, {"dtype": "int32"}, {"spans": False, "on": "1"}]
+    "change", [{"shape": (5,)}, {"dtype": "int32"}, {"spans": False, "on": "1"}]
 )
 def test_a_rank_that_has_another_array_under_the_name_is_named(change: dict[str, Any]) -> None:
     ranks = Ranks({"describe": {0: (view(), [b"."]), 1: (view(**change), [])}})
@@ -370,7 +371,7 @@ def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
     ranks = Ranks(
         {
             "describe": {0: (local, [dumped]), 1: (local, [])},
-            "fetch": {0: (Fetched([Part(0, [[0, 4]])], []), [ones])},
+            "give": {0: (Given([]), [ones])},
         }
     )
     assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
@@ -380,14 +381,13 @@ def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
 def pulled(views: list[Described], copies: list[list[Any]]) -> Any:
     """What is pulled of a value that rank 1 has to give."""
     ones = memoryview(np.ones(4, "float32")).cast("B")
-    empty, given = Fetched([], copies[0]), Fetched([Part(0, [[0, 4]])], copies[1])
     ranks = Ranks(
         {
             "describe": {
                 0: (views[0], [pickled(np.zeros(4, "float32"))]),
                 1: (views[1], []),
             },
-            "fetch": {0: (empty, []), 1: (given, [ones])},
+            "give": {0: (Given(copies[0]), []), 1: (Given(copies[1]), [ones])},
         }
     )
     return transfer.pull(ranks, "x")  # type: ignore[arg-type]
@@ -395,12 +395,12 @@ def pulled(views: list[Described], copies: list[list[Any]]) -> Any:
 
 def test_an_array_on_another_ranks_devices_is_pulled_from_there() -> None:
     """Its owner takes it for one of its own."""
-    views = [view(shards=[], on="1"), view(spans=False, on="1")]
+    views = [view(shards=(), on="1"), view(spans=False, on="1")]
     assert pulled(views, [[], []]).tolist() == [1, 1, 1, 1]
 
 
 def test_what_ranks_have_different_copies_of_is_not_pulled() -> None:
-    views = [view(shards=[], on="a"), view(on="a")]
+    views = [view(shards=(), on="a"), view(on="a")]
     part = [[0, 4]]
     assert pulled(views, [[[0, part, "a"]], [[0, part, "a"]]]).tolist() == [1, 1, 1, 1]
     told = "The ranks have different copies of x: rank 0 has one, rank 1 has another"
@@ -431,17 +431,14 @@ class OverHosts(Ranks):
 
 
 def test_a_pull_from_other_hosts_has_its_bytes_in_memory_once() -> None:
-    want = np.arange(400_000, dtype="float32").reshape(2, 200_000)
-    left, right = [[0, 2], [0, 50_000]], [[0, 2], [50_000, 200_000]]
-    files = [want[:, :50_000].tobytes(), want[:, 50_000:].tobytes()]
-    described = [Described([info([2, 200_000], [shard(*one)])], []) for one in (left, right)]
-    packed = [Packed(True, [Part(0, one)], []) for one in (left, right)]
-    for one, file in zip(packed, files, strict=True):
-        one.sizes.append(len(file))
+    want = np.arange(400_000, dtype="float32").reshape(200_000, 2)
+    files = [want[:50_000].tobytes(), want[50_000:].tobytes()]
+    shards = shard((0, 50_000), (0, 2)), shard((50_000, 200_000), (0, 2))
+    described = [Described([info(want.shape, one)], []) for one in shards]
     ranks = OverHosts(
         {
             "describe": {0: (described[0], [pickled(want)]), 1: (described[1], [])},
-            "pack": {0: (packed[0], []), 1: (packed[1], [])},
+            "give": dict.fromkeys((0, 1), (Given([]), [])),
         },
         files,
     )
@@ -618,7 +615,7 @@ def test_dicts_that_ranks_have_filled_in_another_order_have_the_same_arrays(
 )
 def test_arrays_at_different_places_are_not_put_together(one: str, other: str) -> None:
     first, second = described(0, ARRAYS + one)[1], described(1, ARRAYS + other)[1]
-    spans = [replace(info([4], [shard([0, 4])]), spans=True) for _ in first.arrays]
+    spans = [info((4,), shard((0, 4))) for _ in first.arrays]
     answers = {
         rank: (replace(told, arrays=spans), [b"."]) for rank, told in enumerate([first, second])
     }

@@ -34,9 +34,10 @@ def checked_array() -> layout.CheckResult:
     checks = {
         rank: [
             wire.ShardCheck(
-                [],
+                (),
+                rank,
                 2048 * rank + copy,
-                [[2 * rank, 2 * rank + 2], [0, 8]],
+                ((2 * rank, 2 * rank + 2), (0, 8)),
                 digest="odd" if (rank, copy) == (2, 1) else "same",
                 nan=5 * (rank == 3),
             )

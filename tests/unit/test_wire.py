@@ -39,6 +39,8 @@ def example(annotation: Any) -> Any:
         return example(next(a for a in arguments if a is not type(None)))
     if origin is typing.Literal:
         return arguments[0]
+    if origin is tuple and arguments[-1] is not ...:
+        return tuple(map(example, arguments))
     if origin in (list, tuple):
         return origin([example(arguments[0])] * 2)
     if origin is dict:
@@ -114,9 +116,7 @@ def refused_at(text: str) -> Refusal:
 
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(
-        ValueError, match=f"protocol 99, not {wire.PROTOCOL_VERSION}: install the same jaxcluster"
-    ):
+    with pytest.raises(ValueError, match=r"protocol 99, not \d: install the same jaxcluster"):
         wire.decode(data)
 
 

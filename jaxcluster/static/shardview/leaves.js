@@ -4,10 +4,10 @@
 export function buildTree(doc) {
   const node = (label, path) => ({ label, path, children: [], names: new Map(), open: false, row: false, count: 0, nbytes: 0, perDevice: 0, layout: null });
   const top = node(doc.name, '');
-  doc.rows.forEach(([path, use, times]) => {
-    const layout = doc.layouts[use], nbytes = layout.nbytes * times, perDevice = layout.per_device * times;
+  doc.rows.forEach(([path, use]) => {
+    const layout = doc.layouts[use];
     let at = top;
-    const add = n => { n.count += times; n.nbytes += nbytes; n.perDevice += perDevice; };
+    const add = n => { n.count += 1; n.nbytes += layout.nbytes; n.perDevice += layout.per_device; };
     add(at);
     path.forEach((step, i) => {
       let next = at.names.get(step);

@@ -10,62 +10,76 @@ from typing import Any
 
 from jaxcluster.wire.ops import Message, Operation
 
+Bounds = tuple[tuple[int, int], ...]  # (start, stop) for each axis
 
-class ShardInfo(Message):
-    """One addressable shard."""
 
+class Shard(Message):
+    """One device's copy of one part of an array."""
+
+    rank: int
     device: int
-    index: list[list[int]]  # its place in the whole: [start, stop] for each axis
-    replica_id: int
+    index: Bounds  # the part's place in the whole
     nbytes: int
+    replica_id: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(stop - start for start, stop in self.index)
 
 
 class ArrayInfo(Message):
-    """One rank's view of one array."""
+    """An array, and the shards of it that are known: one rank's, or all ranks' in a layout."""
 
-    shape: list[int]
+    shape: tuple[int, ...]
     dtype: str
-    sharding: str  # as JAX prints it
-    spans: bool  # other processes hold parts of it
-    shards: list[ShardInfo]
-    ready: bool = True
+    spans: bool = False  # processes share one array; otherwise each rank has one of its own
+    shards: tuple[Shard, ...] = ()
+    nbytes: int = 0  # of the whole array
     note: str = ""  # why there are no shards: deleted, a tracer, not a jax.Array
+    ready: bool = True
+    sharding: str = ""  # as JAX prints it
     kind: str = ""  # the sharding's class
-    axis_names: list[str] = field(default_factory=list)  # of its mesh
-    axis_sizes: list[int] = field(default_factory=list)
+    mesh: tuple[tuple[str, int], ...] = ()  # its axes' names and sizes
     spec: str = ""  # the PartitionSpec as JAX prints it
-    split: list[list[str]] = field(default_factory=list)  # the mesh axes that cut each axis
+    split: tuple[tuple[str, ...], ...] = ()  # for each axis of the array, the mesh axes that cut it
     memory_kind: str = ""
     committed: bool = True
-    nbytes: int = 0  # of the whole array
     on: str = ""  # a hash of its devices' ids: a rank with all of them knows no other's copies
+
+
+STEPS, PATHS = "\x1f", "\x1e"  # what is between the steps of a path, and between paths
 
 
 class ValueReport(Message):
     """What one rank says of a variable, or of a part of it: a pytree of arrays.
 
     One array is a tree of one leaf whose path is empty. Leaves that look alike share an entry of
-    ``infos``: leaf ``i`` is at ``paths[i]`` and looks like ``infos[use[i]]``.
+    ``infos``: leaf ``i`` is at the ``i``th of ``paths`` and looks like ``infos[use[i]]``.
     """
 
     rank: int
     type: str
     note: str = ""  # why there is nothing to show
     hint: str = ""
-    paths: list[list[str]] = field(default_factory=list)  # none unless they were asked for
+    paths: str = ""  # as one text: they are compared far more often than looked at
     use: list[int] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)  # leaves that each stands for, in a huge tree
     infos: list[ArrayInfo] = field(default_factory=list)
-    digest: str = ""  # equal on the ranks whose paths are equal
     copies: list[Any] = field(default_factory=list)  # ``values.Hashes``, as far as a look reaches
+
+    @property
+    def leaves(self) -> list[tuple[str, ...]]:
+        """Their paths."""
+        each = self.paths.split(PATHS) if self.use else []
+        return [tuple(path.split(STEPS)) if path else () for path in each]
 
 
 class ShardCheck(Message):
     """What one shard holds: statistics of its finite values, and a hash of its bytes."""
 
-    leaf: list[str]  # the path of its array in the variable
+    leaf: tuple[str, ...]  # the path of its array in the variable
+    rank: int
     device: int
-    index: list[list[int]]
+    index: Bounds
     minimum: float | None = None  # None: no value is finite, or the dtype is not numeric
     maximum: float | None = None
     mean: float | None = None
@@ -123,11 +137,10 @@ class VariableInfo(Message):
 
 
 class Arrays(Operation[ValueReport], op="arrays"):
-    """Every array in a variable and where its shards are; with the ``paths`` where these are."""
+    """Every array in a variable and where its shards are."""
 
     name: str
     path: list[str]
-    paths: bool
 
 
 class CheckShards(Operation[list[ShardCheck]], op="check_shards"):
@@ -139,21 +152,26 @@ class CheckShards(Operation[list[ShardCheck]], op="check_shards"):
     hash: bool = False
 
 
-class Peeked(Message):
-    """What the buffer is."""
+class Cut(Message):
+    """Some positions of the shard on a device: for each axis, counted from its own corner."""
+
+    device: int
+    where: list[list[int]]
+
+
+class Piece(Message):
+    """What a reply's buffer is."""
 
     shape: list[int]
     dtype: str
 
 
-class Peek(Operation[Peeked], op="peek"):
-    """Some values of the shard on a device: from where to where, counted from its own corner."""
+class Read(Operation[list[Piece]], op="read"):
+    """The values at some positions of this rank's shards, in a buffer for each cut."""
 
     name: str
     path: list[str]
-    device: int
-    start: list[int]
-    stop: list[int]
+    cuts: list[Cut]
 
 
 class Meshes(Operation[list[MeshInfo]], op="meshes"):

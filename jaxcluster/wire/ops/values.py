@@ -107,88 +107,29 @@ class Describe(Operation[Described], op="describe"):
     token: str = ""
 
 
-class Filled(Message):
+class Given(Message):
     """The hashes of what should be equal on other processes."""
 
     copies: Hashes
+    has_room: bool = True  # for the file
 
 
-class Fill(Operation[Filled], op="fill"):
-    """Write a held value to its places in a file of the notebook's shared memory."""
+class Give(Operation[Given], op="give"):
+    """Give what a rank has of a held value: first copies of shards, and then the other buffers.
 
-    token: str
-    path: str
-    arrays: list[list[int]]  # [number, offset] of each
-    buffers: list[int]  # the offsets of the others
-
-
-class Part(Message):
-    """A shard: of which array, and where in it."""
-
-    array: int
-    index: list[list[Any]]  # [start, stop] for each axis; None: its end
-
-
-class Fetched(Message):
-    """The parts that the first buffers are; the other buffers of the pickle follow."""
-
-    places: list[Part]
-    copies: Hashes
-
-
-class Fetch(Operation[Fetched], op="fetch"):
-    """As ``Fill``, in buffers, for a notebook on another host."""
+    In the reply's buffers, or in a file.
+    """
 
     token: str
-    arrays: list[int]
-
-
-class Packed(Message):
-    """The parts and sizes of what is in the file; nothing where the host has no room for it."""
-
-    has_room: bool
-    places: list[Part] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    copies: Hashes = field(default_factory=list)
-
-
-class Pack(Operation[Packed], op="pack"):
-    """As ``Fetch``, into a new file of the rank's host, from where its agent sends it."""
-
-    token: str
-    path: str
-    arrays: list[int]
+    arrays: list[int]  # their numbers
+    path: str = ""  # of a new file of the rank's host, from where its agent sends it
+    places: list[int] = field(default_factory=list)  # in a file that is there: where each begins
 
 
 class Forget(Operation[None], op="forget"):
     """A pull or a push was given up. It may still wait for the main thread."""
 
     token: str
-
-
-class SampledPart(Message):
-    """Where its values belong among those that are shown, by axis."""
-
-    where: list[list[int]]
-    shape: list[int]
-    dtype: str
-
-
-class Sampled(Message):
-    """An array, as its ``ArrayInfo`` says it, and the parts that the buffers are."""
-
-    shape: list[int]
-    dtype: str
-    on: str
-    copies: Hashes
-    places: list[SampledPart]
-
-
-class Sample(Operation[Sampled], op="sample"):
-    """What is needed to print an array: so many values from each end of its axes."""
-
-    name: str
-    edge: int
 
 
 class Assign(Operation[None], op="assign"):
