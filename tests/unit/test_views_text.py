@@ -128,7 +128,7 @@ def test_no_cluster_says_how_to_start_one() -> None:
 
 
 def info(shape: tuple[int, ...]) -> wire.ArrayInfo:
-    return wire.ArrayInfo(list(shape), "int64", "NamedSharding(...)", True, [])
+    return wire.ArrayInfo(shape, "int64", spans=True, sharding="NamedSharding(...)")
 
 
 def test_an_array_is_shown_with_shape_dtype_sharding_and_values() -> None:
