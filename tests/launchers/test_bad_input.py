@@ -63,12 +63,8 @@ def starts(notebook: HostNotebook, words: str) -> None:
     [
         ("--launcher slrum", "There is no launcher 'slrum' (did you mean slurm?)"),
         ("--launcher ssh --hosts h1:0", "'h1:0' is not a host"),
-        ("--launcher ssh --hosts h1:two", "'h1:two' is not a host"),
-        ("--launcher ssh --hosts h1,,h2", "'' is not a host"),
-        ("--launcher ssh", "--launcher ssh needs hosts"),
         (f"{HOSTS} --partition x", "--launcher ssh does not know --partition; it is one of slurm"),
         ("--launcher ssh --hostfile ~/hosts.txt", "The hostfile ~/hosts.txt names no host"),
-        ("--launcher ssh --hostfile ~/nowhere", "The hostfile ~/nowhere can't be read"),
     ],
 )
 def test_what_can_not_be_meant_is_named_with_an_example(
@@ -110,35 +106,6 @@ def test_a_refused_key(notebook: HostNotebook) -> None:
         cell = refused(notebook, HOSTS)
     assert re.search(r"LaunchError: No agent on h[12]: ssh ended with code 255\.", cell.text)
     assert "Permission denied (publickey)" in cell.text
-
-
-def test_a_changed_host_key(notebook: HostNotebook) -> None:
-    known = f"{notebook.host.home}/.ssh/known_hosts"
-    script = (
-        f"k=$(grep ^h2, {known} | cut -d' ' -f2-); sed -i \"s|^\\(h1,[^ ]*\\) .*|\\1 $k|\" {known}"
-    )
-    with changed(notebook.host, known, script):
-        cell = refused(notebook, HOSTS)
-    assert "LaunchError: No agent on h1: ssh ended with code 255" in cell.text
-    assert "ost key" in cell.text and "ssh h1 true" in cell.text
-
-
-def test_a_login_shell_that_prints_is_ignored(ssh: Rig, notebook: HostNotebook) -> None:
-    ssh["h1"].write("~/.bashrc", "echo Welcome to h1\nprintf 'and no line break '\n")
-    try:
-        starts(notebook, HOSTS)
-    finally:
-        ssh["h1"].path("~/.bashrc").unlink()
-
-
-def test_a_login_shell_that_ends_is_shown(ssh: Rig, notebook: HostNotebook) -> None:
-    ssh["h1"].write("~/.bashrc", "echo Maintenance until noon\nexit 3\n")
-    try:
-        cell = refused(notebook, HOSTS)
-    finally:
-        ssh["h1"].path("~/.bashrc").unlink()
-    assert "No agent on h1: ssh ended with code 3" in cell.text
-    assert "Maintenance until noon" in cell.text
 
 
 # -------------------------------------------------------------------------- what is on the hosts
@@ -222,24 +189,15 @@ def test_a_folder_that_can_not_be_written(ssh: Rig, notebook: HostNotebook, name
     assert name == "h0" or "The agent on h1 can't work: can't listen on ipc:///tmp" in cell.text
 
 
-def test_hosts_that_can_not_reach_each_other(ssh: Rig, notebook: HostNotebook) -> None:
-    with ssh.apart("h1", "h2"):
-        cell = refused(notebook, HOSTS)
-    assert re.search(
-        r"Host h1 \(rank 0 listens at 10\.76\.0\.11, port \d+\) can't be reached from host h2 "
-        r"\(rank 1\)\.\n.*firewall",
-        cell.text,
-    ), cell.text
-
-
 def test_hosts_that_both_reach_the_first_one_and_not_each_other(
     ssh: Rig, notebook: HostNotebook
 ) -> None:
     with ssh.apart("h1", "h2"):
         cell = refused(notebook, "--launcher ssh --hosts h0:1,h1:1,h2:1")
-    pair = r"Host %s .* can't be reached from host %s "  # either may be the first to say so
-    says = [re.search(pair % hosts, cell.text) for hosts in (("h1", "h2"), ("h2", "h1"))]
-    assert any(says), cell.text
+    # Either may be the first to say so.
+    pair = r"Host h[12] \(rank [12] listens at 10\.76\.0\.1[12], port \d+\) can't be reached from "
+    pair += r"host h[12] \(rank [12]\)\.\n.*firewall"
+    assert re.search(pair, cell.text), cell.text
 
 
 # ----------------------------------------------------------------------------------------- Slurm
@@ -250,28 +208,6 @@ def test_a_python_that_is_not_on_the_nodes(slurm: Rig, notebook: HostNotebook, p
     cell = refused(notebook, f"{SLURM} --python {python}")
     assert "No agent on the hosts: salloc ended with code " in cell.text, cell.text
     assert f"--python PATH (now {python})" in cell.text
-
-
-def test_a_partition_that_does_not_exist(slurm: Rig, notebook: HostNotebook) -> None:
-    cell = refused(notebook, f"{SLURM} --partition nowhere")
-    assert "LaunchError: No agent on the hosts: salloc ended with code 1." in cell.text
-    assert "Invalid partition name specified" in cell.text
-
-
-def test_a_job_that_would_never_start_is_cancelled(slurm: Rig, notebook: HostNotebook) -> None:
-    cell = refused(notebook, "--launcher slurm --nodes 9")
-    assert "would never start" in cell.text and "It is cancelled." in cell.text
-    until(lambda: not queue(slurm), "the end of all jobs")
-
-
-def test_a_queue_that_does_not_move_is_left_at_the_timeout(
-    slurm: Rig, notebook: HostNotebook
-) -> None:
-    with all_nodes_taken(slurm) as job:
-        cell = refused(notebook, f"{SLURM} --timeout 5")
-        assert "0 of 2 hosts were ready within 5 s. Job " in cell.text
-        assert "is PENDING (Resources)" in cell.text
-        assert [line.split()[0] for line in queue(slurm)] == [job]
 
 
 def test_a_queue_that_does_not_move_is_left_with_the_stop_button(

@@ -80,21 +80,5 @@ def test_the_course_in_an_allocation(slurm: Rig) -> None:
         notebook.close()
 
 
-def test_the_course_in_a_batch_job(slurm: Rig) -> None:
-    """The kernel is what sbatch runs, on the job's first node."""
-    slurm["h0"].write("~/kernel.sh", '#!/bin/sh\nexec "$@"\n', 0o755)
-    job = ("sbatch", "--quiet", "--wait", "--nodes=2", "--ntasks=2", "--output=/dev/null")
-    notebook = HostNotebook(slurm["h0"], inside=(*job, f"{slurm.home}/kernel.sh"))
-    try:
-        notebook.ok("%load_ext jaxcluster")
-        assert notebook.ok("!hostname").text.strip() == "h1"
-        run_course(slurm, notebook, "--launcher auto", ["h1", "h2"])
-        until(lambda: not jobs(slurm), "the job's end", 60)
-        notebook.kill()  # sbatch looks every some seconds only whether the job has ended
-    finally:
-        notebook.close()
-        slurm["h0"].path("~/kernel.sh").unlink()
-
-
 def jobs(slurm: Rig) -> str:
     return slurm["h0"].run("squeue", "--noheader").stdout

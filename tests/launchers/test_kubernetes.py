@@ -1,7 +1,6 @@
 """A cluster in pods: real agents in hosts' namespaces, the real client, an API server of the tests.
 
-``rig.kube`` says what that proves: jaxcluster's part, and nothing of Kubernetes. One test has a
-real API server, where there is one.
+``rig.kube`` says what that proves: jaxcluster's part, and nothing of Kubernetes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import pytest
 from helpers import Cell, until
 from rig import HostNotebook, Rig
 from rig.kube import Kube, listener_on, node_on
-from rig.realkube import CONTROLLERS, SERVER, STORE, RealKube, documented_rights, what_is_missing
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
@@ -95,24 +93,6 @@ def own_kube(hosts: Rig, tmp_path: Path) -> Iterator[Kube]:
         hosts["h0"].run("rm", "-r", "/run/secrets")
 
 
-@pytest.fixture
-def real_kube(hosts: Rig) -> Iterator[RealKube]:
-    """As ``kube``, with a real API server and controllers, for a user with the docs' rights."""
-    if why := what_is_missing(SERVER, STORE, CONTROLLERS):
-        pytest.skip(why)
-    nodes = [node_on(hosts[name]) for name in ("h1", "h2")]
-    made = RealKube(nodes, images(hosts), hosts["h0"])
-    try:
-        made.grant(documented_rights())
-        config = hosts["h0"].write("~/.kube/config", made.kubeconfig())
-        yield made
-        assert made.kubelets is not None and made.kubelets.failed is None
-        config.unlink()
-        config.parent.rmdir()
-    finally:
-        made.close()
-
-
 def shown(notebook: HostNotebook, source: str) -> Cell:
     cell = notebook.run(source, DEADLINE_S)
     print(f"{source}\n-->{cell.text}")
@@ -149,7 +129,7 @@ def run_course(notebook: HostNotebook) -> None:
     check_whole(notebook)
 
 
-def end_of_all(kube: Kube | RealKube, strangers: int = 0) -> None:
+def end_of_all(kube: Kube, strangers: int = 0) -> None:
     """What the launches have made is gone."""
     until(
         lambda: not kube.all("jobs") and len(kube.all("pods")) == strangers, "all goes", DEADLINE_S
@@ -157,17 +137,15 @@ def end_of_all(kube: Kube | RealKube, strangers: int = 0) -> None:
     until(lambda: not kube.all("services"), "the Service goes", DEADLINE_S)
 
 
-@pytest.mark.parametrize("server", ["kube", "real_kube"])
 def test_doctor_asks_an_agent_in_each_pod_and_starts_no_rank(
-    server: str, request: pytest.FixtureRequest, open_notebook: Callable[..., HostNotebook]
+    kube: Kube, open_notebook: Callable[..., HostNotebook]
 ) -> None:
-    cluster = request.getfixturevalue(server)
     notebook = open_notebook()
     notebook.ok("%load_ext jaxcluster")
     pods = "--launcher kubernetes --image team/jax:1 --pods 2"
     told = shown(notebook, f"%jaxcluster doctor {pods}").text
     assert re.search(r"reaches +all others +all others", told), told
-    end_of_all(cluster)
+    end_of_all(kube)
 
 
 def test_through_port_forward_with_a_pod_that_is_evicted(
@@ -204,30 +182,6 @@ def test_through_port_forward_with_a_pod_that_is_evicted(
     second.close()
     assert "Stopped ranks 0-3" in shown(notebook, "%jaxcluster stop").text
     end_of_all(kube)
-
-
-def test_with_a_real_api_server(
-    real_kube: RealKube, open_notebook: Callable[..., HostNotebook]
-) -> None:
-    """Real but for the pods, which are processes: a check before a release."""
-    notebook = open_notebook()
-    notebook.ok("%load_ext jaxcluster")
-    assert "ranks 0-3" in shown(notebook, START).text
-    run_course(notebook)
-    source = "%%spmd\nimport time\nprint('going')\nfor i in range(900):\n    time.sleep(0.1)"
-    cell = notebook.begin(source)
-    notebook.until(lambda: "going" in cell.text, "it runs", DEADLINE_S)
-    (name,) = [
-        pod["metadata"]["name"] for pod in real_kube.all("pods") if "-1-" in pod["metadata"]["name"]
-    ]
-    real_kube.evict(name)
-    notebook.wait(cell, DEADLINE_S)
-    print(cell.text)
-    assert "EvictionByEvictionAPI: Eviction API: evicting" in cell.text
-    assert "ranks 2, 3 replaced" in cell.text, cell.text
-    check_whole(notebook)
-    assert "Stopped ranks 0-3" in shown(notebook, "%jaxcluster stop").text
-    end_of_all(real_kube)
 
 
 def test_from_a_notebook_in_a_pod(

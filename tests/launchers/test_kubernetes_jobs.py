@@ -1,8 +1,7 @@
 """The kubernetes launcher, with the real client: its Jobs, what it says, its ends.
 
-Agents are stand-ins that announce themselves; ``test_kubernetes`` has real ones. Each test runs
-against a small API server of the tests (``rig.kube``), and against the real one with its
-controllers (``rig.realkube``) where that is: so the stand-in answers as that does.
+Agents are stand-ins that announce themselves; ``test_kubernetes`` has real ones. The cluster is a
+small one of the tests (``rig.kube``). A real API server is asked where there is one.
 """
 
 from __future__ import annotations
@@ -16,75 +15,42 @@ import subprocess
 import sys
 import tempfile
 import threading
-import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import processes_with, until
+from rig import launches
 from rig.kube import INDEX, Kube, node_here
-from rig.realkube import (
-    CONTROLLERS,
-    SERVER,
-    STORE,
-    RealKube,
-    documented_rights,
-    what_is_missing,
-)
+from rig.launches import MARK, ends_of, refused
+from rig.realkube import RealKube, what_is_missing
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
-MARK = "JAXCLUSTER_TEST_KUBE"
 DEADLINE_S = 90
-MISSING = what_is_missing(SERVER, STORE, CONTROLLERS)
-AGENT = """#!{python}
-import json, os, signal, socketserver, sys
-def end(*_):
-    os._exit(143 if "--signalled-status=143" in sys.argv else 0)
-signal.signal(signal.SIGTERM, end)
-signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))  # as at the end of a lease
-class Echo(socketserver.BaseRequestHandler):
-    def handle(self):
-        while data := self.request.recv(1 << 16):
-            self.request.sendall(data)
-with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
-    endpoint = "tcp://127.0.0.1:%d" % server.server_address[1]
-    print("Welcome to the image.", flush=True)
-    print(json.dumps({{"jaxcluster-agent": 1, "key": str(os.getpid()), "pid": os.getpid(),
-        "host": os.environ["HOSTNAME"], "endpoint": endpoint, "argv": sys.argv[1:],
-        "env": dict(os.environ)}}), flush=True)
-    server.serve_forever()
-"""
 BROKEN = "#!/bin/sh\necho \"$0: No module named 'jaxcluster'\"; exit 1\n"
 
 
 @dataclass
-class Site:
+class Site(launches.Site):
     """A cluster, and launches on it."""
 
-    kube: Kube | RealKube
-    path: Path
-    launches: list[Launch] = field(default_factory=list)
+    kube: Kube = None  # type: ignore[assignment]
 
-    def launch(self, image: str = "good", kubeconfig: str = "", **options: Any) -> Launch:
+    def started(self, image: str = "good", kubeconfig: str = "", **options: Any) -> Launch:
         config = self.path / "config"
         config.write_text(self.kube.kubeconfig())
         launcher = Kubernetes(image=image, kubeconfig=kubeconfig or str(config))
         launcher = replace(launcher, **options)
-        folder = tempfile.mkdtemp(dir=self.path)
         env = (("XLA_FLAGS", "--a='$(X) $$'"),)
-        agent = AgentOptions("main", "ab" * 32, "python3", env=env)
-        launch = launcher.launch(launcher.render(agent, folder))
-        self.launches.append(launch)
-        return launch
+        return self.launch(launcher, "python3", env=env)
 
     def pod(self, index: int) -> Any:
         """The one of an index that runs."""
@@ -98,118 +64,51 @@ class Site:
 
     def evict(self, index: int) -> str:
         """As where its node is drained; returns its name."""
-        name = str(self.pod(index)["metadata"]["name"])
-        if isinstance(self.kube, RealKube):
-            self.kube.evict(name)
-        else:
-            self.kube.evict(index, "EvictionByEvictionAPI", "Eviction API: evicting")
-        return name
-
-    def kill(self, index: int) -> None:
-        if isinstance(self.kube, RealKube):
-            assert self.kube.kubelets is not None
-            self.kube.kubelets.kill(self.pod(index))
-        else:
-            self.kube.kill(index)
+        return self.kube.evict(index, "EvictionByEvictionAPI", "Eviction API: evicting")
 
     def delete_job(self, name: str) -> None:
-        if isinstance(self.kube, RealKube):
-            self.kube.discard(name)
-        else:
-            self.kube.delete("jobs", "team-a", name)
+        self.kube.delete("jobs", "team-a", name)
 
     def job(self) -> Any:
         (found,) = self.kube.all("jobs")
         return found
 
-    def ended(self, kind: str) -> bool:
-        return any(one["type"] == kind for one in self.job()["status"].get("conditions") or [])
-
 
 @pytest.fixture(scope="module")
 def images() -> Iterator[dict[str, dict[str, str]]]:
     path = Path(tempfile.mkdtemp(prefix="jcki", dir="/tmp"))
-    made = {"empty": {"PATH": "/nowhere"}}
-    for image, source in (("good", AGENT), ("broken", BROKEN)):
+    made: dict[str, dict[str, str]] = {}
+    for image, source in (("good", launches.AGENT), ("broken", BROKEN)):
         (path / image).mkdir()
         (path / image / "python3").write_text(source.format(python=sys.executable))
         (path / image / "python3").chmod(0o755)
         made[image] = {"PATH": f"{path / image}:/usr/bin:/bin"}
-    made["plain"] = {**made["good"], "USER": "1000"}
     yield made
     shutil.rmtree(path)
 
 
-@pytest.fixture(scope="module")
-def real(images: dict[str, dict[str, str]]) -> Iterator[RealKube]:
-    if MISSING:
-        pytest.skip(MISSING)
-    made = RealKube([node_here("n1"), node_here("n2")], images)
-    made.grant(documented_rights())
-    yield made
-    made.close()
-    assert made.kubelets is not None and made.kubelets.failed is None
-
-
 @pytest.fixture
-def stand_in(images: dict[str, dict[str, str]]) -> Iterator[Kube]:
+def site(images: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-    made = Kube(listener, [node_here("n1"), node_here("n2")], dict(images))
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=["stand_in", "real"])
-def site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    yield from made_site(request.getfixturevalue(request.param), monkeypatch)
-
-
-@pytest.fixture
-def stand_in_site(stand_in: Kube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    yield from made_site(stand_in, monkeypatch)
-
-
-@pytest.fixture
-def real_site(real: RealKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    yield from made_site(real, monkeypatch)
-
-
-def made_site(kube: Kube | RealKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    mark = uuid.uuid4().hex
-    monkeypatch.setenv(MARK, mark)
-    path = Path(tempfile.mkdtemp(prefix="jck", dir="/tmp"))
-    made = Site(kube, path)
-    try:
-        yield made
-        for launch in made.launches:
-            launch.stop()
-        until(lambda: not kube.all("pods"), "the pods go", DEADLINE_S)
-        until(lambda: not kube.all("jobs") and not kube.all("services"), "all goes", DEADLINE_S)
-    finally:
-        kube.closed.clear()
-        monkeypatch.delenv(MARK)
-        if isinstance(kube, Kube):
-            for one in kube.containers.values():
-                one.process.kill()
-        until(lambda: not processes_with(MARK, mark), "all have ended", DEADLINE_S)
-        shutil.rmtree(path)
-
-
-def refused(launch: Launch, timeout_s: float = DEADLINE_S) -> str:
-    with pytest.raises(LaunchError) as caught:
-        launch.start(timeout_s)
-    launch.stop()
-    print(caught.value)
-    return str(caught.value)
+    kube = Kube(listener, [node_here("n1"), node_here("n2")], dict(images))
+    with launches.launching(monkeypatch) as plain:
+        made = Site(plain.path, plain.launches, kube)
+        try:
+            yield made
+            for launch in made.launches:
+                launch.stop()
+            until(lambda: not kube.all("pods"), "the pods go", DEADLINE_S)
+            until(lambda: not kube.all("jobs") and not kube.all("services"), "all", DEADLINE_S)
+        finally:
+            kube.close()
 
 
 # ------------------------------------------------------------------------------ a Job's course
 
 
 def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
-    launch = site.launch(pods=2)
-    ends: list[tuple[tuple[int, ...], Reason]] = []
-    launch.on_end = lambda hosts, why: ends.append((hosts, why))
+    launch = site.started(pods=2)
+    ends = ends_of(launch)
     agents = launch.start(DEADLINE_S)
     assert [agent.facts["number"] for agent in agents] == [0, 1]
     facts = [agent.facts for agent in agents]
@@ -223,7 +122,7 @@ def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
     with socket.socket(socket.AF_UNIX) as way:
         way.connect(agents[1].via)
         way.sendall(b"x" * 100_000)
-        assert len(way.recv(100_000, socket.MSG_WAITALL)) == 100_000
+        assert way.recv(100_000, socket.MSG_WAITALL) == b"X" * 100_000
 
     # A node is drained: the pod's end is told with its reason, and the Job's next pod is taken.
     name = site.evict(1)
@@ -236,7 +135,7 @@ def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
     assert agent.facts["key"] != facts[1]["key"] and agent.facts["number"] == 1
 
     # And an agent that is killed. The other host is no concern of it.
-    site.kill(1)
+    site.kube.kill(1)
     until(lambda: len(ends) > 1, "the second end is told", DEADLINE_S)
     assert ends[1][0] == (1,) and "ended by signal 9" in ends[1][1].message
     again = launch.successor(1, "whoever", DEADLINE_S)
@@ -253,40 +152,38 @@ def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
 
 
 def test_a_job_that_somebody_deletes_is_told(site: Site) -> None:
-    launch = site.launch()
-    ends: list[Reason] = []
-    launch.on_end = lambda hosts, why: ends.append(why)
+    launch = site.started()
+    ends = ends_of(launch)
     launch.start(DEADLINE_S)
     site.delete_job(site.job()["metadata"]["name"])
     until(lambda: ends, "its end", DEADLINE_S)
-    assert "the Job was deleted" in str(ends[0])
+    assert "the Job was deleted" in str(ends[0][1])
     assert not launch.can_succeed(0, "whoever")
 
 
 def test_a_detached_cluster_s_pods_outlive_their_notebook_where_they_can_be_reached(
-    stand_in_site: Site,
+    site: Site,
 ) -> None:
-    launch = stand_in_site.launch()
+    launch = site.started()
     launch.start(DEADLINE_S)
     with pytest.raises(LaunchError, match="--detach leaves them unreachable"):
-        launch.detach([stand_in_site.path])
+        launch.detach([site.path])
     launch.stop()
-    launch = stand_in_site.launch(direct=True)
+    launch = site.started(direct=True)
     launch.start(DEADLINE_S)
-    launch.detach([stand_in_site.path])
+    launch.detach([site.path])
     launch.leave()
-    assert len(stand_in_site.kube.all("pods")) == 1
+    assert len(site.kube.all("pods")) == 1
     held = processes_with(MARK, os.environ[MARK]).values()
     assert any("supervision.keeper" in line for line in held)
 
 
 def test_a_deadline_is_told(site: Site) -> None:
-    launch = site.launch(time="4s")
-    ends: list[Reason] = []
-    launch.on_end = lambda hosts, why: ends.append(why)
+    launch = site.started(time="4s")
+    ends = ends_of(launch)
     launch.start(DEADLINE_S)
     until(lambda: ends, "its end", DEADLINE_S)
-    assert "at its deadline (--time)" in str(ends[0])
+    assert "at its deadline (--time)" in str(ends[0][1])
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -318,9 +215,8 @@ time.sleep(1000)
             until(lambda: len(site.kube.all("pods")) == 2, "the pods", DEADLINE_S)
         notebook.kill()
     if started:  # these have no lease: their end is a lease's
-        running = getattr(site.kube, "kubelets", None) or site.kube
         for index in (0, 1):
-            running.containers[site.pod(index)["metadata"]["uid"]].signal(signal.SIGUSR1)
+            site.kube.containers[site.pod(index)["metadata"]["uid"]].signal(signal.SIGUSR1)
     until(lambda: not site.kube.all("jobs"), "the Job goes", DEADLINE_S)
 
 
@@ -329,17 +225,17 @@ time.sleep(1000)
 
 def test_what_can_never_be_is_told_at_once(site: Site) -> None:
     """Each in turn: the image, its jaxcluster, the namespace, the template, a login."""
-    assert "ErrImagePull" in refused(site.launch("nowhere"))
-    told = refused(site.launch("broken"))
+    assert "ErrImagePull" in refused(site.started("nowhere"))
+    told = refused(site.started("broken"))
     assert "No module named 'jaxcluster'" in told and "--python PATH" in told
-    assert "team-b" in refused(site.launch(namespace="team-b"))
+    assert "team-b" in refused(site.started(namespace="team-b"))
     template = json.dumps({"metadata": {}, "spec": {"tolerationz": []}})
-    told = refused(site.launch(template=template))
+    told = refused(site.started(template=template))
     assert 'unknown field "spec.template.spec.tolerationz"' in told and "--pod-template" in told
     text = json.loads(site.kube.kubeconfig())
     text["users"][0]["user"]["token"] = "nobody's"
     (site.path / "stranger").write_text(json.dumps(text))
-    assert "Log in again" in refused(site.launch(kubeconfig=str(site.path / "stranger")))
+    assert "Log in again" in refused(site.started(kubeconfig=str(site.path / "stranger")))
     assert not site.kube.all("jobs")
 
 
@@ -358,7 +254,7 @@ def test_what_waits_says_for_what(site: Site) -> None:
     """Too few nodes; then one is there."""
     site.kube.closed.add("n2")
     waits = "1 of 2 pods wait: Unschedulable: 0/2 nodes are available: 2 Insufficient cpu)"
-    agents = starting(site.launch(pods=2), waits)
+    agents = starting(site.started(pods=2), waits)
     site.kube.closed.clear()
     assert len(agents()) == 2
 
@@ -367,65 +263,60 @@ def test_a_start_can_be_stopped(site: Site) -> None:
     site.kube.closed |= {"n1", "n2"}
     stopped = threading.Event()
     with pytest.raises(LaunchError, match=r"start was stopped"):
-        site.launch().start(DEADLINE_S, lambda text: "wait" in text and stopped.set(), stopped)
+        site.started().start(DEADLINE_S, lambda text: "wait" in text and stopped.set(), stopped)
     assert not site.kube.all("jobs")
 
 
-def test_a_quota_that_others_have_taken_is_waited_for(stand_in_site: Site) -> None:
-    kube = stand_in_site.kube
-    assert isinstance(kube, Kube)
+def test_a_quota_that_others_have_taken_is_waited_for(site: Site) -> None:
+    kube = site.kube
     kube.quota = "exceeded quota: gpus, requested: requests.nvidia.com/gpu=8"
-    agents = starting(stand_in_site.launch(), "the Job has no pods yet: FailedCreate: Error")
+    agents = starting(site.started(), "the Job has no pods yet: FailedCreate: Error")
     kube.quota = ""
     assert len(agents()) == 1
     kube.quota = 'error looking up service account team-a/jax: serviceaccount "jax" not found'
-    assert "--service-account" in refused(stand_in_site.launch(pods=2))
+    assert "--service-account" in refused(site.started(pods=2))
 
 
 @pytest.mark.parametrize("right", ["create jobs", "create services", "get pods/log", "patch jobs"])
-def test_a_missing_right_is_told(stand_in_site: Site, right: str) -> None:
-    kube = stand_in_site.kube
-    assert isinstance(kube, Kube)
+def test_a_missing_right_is_told(site: Site, right: str) -> None:
+    kube = site.kube
     verb, resource = right.split()
     kube.forbidden = {(verb, resource)}
-    told = refused(stand_in_site.launch())
+    told = refused(site.started())
     assert f'cannot {verb} resource "{resource}"' in told and "#rights" in told
     kube.forbidden = set()
 
 
 def test_a_job_that_can_not_be_deleted_is_told_with_what_to_type(
-    stand_in_site: Site, capsys: pytest.CaptureFixture[str]
+    site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kube = stand_in_site.kube
-    assert isinstance(kube, Kube)
-    launch = stand_in_site.launch()
+    kube = site.kube
+    launch = site.started()
     launch.start(DEADLINE_S)
     kube.forbidden = {("delete", "jobs")}
     launch.stop()
-    name = stand_in_site.job()["metadata"]["name"]
+    name = site.job()["metadata"]["name"]
     assert f"To end it: kubectl -n team-a delete job {name}" in capsys.readouterr().err
-    stand_in_site.delete_job(name)
+    site.delete_job(name)
 
 
-def test_no_way_to_a_cluster(stand_in_site: Site, capfd: pytest.CaptureFixture[str]) -> None:
-    site = stand_in_site
-    assert "nowhere" in refused(site.launch(context="nowhere"))
-    assert "There is no way to a" in refused(site.launch(kubeconfig="/nowhere/config"))
+def test_no_way_to_a_cluster(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere" in refused(site.started(context="nowhere"))
+    assert "There is no way to a" in refused(site.started(kubeconfig="/nowhere/config"))
     (site.path / "broken.yaml").write_text("a: b: c")
-    assert "mapping values" in refused(site.launch(kubeconfig=str(site.path / "broken.yaml")))
+    assert "mapping values" in refused(site.started(kubeconfig=str(site.path / "broken.yaml")))
     kube = site.kube
-    assert isinstance(kube, Kube)
     right = kube.url
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         kube.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-        told = refused(site.launch())
+        told = refused(site.started())
     assert "can't be reached: " in told and "object at" not in told and "kubectl get pods" in told
     kube.url = right
     assert "To end it" not in capfd.readouterr().err  # what was never made
 
 
-# ------------------------------------------------------------------- with the real one alone
+# ----------------------------------------------------------------------- with a real API server
 
 TEMPLATE = {
     "metadata": {"annotations": {"note": "kept"}},
@@ -440,54 +331,41 @@ PODS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def real() -> Iterator[RealKube]:
+    if why := what_is_missing():
+        pytest.skip(why)
+    made = RealKube()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("name", PODS)
-def test_what_a_dry_run_prints_can_be_made_as_it_is(real_site: Site, name: str) -> None:
+def test_what_a_dry_run_prints_can_be_made_as_it_is(real: RealKube, name: str) -> None:
     """Objects and pods: validated strictly and admitted, by a user who has the documented role."""
-    kube = real_site.kube
-    assert isinstance(kube, RealKube)
     pods = None if name == "tpu" else 2
     launcher = Kubernetes(image="team/jax:1", pods=pods, kubeconfig="x", **PODS[name])
     job, service = launcher.render(AgentOptions("main", "PUBLIC-KEY", "python3"), "/f").objects
     strict = "?dryRun=All&fieldValidation=Strict"
     for plural, one in (("jobs", job), ("services", service)):
-        assert kube.ask("POST", kube.path(plural) + strict, one, user="me")["metadata"]["uid"]
+        assert real.ask("POST", real.path(plural) + strict, one, user="me")["metadata"]["uid"]
     if name == "user":
-        kube.label(enforce="restricted")
+        real.label(enforce="restricted")
     try:
         pod = {"metadata": {"name": "p"}, "spec": job["spec"]["template"]["spec"]}
-        done = kube.ask("POST", kube.path("pods") + strict, pod)
+        done = real.ask("POST", real.path("pods") + strict, pod)
         assert done["spec"]["containers"][0]["name"] == "jaxcluster"
     finally:
-        kube.label(enforce=None)
+        real.label(enforce=None)
 
 
-def test_pod_security_refuses_pods_that_say_no_user(real_site: Site) -> None:
-    kube = real_site.kube
-    assert isinstance(kube, RealKube)
-    kube.label(enforce="restricted")
-    try:
-        told = refused(real_site.launch("plain"))
-        assert "violates PodSecurity" in told and "--run-as-user 1000" in told
-        assert real_site.launch("plain", run_as_user=1000).start(DEADLINE_S)
-    finally:
-        kube.label(enforce=None)
+def test_what_it_refuses_is_told(real: RealKube, tmp_path: Path) -> None:
+    def told(**options: Any) -> str:
+        (tmp_path / "config").write_text(real.kubeconfig())
+        launcher = Kubernetes(image="good", kubeconfig=str(tmp_path / "config"), **options)
+        agent = AgentOptions("main", "PUBLIC-KEY", "python3")
+        return refused(launcher.launch(launcher.render(agent, str(tmp_path))))
 
-
-LIMITS = {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "q"},
-          "spec": {"limits": [{"type": "Container", "max": {"cpu": "2"}}]}}  # fmt: skip
-
-
-def test_what_an_admission_refuses_is_told(real_site: Site) -> None:
-    kube = real_site.kube
-    assert isinstance(kube, RealKube)
-    assert "quantities must match" in refused(real_site.launch(cpu="many"))
-    label = ("a b=x",)
-    assert "metadata.labels: Invalid value" in refused(real_site.launch(label=label))
-    kube.ask("POST", kube.path("limitranges"), LIMITS)
-    try:
-        assert "maximum cpu usage per Container is 2" in refused(real_site.launch(cpu="4"))
-    finally:
-        kube.ask("DELETE", kube.path("limitranges", "q"))
-    assert "--service-account" in refused(real_site.launch(service_account="jax"))
-    none = '{"metadata": {}, "spec": {"priorityClassName": "none"}}'
-    assert "no PriorityClass" in refused(real_site.launch(template=none))
+    assert "quantities must match" in told(cpu="many")
+    assert "metadata.labels: Invalid value" in told(label=("a b=x",))
+    assert "team-b" in told(namespace="team-b")

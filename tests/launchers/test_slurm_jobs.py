@@ -218,10 +218,7 @@ def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
     ("options", "said"),
     [
         ({"partition": "nosuch"}, "nvalid partition name specified"),
-        ({"gres": "gpu:4"}, "nvalid generic resource"),
-        ({"constraint": "a100"}, "nvalid feature"),
         ({"mem": "900G"}, "node configuration is not available"),
-        ({"time": "soon"}, "nvalid --time"),
         ({"salloc": ("foo",)}, "foo"),
     ],
 )
@@ -324,16 +321,6 @@ def test_an_agent_in_an_allocation_gets_a_successor(site: Site, allocation: str)
     assert again is not None and again.facts["pid"] != agent.facts["pid"]
 
 
-def test_an_allocation_that_ends_is_told(site: Site, allocation: str) -> None:
-    launch = launched(site)
-    ends = ends_of(launch)
-    launch.start(60)
-    ask("scancel", allocation)
-    until(lambda: ends, "the end is told", 30)
-    assert "srun" in ends[0][1].message
-    assert "No agent on " in refused(launched(site))
-
-
 def test_options_of_a_job_are_refused_inside_of_one(site: Site, allocation: str) -> None:
     already = rf"--partition, --time: .* already in .* job {allocation}"
     with pytest.raises(UsageError, match=already):
@@ -341,8 +328,5 @@ def test_options_of_a_job_are_refused_inside_of_one(site: Site, allocation: str)
     with pytest.raises(UsageError, match=r"--nodes 2: this notebook is in job \d+, which has 1"):
         Slurm(nodes=2).prepared(os.environ)
     assert Slurm(partition="debug", new_job=True).prepared(os.environ).allocation is None
-
-
-def test_a_machine_without_slurm(tmp_path: Path) -> None:
     with pytest.raises(LauncherUnavailable, match="There is no salloc on this machine"):
-        Slurm().prepared({"PATH": str(tmp_path)})
+        Slurm(new_job=True).prepared({"PATH": str(site.path)})

@@ -9,6 +9,7 @@ pod at a time, as a process of the node's.
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import ctypes
 import hashlib
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+from websocket._abnf import ABNF, frame_buffer
 
 from rig.hosts import Host
 
@@ -76,6 +78,14 @@ class Container:
     killed_at: float | None = None
     told: set[int] = field(default_factory=set)
 
+    def end(self, grace_s: float) -> None:
+        """End it, by force once its time is over."""
+        if self.killed_at is None:
+            self.killed_at = time.monotonic()
+            self.signal(signal.SIGTERM)
+        elif time.monotonic() > self.killed_at + grace_s:
+            self.signal(signal.SIGKILL)
+
     def signal(self, number: int) -> None:
         """To its first process: the last one of those that carry it in."""
         try:
@@ -92,12 +102,10 @@ class Kube:
 
     Attributes:
       images: what is in them: variables of the environment.
-      bad_images: of those that can't be pulled: (reason, message).
       namespaces: those that are there.
       forbidden: (verb, resource) that nobody may.
       quota: why no pod may be made, by a quota or an admission; empty for none.
       closed: nodes that take no pods.
-      down: whether the API server answers nobody.
       token: whoever has none is anonymous, whoever has another nobody.
     """
 
@@ -105,12 +113,10 @@ class Kube:
         self, listener: socket.socket, nodes: list[Node], images: Object, scheme: str = "http"
     ) -> None:
         self.nodes, self.images = nodes, images
-        self.bad_images: dict[str, tuple[str, str]] = {}
         self.namespaces = {"default", "team-a"}
         self.forbidden: set[tuple[str, str]] = set()
         self.quota = ""
         self.closed: set[str] = set()
-        self.down = False
         self.token = "t"
         self.requests: list[tuple[str, str]] = []
         self.objects: dict[tuple[str, str, str], Object] = {}
@@ -124,24 +130,13 @@ class Kube:
         class Handler(_Handler):
             cluster = kube
 
-        self._server = http.server.ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
-        self._server.socket.close()
-        self._server.socket = listener
-        self._server.daemon_threads = True
+        self._server = serving(listener, Handler)
         address, port = listener.getsockname()[:2]
         self.url = f"{scheme}://{address}:{port}"
-        for work in (self._server.serve_forever, self._control):
-            threading.Thread(target=work, daemon=True).start()
+        threading.Thread(target=self._control, daemon=True).start()
 
     def kubeconfig(self, namespace: str = "team-a") -> str:
-        """The text of one that leads here."""
-        context = {"cluster": "c", "user": "u", "namespace": namespace}
-        return json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "test", "context": context}],
-        })  # fmt: skip
+        return config_for({"server": self.url}, "t", namespace)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -180,11 +175,6 @@ class Kube:
             )
             self.delete("pods", pod["metadata"]["namespace"], name)
         return name
-
-    def expire(self, job: str, namespace: str = "team-a") -> None:
-        """Let a Job's deadline have come."""
-        with self.lock:
-            self.times[self.objects["jobs", namespace, job]["metadata"]["uid"]] = 0.0
 
     def kill(self, index: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a pod's agent."""
@@ -233,9 +223,9 @@ class Kube:
 
     def _control_job(self, job: Object) -> None:
         spec, status, metadata = job["spec"], job["status"], job["metadata"]
-        if spec.get("suspend") or status.get("conditions"):
+        if status.get("conditions"):
             over = self.times.get(metadata["uid"], time.time())
-            if not spec.get("suspend") and time.time() > over + spec["ttlSecondsAfterFinished"]:
+            if time.time() > over + spec["ttlSecondsAfterFinished"]:
                 self.delete("jobs", metadata["namespace"], metadata["name"])
             return
         status.setdefault("startTime", now())
@@ -247,14 +237,8 @@ class Kube:
             and any(r["uid"] == metadata["uid"] for r in o["metadata"].get("ownerReferences", []))
         ]
         if time.time() - started > spec.get("activeDeadlineSeconds", 1e9):
-            status["conditions"] = [
-                {
-                    "type": "Failed",
-                    "status": "True",
-                    "reason": "DeadlineExceeded",
-                    "message": "late",
-                }
-            ]
+            late = {"reason": "DeadlineExceeded", "message": "late"}
+            status["conditions"] = [{"type": "Failed", "status": "True", **late}]
             for _, pod in mine:
                 self.delete("pods", metadata["namespace"], pod["metadata"]["name"])
             self.times[metadata["uid"]] = time.time()
@@ -317,17 +301,13 @@ class Kube:
             message = (
                 f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient cpu."
             )
-            status["conditions"] = [
-                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                 "message": message}
-            ]  # fmt: skip
+            why = {"reason": "Unschedulable", "message": message}
+            status["conditions"] = [{"type": "PodScheduled", "status": "False", **why}]
             return
         status["conditions"] = [{"type": "PodScheduled", "status": "True"}]
         (main, *_) = [c for c in pod["spec"]["containers"] if c["name"] == "jaxcluster"]
-        if main["image"] in self.bad_images or main["image"] not in self.images:
-            unknown = ("ErrImagePull", f"{main['image']}: not found")
-            reason, message = self.bad_images.get(main["image"], unknown)
-            waiting = {"reason": reason, "message": message}
+        if main["image"] not in self.images:
+            waiting = {"reason": "ErrImagePull", "message": f"{main['image']}: not found"}
             status["containerStatuses"] = [{"name": main["name"], "state": {"waiting": waiting}}]
             return
         self._run(pod, main, free[0])
@@ -345,15 +325,8 @@ class Kube:
         words = [w.replace("$$", "$") for w in main.get("command", []) + main.get("args", [])]
         log = Path(self._folder.name, metadata["uid"])
         pod["spec"]["nodeName"] = node.name
-        try:
-            with open(log, "wb") as file:
-                process = node.run(words, env, pod["spec"]["hostname"], file)
-        except FileNotFoundError:
-            message = f'exec: "{words[0]}": executable file not found in $PATH: unknown'
-            ended = {"reason": "StartError", "exitCode": 128, "message": message}
-            status["phase"], self.times[metadata["uid"]] = "Failed", time.time()
-            status["containerStatuses"] = [{"name": main["name"], "state": {"terminated": ended}}]
-            return
+        with open(log, "wb") as file:
+            process = node.run(words, env, pod["spec"]["hostname"], file)
         self.containers[metadata["uid"]] = Container(process, log)
         status.update(phase="Running", podIP=node.address)
         status["containerStatuses"] = [{"name": main["name"], "state": {"running": {}}}]
@@ -361,15 +334,9 @@ class Kube:
     def _watch(self, pod: Object, container: Container) -> None:
         metadata, status = pod["metadata"], pod["status"]
         code = container.process.poll()
-        if code is None and metadata.get("deletionTimestamp"):
-            grace_s = pod["spec"].get("terminationGracePeriodSeconds", 30)
-            if container.killed_at is None:
-                container.killed_at = time.monotonic()
-                container.signal(signal.SIGTERM)
-            elif time.monotonic() > container.killed_at + grace_s:
-                container.signal(signal.SIGKILL)
-            return
         if code is None:
+            if metadata.get("deletionTimestamp"):
+                container.end(pod["spec"].get("terminationGracePeriodSeconds", 30))
             return
         del self.containers[metadata["uid"]]
         if metadata.get("deletionTimestamp"):
@@ -377,11 +344,29 @@ class Kube:
             return
         code = 128 - code if code < 0 else code
         ended = {"reason": "Error" if code else "Completed", "exitCode": code}
-        status["phase"], self.times[metadata["uid"]] = (
-            "Failed" if code else "Succeeded",
-            time.time(),
-        )
+        status["phase"] = "Failed" if code else "Succeeded"
+        self.times[metadata["uid"]] = time.time()
         status["containerStatuses"] = [{"name": "jaxcluster", "state": {"terminated": ended}}]
+
+
+def config_for(cluster: Object, token: str, namespace: str) -> str:
+    """The text of a kubeconfig."""
+    context = {"cluster": "c", "user": "u", "namespace": namespace}
+    return json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": context}],
+    })  # fmt: skip
+
+
+def serving(listener: socket.socket, handler: type[Any]) -> http.server.ThreadingHTTPServer:
+    """A server on this socket, which runs."""
+    server = http.server.ThreadingHTTPServer(("", 0), handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket, server.daemon_threads = listener, True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
 
 
 def now() -> str:
@@ -419,13 +404,11 @@ class Forwarding(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         lock = threading.Lock()
 
-        def put(channel: int, data: bytes) -> None:
-            payload = bytes([channel]) + data
-            size = len(payload)
-            short = bytes([size]) if size < 126 else b"\x7e" + struct.pack(">H", size)
-            head = short if size < 65536 else b"\x7f" + struct.pack(">Q", size)
+        def put(channel: int, data: bytes, opcode: int = ABNF.OPCODE_BINARY) -> None:
+            frame = ABNF.create_frame(bytes([channel]) + data, opcode)
+            frame.mask_value = 0  # a server's is not masked
             with lock:
-                self.wfile.write(b"\x82" + head + payload)
+                self.wfile.write(frame.format())
                 self.wfile.flush()
 
         for channel in (0, 1):
@@ -440,43 +423,27 @@ class Forwarding(http.server.BaseHTTPRequestHandler):
             try:
                 while data := there.recv(30000):
                     put(0, data)
-                with lock:
-                    self.wfile.write(b"\x88\x00")
-                    self.wfile.flush()
+                put(3, b"\xe8", ABNF.OPCODE_CLOSE)  # status 1000
             except (OSError, ValueError):
                 pass
 
         threading.Thread(target=back, daemon=True).start()
         try:
-            while (frame := self._frame()) is not None:
-                opcode, data = frame
-                if opcode == 8:
-                    break
-                if opcode == 2 and data[:1] == b"\0":
-                    there.sendall(data[1:])
-        except OSError:
+            frames = frame_buffer(self._read, skip_utf8_validation=True)
+            while (frame := frames.recv_frame()).opcode != ABNF.OPCODE_CLOSE:
+                if frame.opcode == ABNF.OPCODE_BINARY and frame.data[:1] == b"\0":
+                    there.sendall(frame.data[1:])
+        except (OSError, EOFError):
             pass
         finally:
-            try:
+            with contextlib.suppress(OSError):
                 there.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             there.close()
 
-    def _frame(self) -> tuple[int, bytes] | None:
-        head = self.rfile.read(2)
-        if len(head) < 2:
-            return None
-        size = head[1] & 0x7F
-        if size == 126:
-            (size,) = struct.unpack(">H", self.rfile.read(2))
-        elif size == 127:
-            (size,) = struct.unpack(">Q", self.rfile.read(8))
-        mask = self.rfile.read(4)
-        data = self.rfile.read(size)
-        long = (mask * (size // 4 + 1))[:size]
-        plain = int.from_bytes(data, "big") ^ int.from_bytes(long, "big")
-        return head[0] & 0xF, plain.to_bytes(size, "big")
+    def _read(self, size: int) -> bytes:
+        if not (data := self.rfile.read(size)):
+            raise EOFError
+        return data
 
 
 class _Handler(Forwarding):
@@ -493,9 +460,6 @@ class _Handler(Forwarding):
         url = urllib.parse.urlparse(self.path)
         query = dict(urllib.parse.parse_qsl(url.query))
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-        if self.cluster.down:
-            self.close_connection = True
-            return
         self.cluster.requests.append((self.command, url.path))
         try:
             if found := PATH.fullmatch(url.path):
@@ -561,9 +525,8 @@ class _Handler(Forwarding):
                     return copy.deepcopy(found)
                 return {"kind": "Status", "status": "Success"}
             if self.command == "PATCH":  # a merge patch of a spec
-                for name_of, value in body["spec"].items():
-                    found["spec"].pop(name_of, None)
-                    found["spec"].update({name_of: value} if value is not None else {})
+                merged = {**found["spec"], **body["spec"]}
+                found["spec"] = {name: value for name, value in merged.items() if value is not None}
                 return copy.deepcopy(found)
             container = cluster.containers.get(found["metadata"]["uid"])
         if sub == "log":

@@ -24,17 +24,35 @@ from jaxcluster.launchers.failures import Reason
 
 MARK = "JAXCLUSTER_TEST_LAUNCH"  # a variable that all processes of a test have
 KEY = "key'!$"
-# It ends with its input where it is told to, and otherwise not by itself.
+# It shouts back what it is sent. It ends with its input where it is told to, and with signals.
 AGENT = """#!{python}
-import json, os, sys, time
-facts = {{"argv": sys.argv[1:], "pid": os.getpid(), "env": dict(os.environ)}}
+import json, os, signal, socket, sys, threading, time
+argv = sys.argv[1:]
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143 if "--signalled-status=143" in argv else 0))
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))  # as at the end of a lease
+(listen,) = [a.removeprefix("--bind=ipc://") for a in argv if a.startswith("--bind=")] or [""]
+server = socket.socket(socket.AF_UNIX if listen else socket.AF_INET)
+server.bind(listen or ("127.0.0.1", 0))
+server.listen()
+def shout(client):
+    while data := client.recv(1 << 16):
+        client.sendall(data.upper())
+def serve():
+    while True:
+        threading.Thread(target=shout, args=server.accept()[:1], daemon=True).start()
+threading.Thread(target=serve, daemon=True).start()
+facts = {{"argv": argv, "pid": os.getpid(), "key": str(os.getpid()), "env": dict(os.environ)}}
+if not listen:
+    facts["endpoint"] = "tcp://127.0.0.1:%d" % server.getsockname()[1]
 print("module loaded", file=sys.stderr)
 print("Welcome to the node. ", end="")
 print(json.dumps({{"jaxcluster-agent": 1, **facts}}), flush=True)
-if "--owner-stdin" in sys.argv:
+if "--owner-stdin" in argv:
     sys.stdin.read()
 else:
     time.sleep(1000)
+if listen:
+    os.unlink(listen)
 """
 BARE = '#!/bin/sh\ncd /\nexec {python} -I -S "$@"\n'  # a Python without jaxcluster
 NOTEBOOK = """
