@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from helpers import Cell, until
 from pace import slowness
-from rig import Host, HostNotebook, Rig, find_mpi, leaving_nothing, provided
+from rig import Host, HostNotebook, Rig, leaving_nothing
 
 pytestmark = pytest.mark.any_jax
 HOSTS = "--launcher ssh --hosts h1:1,h2:1"
@@ -111,21 +111,6 @@ def test_a_refused_key(notebook: HostNotebook) -> None:
 # -------------------------------------------------------------------------- what is on the hosts
 
 
-PYTHONS = ["/no/such/python", "/usr/bin/python3"]
-
-
-@pytest.mark.parametrize("launcher", ["ssh", "mpi --mpiexec mpiexec.openmpi"])
-@pytest.mark.parametrize("python", PYTHONS)
-def test_a_python_that_is_not_there_or_has_no_jaxcluster(
-    notebook: HostNotebook, launcher: str, python: str
-) -> None:
-    if "openmpi" in launcher:
-        provided(lambda: find_mpi("openmpi4"))
-    cell = refused(notebook, f"--launcher {launcher} --hosts h1:1,h2:1 --python {python}")
-    assert "LaunchError: No agent on " in cell.text, cell.text
-    assert f"--python PATH (now {python})" in cell.text
-
-
 def test_versions_that_differ_are_told_in_a_table_before_a_rank_is_started(
     ssh: Rig, notebook: HostNotebook
 ) -> None:
@@ -201,13 +186,6 @@ def test_hosts_that_both_reach_the_first_one_and_not_each_other(
 
 
 # ----------------------------------------------------------------------------------------- Slurm
-
-
-@pytest.mark.parametrize("python", PYTHONS)
-def test_a_python_that_is_not_on_the_nodes(slurm: Rig, notebook: HostNotebook, python: str) -> None:
-    cell = refused(notebook, f"{SLURM} --python {python}")
-    assert "No agent on the hosts: salloc ended with code " in cell.text, cell.text
-    assert f"--python PATH (now {python})" in cell.text
 
 
 def test_a_queue_that_does_not_move_is_left_with_the_stop_button(

@@ -32,11 +32,6 @@ if jax.process_index() == 1:
     time.sleep(1000)
 print(float(process_allgather(jnp.float32(1)).sum()))
 """
-SCRIPT = """import sys, jax, jax.numpy as jnp
-from jax.experimental.multihost_utils import process_allgather
-print(float(process_allgather(jnp.float32(1 + jax.process_index())).sum()))
-sys.exit(int(sys.argv[1]))
-"""
 DEADLINE_S = 120
 
 
@@ -212,19 +207,3 @@ def test_from_a_notebook_in_a_pod(
     notebook.until(lambda: "into the sum" in cell.text, "the sum's begin", DEADLINE_S)
     notebook.kill()
     end_of_all(kube, strangers=1)
-
-
-def test_a_script(kube: Kube, hosts: Rig) -> None:
-    """It is on the notebook's machine alone."""
-    first = hosts["h0"]
-    first.write("~/run/train.py", SCRIPT)
-    try:
-        pods = ("--image", "team/jax:1", "--pods", "2", "--ranks-per-pod", "2", "--label", "team=a")
-        words = ("run", "--launcher", "kubernetes", *pods, "--logs", "logs", "train.py", "3")
-        command = (hosts.python, "-m", "jaxcluster.cli", *words)
-        done = first.run(*command, cwd=f"{hosts.home}/run", timeout_s=DEADLINE_S, check=False)
-        assert done.stdout == "10.0\n", (done.stdout, done.stderr)
-        assert done.returncode == 3, done.stderr
-        end_of_all(kube)
-    finally:
-        first.run("rm", "-r", f"{hosts.home}/run")

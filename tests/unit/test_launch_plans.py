@@ -25,7 +25,7 @@ from jaxcluster.launchers.commands import Launch, Run, StartedAgent
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
-from jaxcluster.launchers.mpi import MPI, flavour_of, hosts_of_job
+from jaxcluster.launchers.mpi import MPI, flavour_of
 from jaxcluster.launchers.slurm import Allocation, Slurm
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.tpu import TPU
@@ -225,14 +225,6 @@ def test_a_job_s_end_says_more_than_the_last_words_of_one_of_its_agents(
 # ------------------------------------------------------------------------------------- details
 
 
-def test_ssh_options_of_the_user_win_but_for_asking() -> None:
-    argv = SSH(HOSTS[:1], ssh_option=("BatchMode=no", "ServerAliveInterval=60")).render(AGENT, "/f")
-    words = list(argv.commands[0].argv)
-    # ssh takes the first value that it meets.
-    assert words.index("BatchMode=yes") < words.index("BatchMode=no")
-    assert words.index("ServerAliveInterval=60") < words.index("ServerAliveInterval=5")
-
-
 def test_a_variable_needs_a_name() -> None:
     with pytest.raises(UsageError, match="'A B' is not the name of a variable"):
         SSH(HOSTS).render(replace(AGENT, env=(("A B", "c"),)), FOLDER)
@@ -266,18 +258,6 @@ def test_the_folder_of_a_launch_may_have_any_name() -> None:
 )
 def test_which_mpiexec_it_is(version: str, flavour: str | None) -> None:
     assert flavour_of(version) == flavour
-
-
-def test_the_hosts_of_a_batch_job(tmp_path: Path) -> None:
-    def names(**environ: str) -> list[str]:
-        return [str(host) for host in hosts_of_job(environ)]
-
-    (tmp_path / "pbs").write_text("h1\nh1\nh2\nh2\n")
-    (tmp_path / "sge").write_text("h1.site 2 all.q@h1 UNDEFINED\nh2.site 2 all.q@h2 UNDEFINED\n")
-    assert names() == []
-    assert names(SLURM_JOB_NODELIST="n[1-2]") == ["n1", "n2"]
-    assert names(PBS_NODEFILE=str(tmp_path / "pbs")) == ["h1:2", "h2:2"]
-    assert names(PE_HOSTFILE=str(tmp_path / "sge")) == ["h1.site:2", "h2.site:2"]
 
 
 @pytest.mark.parametrize("hosts", ["me@h1", "h1:2:22", "[fe80::1]"])

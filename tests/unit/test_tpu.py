@@ -132,17 +132,9 @@ def test_what_gcloud_refuses_is_told_in_its_words(cloud: Cloud, stderr: str) -> 
         cloud.prepared()
 
 
-def test_without_a_gcloud_that_answers_there_is_no_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_gcloud_there_is_no_start(tmp_path: Path) -> None:
     with pytest.raises(LauncherUnavailable, match="There is no gcloud on this machine"):
         TPU((), tpu="pod").prepared({"PATH": str(tmp_path)})
-    script = tmp_path / "gcloud"
-    script.write_text("#!/bin/sh\nexec sleep 100\n")
-    script.chmod(0o755)
-    monkeypatch.setattr(module, "GCLOUD_S", 0.1)
-    with pytest.raises(LaunchError, match="gcloud did not answer within"):
-        TPU((), tpu="pod").prepared({"PATH": f"{tmp_path}:{os.environ['PATH']}"})
 
 
 def test_a_key_that_the_slice_does_not_know_is_made_known_by_gcloud(cloud: Cloud) -> None:
