@@ -13,7 +13,6 @@ import inspect
 import json
 import os
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -130,7 +129,6 @@ async def _serve(folder: Path) -> int:
     tempfile.tempdir = str(folder)  # it may be killed while it fetches what engines have written
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, over.set)
 
     def read() -> None:
         if not os.read(0, 4096):

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import (
@@ -82,14 +82,13 @@ class Allocation:
     tasks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Job:
-    """A job as squeue lists it: why it waits, and how long it has to its time limit, if any."""
+class Job(NamedTuple):
+    """A job as squeue lists it."""
 
     id: str
     state: str
     reason: str
-    left_s: float | None
+    end: str
     start: str
     nodes: str
 
@@ -299,13 +298,15 @@ class Slurm(Launcher):
         told = f"job {job.id} is {job}"
         if job.state == "PENDING" and NEVER.match(job.reason.strip("()")):
             raise LaunchError(f"J{told[1:]} and would never start. It is cancelled.", self.refused)
-        return told + (f"; it is expected to start at {job.start}" if job.start else "")
+        is_known = job.start[:1].isdigit()
+        return told + (f"; it is expected to start at {job.start}" if is_known else "")
 
     def ends_in(self, plan: LaunchPlan) -> tuple[str, float] | None:
         job = self._job(plan)
-        if job is None or job.left_s is None or job.state != "RUNNING":
+        if job is None or job.state != "RUNNING" or not job.end[:1].isdigit():  # N/A
             return None
-        return f"Slurm ends job {job.id}", job.left_s
+        left_s = datetime.fromisoformat(job.end).timestamp() - time.time()
+        return f"Slurm ends job {job.id}", left_s
 
     def explain(self, plan: LaunchPlan, run: Run) -> Reason:
         found = super().explain(plan, run)
@@ -334,16 +335,5 @@ class Slurm(Launcher):
             lines = run_briefly(asked, ASK_S, env).stdout.splitlines()
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return next(filter(None, map(parse_squeue, reversed(lines))), None)
-
-
-def parse_squeue(line: str) -> Job | None:
-    """A job of squeue's; None for a line of another form."""
-    fields = line.strip().split("|")
-    if len(fields) != 6 or not fields[0][:1].isdigit():
-        return None
-    id, state, reason, end, start, nodes = fields
-    left_s = None
-    with contextlib.suppress(ValueError):  # N/A
-        left_s = datetime.fromisoformat(end).timestamp() - time.time()
-    return Job(id, state, reason, left_s, start if start[:1].isdigit() else "", nodes)
+        found = [line.strip().split("|") for line in reversed(lines)]
+        return next((Job(*job) for job in found if len(job) == 6 and job[0][:1].isdigit()), None)

@@ -66,11 +66,7 @@ NEVER_ASK = (("SSH_ASKPASS", "/bin/false"), ("SSH_ASKPASS_REQUIRE", "never"))
 
 @dataclass(frozen=True)
 class SSH(Launcher):
-    """``--launcher ssh``.
-
-    Each field is the value of the option of its name (``options``); ``num_processes`` is ``-n``, or
-    None where the hosts have their numbers, or their devices decide.
-    """
+    """``--launcher ssh``; each field is the value of the option of its name."""
 
     hosts: tuple[Host, ...]
     num_processes: int | None = None
@@ -129,14 +125,10 @@ class SSH(Launcher):
         """ssh with all settings for a host, up to what is to be done there."""
         host = self.hosts[number]
         port, user = host.port or self.port, host.user or self.user
-        return [
-            *self.ssh,
-            *(["-F", self.ssh_config] if self.ssh_config else []),
-            *(["-J", self.jump] if self.jump else []),
-            *(["-p", str(port)] if port else []),
-            *(["-l", user] if user else []),
-            *(word for option in (*FIRST, *self.ssh_option, *DEFAULTS) for word in ("-o", option)),
-        ]
+        options = {"-F": self.ssh_config, "-J": self.jump, "-p": str(port or ""), "-l": user}
+        words = [word for name, value in options.items() if value for word in (name, value)]
+        settings = (*FIRST, *self.ssh_option, *DEFAULTS)
+        return [*self.ssh, *words, *(word for one in settings for word in ("-o", one))]
 
     def _address(self, number: int) -> str:
         """What ssh is told to connect to."""
@@ -158,15 +150,8 @@ class SSH(Launcher):
         # No terminal (-T) and no X11 (-x), whatever the config says.
         alive = f"ServerAliveCountMax={max(3, int(agent.lease_s / ALIVE_S) - 1)}"
         base = [alive if word == ALIVE else word for word in self._base(number)]
-        argv = (
-            *base,
-            "-T",
-            "-x",
-            *forward,
-            "--",
-            self._address(number),
-            remote_command(agent, there),
-        )
+        address, line = self._address(number), remote_command(agent, there)
+        argv = (*base, "-T", "-x", *forward, "--", address, line)
         return Command(
             argv, (number,), agent.python, env=NEVER_ASK, keeps_stdin=True, socket=here,
             tried_again=DROPPED,
@@ -178,12 +163,12 @@ class SSH(Launcher):
 
     def typed(self, command: Command) -> str:
         (number,) = command.hosts
-        host, config = self.hosts[number], ["-F", self.ssh_config] if self.ssh_config else []
-        jump = ["-J", self.jump] if self.jump else []
-        port, user = host.port or self.port, host.user or self.user
-        there = [*(["-p", str(port)] if port else []), f"{user}@" if user else ""]
-        there[-1] += self._address(number)
-        return shlex.join([*self.ssh, *config, *jump, *there, "true"])
+        port = self.hosts[number].port or self.port
+        user = self.hosts[number].user or self.user
+        options = {"-F": self.ssh_config, "-J": self.jump, "-p": str(port or "")}
+        words = [word for name, value in options.items() if value for word in (name, value)]
+        there = (f"{user}@" if user else "") + self._address(number)
+        return shlex.join([*self.ssh, *words, there, "true"])
 
     def explain(self, plan: LaunchPlan, run: Run) -> Reason:
         if not run.is_ready or run.code is not None:

@@ -69,6 +69,11 @@ def found(
         (SALLOC_N3, (2, 1), "Slurm's job 6 (2 nodes, 3 tasks)"),
         (SALLOC_2_2, (2, 2), "Slurm's job 6 (2 nodes, 4 tasks)"),
         (STEP, (), "Slurm's job 6 (2 nodes)"),
+        (
+            {**JOB, "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)"},
+            (2, 2),
+            "Slurm's job 6 (2 nodes, 4 tasks)",
+        ),
         (ONE_TASK, (), "Slurm's job 7 (1 node)"),
         ({**JOB, "SLURM_NTASKS_PER_NODE": "4"}, (4, 4), "Slurm's job 6 (2 nodes, 8 tasks)"),
         ({**SALLOC_N3, "SLURM_JOB_NODELIST": "h[1-"}, (), "Slurm's job 6 (unknown nodes)"),
