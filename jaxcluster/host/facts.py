@@ -127,10 +127,7 @@ def engine_facts(
 ) -> EngineFacts:
     """What this process knows of itself and its host, as ``plan_ranks`` wants it.
 
-    Args:
-      address: the address at which the other ranks reach this rank.
-      host: what the user's launcher calls this host, so that all messages do; else its own name.
-      environ: the environment that the rank will have; this process's own by default.
+    ``address`` is where other ranks reach it, ``host`` what the user's launcher calls this host.
     """
     environ = os.environ if environ is None else environ
     chips = host_tpu_chips()

@@ -16,12 +16,10 @@ from jaxcluster.wire import GpuUse
 
 
 def gpu_uses(visible: Sequence[str]) -> list[GpuUse]:
-    """What is known of these GPUs; [] where there is no NVML.
+    """What is known of these GPUs (as CUDA_VISIBLE_DEVICES has them); [] where there is no NVML.
 
-    Args:
-      visible: as CUDA_VISIBLE_DEVICES has them: indices, or ``GPU-...`` and ``MIG-...``. NVML
-        counts by the place on the bus, and CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where
-        all cards are of one kind.
+    NVML counts by the place on the bus. CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all
+    cards are of one kind.
     """
     return [use for name in visible if (use := _use(name)) is not None]
 

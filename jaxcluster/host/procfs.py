@@ -23,17 +23,13 @@ SURE_S = 2.0  # after which a process none of whose threads wants to run is not 
 
 @dataclass(frozen=True)
 class ThreadLook:
-    """One thread: its name, the kernel's letter for its state, and seconds since it began.
-
-    ``cpu_s`` is time on a processor, ``waited_s`` time in which it was runnable and had none,
-    ``turns`` how often it got one.
-    """
+    """One thread, with times since it began."""
 
     name: str
-    state: str
-    cpu_s: float
-    waited_s: float
-    turns: int = 0
+    state: str  # the kernel's letter
+    cpu_s: float  # on a processor
+    waited_s: float  # in which it was runnable and had none
+    turns: int = 0  # how often it got one
 
 
 @dataclass(frozen=True)
@@ -49,16 +45,13 @@ class ProcessLook:
 class Silence:
     """Why a process says nothing.
 
-    Attributes:
-      kind: ``stopped``, ``traced``, ``starved``, ``lock`` (it keeps the GIL), ``gone``,
-        ``other`` (it runs another program), ``cut`` (its host is not reached) or ``unknown``.
-      message: the rest of a sentence that begins with the rank.
-      may_pass: the machine is busy, so what takes a moment may have taken this long.
+    Its kind is ``stopped``, ``traced``, ``starved``, ``lock`` (it keeps the GIL), ``gone``,
+    ``other`` (it runs another program), ``cut`` (its host is not reached) or ``unknown``.
     """
 
     kind: str
-    message: str
-    may_pass: bool = False
+    message: str  # the rest of a sentence that begins with the rank
+    may_pass: bool = False  # the machine is busy, so what takes a moment may have taken this long
 
     @property
     def is_hung(self) -> bool:

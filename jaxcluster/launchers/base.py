@@ -35,22 +35,14 @@ STOPPED = "The start was stopped."
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What every agent of a cluster is started with.
-
-    Attributes:
-      owner_key: the owner's public key, as ``transport.Keys.public`` has it.
-      python: the Python of the hosts.
-      lease_s: how long an agent lives without its owner's connection.
-      env: variables of the agents' environment, beside those of the host.
-      first_lease_s: how long an agent whose start waits for others may wait for its owner.
-    """
+    """What every agent of a cluster is started with."""
 
     cluster: str
-    owner_key: str
-    python: str
-    lease_s: float = LEASE_S
-    env: tuple[tuple[str, str], ...] = ()
-    first_lease_s: float = 60.0
+    owner_key: str  # the public one, as ``transport.Keys`` has it
+    python: str  # the Python of the hosts
+    lease_s: float = LEASE_S  # how long an agent lives without its owner's connection
+    env: tuple[tuple[str, str], ...] = ()  # beside the variables of the host
+    first_lease_s: float = 60.0  # of an agent whose start waits for others
 
 
 def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> list[str]:
@@ -115,46 +107,27 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class Command(Task):
-    """One command of a launcher.
+    """One command of a launcher."""
 
-    Attributes:
-      hosts: the numbers of the hosts on which it starts an agent.
-      python: what its agents are started with there, for messages.
-      tried_again: what it says (a pattern) where it may be run again; empty for never.
-    """
-
-    hosts: tuple[int, ...]
-    python: str = ""
-    tried_again: str = ""
+    hosts: tuple[int, ...]  # the numbers of the hosts on which it starts an agent
+    python: str = ""  # what its agents are started with there, for messages
+    tried_again: str = ""  # what it says (a pattern) where it may be run again
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """All that a launcher is going to run and write.
-
-    Attributes:
-      launcher: its name.
-      num_hosts: how many agents are expected.
-      commands: one for all hosts, or one for each.
-      hosts: their names in order; empty where the launcher chooses them.
-      ranks: how many ranks each host gets; None where the hosts' devices decide it.
-      files: written before.
-      objects: what is asked of an API, as JSON.
-      folder: where the sockets lie that lead to agents, where no command makes them.
-      notes: what the user should know besides.
-      agent: what ``successor`` starts where no command here starts one agent alone.
-    """
+    """All that a launcher is going to run and write."""
 
     launcher: str
-    num_hosts: int
-    commands: tuple[Command, ...] = ()
-    hosts: tuple[str, ...] = ()
-    ranks: tuple[int, ...] | None = None
-    files: tuple[PlannedFile, ...] = ()
-    objects: tuple[Mapping[str, Any], ...] = ()
-    folder: str = ""
+    num_hosts: int  # how many agents are expected
+    commands: tuple[Command, ...] = ()  # one for all hosts, or one for each
+    hosts: tuple[str, ...] = ()  # their names; empty where the launcher chooses them
+    ranks: tuple[int, ...] | None = None  # of each host; None: as its devices allow
+    files: tuple[PlannedFile, ...] = ()  # written before
+    objects: tuple[Mapping[str, Any], ...] = ()  # what is asked of an API, as JSON
+    folder: str = ""  # where the sockets lie that lead to agents, where no command makes them
     notes: tuple[str, ...] = ()
-    agent: AgentOptions | None = None
+    agent: AgentOptions | None = None  # of a ``successor`` where no command starts one agent alone
 
 
 class Launcher(ABC):
@@ -163,29 +136,17 @@ class Launcher(ABC):
     It is found by an entry point of its name, in the group ``jaxcluster.launchers``. A subclass has
     at least ``name``, ``start``, ``render``, a field ``num_processes`` (``-n``), and one for each
     of its options. ``of``, ``render`` and ``typed`` are pure.
-
-    Attributes:
-      name: as in ``--launcher``.
-      start: what stands behind ``%jaxcluster start`` at least.
-      example: a whole start with it; "" for one with ``start``.
-      options: those that it knows, besides ``known.OF_ALL``. One that it shares with another
-        launcher is the same ``Option``.
-      takes: what a name behind a colon names, as in ``ipp:pbs``; "" where there is none.
-      python: the hosts' Python, where none is named; "" for this machine's.
-      platform: the ranks' platform, where none is asked for; "" for that of the hosts' devices.
-      shares_folder: whether the folder that ``render`` gets must be one that the hosts share.
-      refused: what to do where the hosts' owner has refused what was asked for.
     """
 
-    name: ClassVar[str]
-    start: ClassVar[str]
-    example: ClassVar[str] = ""
-    options: ClassVar[tuple[Option, ...]] = ()
-    takes: ClassVar[str] = ""
-    python: ClassVar[str] = ""
-    platform: ClassVar[str] = ""
-    shares_folder: ClassVar[bool] = False
-    refused: ClassVar[str] = ""
+    name: ClassVar[str]  # as in ``--launcher``
+    start: ClassVar[str]  # what stands behind ``%jaxcluster start`` at least
+    example: ClassVar[str] = ""  # a whole start with it; "" for one with ``start``
+    options: ClassVar[tuple[Option, ...]] = ()  # besides ``known.OF_ALL``; shared ones are the same
+    takes: ClassVar[str] = ""  # what a name behind a colon names, as in ``ipp:pbs``
+    python: ClassVar[str] = ""  # the hosts', where none is named; "" for this machine's
+    platform: ClassVar[str] = ""  # the ranks', where none is asked for; "" for the devices' own
+    shares_folder: ClassVar[bool] = False  # whether the hosts must share the folder of ``render``
+    refused: ClassVar[str] = ""  # what to do where the hosts' owner refuses what was asked for
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:

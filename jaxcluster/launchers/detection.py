@@ -17,19 +17,12 @@ from jaxcluster.options.known import known
 
 @dataclass(frozen=True)
 class Inside:
-    """An allocation in which this process runs.
+    """An allocation in which this process runs."""
 
-    Attributes:
-      what: what it is: "Slurm's job 6 (2 nodes, 4 tasks)".
-      launcher: what ``--launcher`` takes for it.
-      obstacle: why it can't be taken as it stands, and what can be done; empty where it can.
-      is_offered: whether it is worth a word to who has not asked for it.
-    """
-
-    what: str
-    launcher: str
-    obstacle: str = ""
-    is_offered: bool = True
+    what: str  # "Slurm's job 6 (2 nodes, 4 tasks)"
+    launcher: str  # what ``--launcher`` takes for it
+    obstacle: str = ""  # why it can't be taken as it stands, and what can be done
+    is_offered: bool = True  # whether it is worth a word to who has not asked for it
 
     @property
     def offer(self) -> str:

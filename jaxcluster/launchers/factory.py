@@ -15,10 +15,7 @@ def launcher_of(
 ) -> tuple[Launcher | None, str]:
     """(the launcher that was asked for, the hosts' Python or nothing); None stands for local.
 
-    Args:
-      name: what stands behind ``--launcher``; None where it was not typed.
-      typed: its own options by their names, as text.
-      num_processes: ``-n``.
+    ``name`` is what stands behind ``--launcher``, ``typed`` its own options as text.
 
     Raises:
       UsageError: there is no such launcher, it does not know an option, or a value is wrong.

@@ -23,29 +23,19 @@ MOST = 8  # that are kept
 
 @dataclass(frozen=True)
 class LastReport:
-    """How a cell went wrong on some of its ranks, or on all of them together.
+    """How a cell went wrong on some of its ranks, or on all of them together."""
 
-    Attributes:
-      at_ns: when, by ``time.time_ns``.
-      cell: the cell's number in its notebook; ``cell_id`` is Jupyter's.
-      kind: the error's class.
-      message, hint: what was said, and what was done about it.
-      culprits: the ranks that differed, failed or died.
-      launches: the last ones that the ranks had agreed on, and the referee's time.
-      lines: of the cell, at which these ranks raised an error.
-    """
-
-    at_ns: int
-    cell: int
+    at_ns: int  # by ``time.time_ns``
+    cell: int  # its number in its notebook
     source: str
-    kind: str
+    kind: str  # the error's class
     message: str
     hint: str = ""
-    culprits: list[int] = field(default_factory=list)
-    launches: list[AgreedLaunch] = field(default_factory=list)
-    now: float = 0.0
-    lines: list[int] = field(default_factory=list)
-    cell_id: str = ""
+    culprits: list[int] = field(default_factory=list)  # the ranks that differed, failed or died
+    launches: list[AgreedLaunch] = field(default_factory=list)  # the last ones of the ranks
+    now: float = 0.0  # the referee's time
+    lines: list[int] = field(default_factory=list)  # at which these ranks raised an error
+    cell_id: str = ""  # Jupyter's, where there is one
 
     @property
     def told(self) -> list[str]:

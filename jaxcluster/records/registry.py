@@ -44,25 +44,20 @@ class HostRecord:
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """What it takes to find a running cluster again.
-
-    ``owner`` is the token (pid:start) of the process that the cluster ends with; "" if detached.
-    ``pids``, by rank, are their hosts' own. ``claim`` is the id of the claim on its name,
-    ``pid_space`` where its owner's pid means something, ``protocol`` what its ranks speak.
-    """
+    """What it takes to find a running cluster again."""
 
     name: str
     spec: wire.ClusterSpec
-    owner: str
+    owner: str  # the token (pid:start) of the process that it ends with; "" if detached
     created_ns: int
     hostname: str
-    pids: list[int] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)  # by rank; their hosts' own
     facts: list[wire.EngineFacts] = field(default_factory=list)
     devices: list[wire.InitializeReply] = field(default_factory=list)
     notebook: str = ""
     coordinator_pid: int = 0
-    claim: str = ""
-    pid_space: str = ""
+    claim: str = ""  # the id of the claim on its name
+    pid_space: str = ""  # where its owner's pid means something
     protocol: int = wire.PROTOCOL_VERSION
     hosts: list[HostRecord] = field(default_factory=list)
 

@@ -49,6 +49,7 @@ VERBS = {"GET": "get", "POST": "create", "DELETE": "delete", "PATCH": "patch"}
 INDEX = "batch.kubernetes.io/job-completion-index"
 SCHEMAS = "1.30"
 STEP_S = 0.1
+LINGER_S = 1.0  # from a pod's signal on, until its kubelet has told of its end
 BACKOFF_S = 0.5  # until a pod is made anew; Kubernetes takes 10 s and more
 
 Object = dict[str, Any]
@@ -337,6 +338,8 @@ class Kube:
         if code is None:
             if metadata.get("deletionTimestamp"):
                 container.end(pod["spec"].get("terminationGracePeriodSeconds", 30))
+            return
+        if time.monotonic() < (container.killed_at or 0.0) + LINGER_S:
             return
         del self.containers[metadata["uid"]]
         if metadata.get("deletionTimestamp"):
