@@ -9,12 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -26,14 +23,9 @@ from helpers import processes_with, until
 from rig import launches
 from rig.launches import MARK, ends_of, is_alive, refused
 
-import jaxcluster
-from jaxcluster.agent import transport
-from jaxcluster.agent.client import Agents, Connection
-from jaxcluster.agent.requests import Mkdir
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet
 from jaxcluster.errors import LaunchError
-from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import TRIES, Launch
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH
@@ -421,50 +413,7 @@ def test_an_ssh_that_was_killed_ends_its_agent_and_leaves_room_for_the_next(site
     assert again is not None and again.facts["pid"] != agent.facts["pid"]
 
 
-def test_a_notebook_killed_leaves_no_agent(site: Site) -> None:
-    """The start's whole course in a process of its own, which is killed."""
-    site.alias("h1 h2", site.sshd())
-    with site.notebook(site.launcher("h1,h2")) as notebook:
-        assert notebook.stdout is not None
-        up = next(line for line in notebook.stdout if line.startswith("up"))
-        notebook.kill()
-        pids = [int(pid) for pid in up.split()[1:]]
-        until(lambda: not any(is_alive(pid) for pid in pids), "agents have ended", 10)
-
-
 # ------------------------------------------------------------------------------ the real agent
-
-
-def test_the_real_agent_answers_through_ssh_and_ends_with_it(site: Site) -> None:
-    site.alias("h1", site.sshd())
-    root = Path(jaxcluster.__file__).parents[1]
-    python = site.path / "real"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    keys = transport.new_keys()
-    launcher = site.launcher("h1:2")
-    options = AgentOptions("main", keys.public, str(python))
-    launch = Launch(launcher, launcher.render(options, str(site.path)))
-    site.launches.append(launch)
-    ends = ends_of(launch)
-    (started,) = launch.start(60)
-    pid = int(started.facts["token"].split(":")[0])
-    agents = Agents(keys)
-    host = Connection(agents, f"ipc://{started.via}", started.facts["key"], "h1")
-    host.open()
-    try:
-        assert host.ask(Mkdir("code"), timeout_s=30) is not None
-        os.kill(pid, signal.SIGTERM)
-        until(lambda: ends, "the end is told", 20)
-    finally:
-        agents.close()
-    assert re.match(r"The agent on \S+ has ended: SIGTERM\.", ends[0][1].message)
-    again = launch.successor(0, "h1", 60)
-    assert again is not None
-    pid = int(again.facts["token"].split(":")[0])
-    launch.stop()
-    until(lambda: not is_alive(pid), "it ends with its input", 20)
-    until(lambda: not Path(again.facts["folder"]).exists(), "it leaves no folder", 20)
 
 
 def test_what_an_agent_says_of_its_host_is_told(site: Site) -> None:
