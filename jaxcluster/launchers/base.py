@@ -98,7 +98,7 @@ def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A file to be written before the commands run; in a folder of the user's own."""
+    """A file to be written before the commands run, in the folder of ``render``."""
 
     path: str
     text: str

@@ -30,6 +30,7 @@ from jaxcluster.agent.report import AgentFacts
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import STOPPED, Command, Launcher, LaunchPlan, announcements
 from jaxcluster.launchers.failures import Reason, how_it_ended
+from jaxcluster.ranks import name_hosts
 from jaxcluster.supervision import commands, ends
 from jaxcluster.supervision.starting import ROOT
 
@@ -38,7 +39,6 @@ TRY_AGAIN_S, MOST_S = 0.5, 2.0  # before the second try, and each further one
 KEPT_LINES = 60  # of a command's output
 LOOK_S = 0.1  # how often a start that waits looks whether it is stopped
 OTHERS_S = 1.0  # after the first host that can't be used, for others to be told with it
-MOST_NAMES = 8  # of hosts in one message
 WARN_S = 300.0  # before the agents' time is over
 ASK_S = 2.0  # how often the launcher is asked what is waited for
 # What a killed notebook leaves of its clusters' folders is removed.
@@ -173,7 +173,8 @@ class Launch:
         """
         try:
             for file in self.plan.files:
-                write(Path(file.path), file.text, file.mode)
+                Path(file.path).write_text(file.text)
+                os.chmod(file.path, file.mode)
             self._commands.keep(*self._kept)
             found = self._bring_up(Wait(timeout_s, progress, stopped))
         except BaseException:
@@ -259,9 +260,7 @@ class Launch:
         reason, names = self.reason(first), self.plan.hosts
         told = reason.message
         if others and names:
-            found = [names[run.command.hosts[0]] for run in others]
-            more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
-            told += f" Nor can be used: {', '.join(found[:MOST_NAMES])}{more}."
+            told += f" Nor can be used: {name_hosts(names[r.command.hosts[0]] for r in others)}."
         return LaunchError(told, reason.hint)
 
     def can_succeed(self, number: int, name: str) -> bool:
@@ -378,12 +377,3 @@ def _tell_left_behind(run: Run, cancelled: int | None, said: str) -> None:
     says = f' It says: "{said}"' if said else ""
     print(f"Something of this cluster may be left over: {cancel[0]} {how}.{says}\n"
           f"To end it: {shlex.join(cancel)}", file=sys.stderr)  # fmt: skip
-
-
-def write(path: Path, text: str, mode: int) -> None:
-    """A file of exactly this mode from its first moment."""
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(fd, "w") as file:
-        os.fchmod(fd, mode)
-        file.write(text)
