@@ -12,7 +12,6 @@ import pwd
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -328,49 +327,21 @@ def _running(path: str) -> list[str]:
 # -------------------------------------------------------------------------- logins tried again
 
 
-class Flaky:
-    """A port that closes its first connections, then passes on to another."""
-
-    def __init__(self, port: int, closes: int) -> None:
-        self.server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.server.getsockname()[1]
-        self.to, self.closes, self.seen = port, closes, 0
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self.server.accept()
-            except OSError:
-                return
-            self.seen += 1
-            if self.seen <= self.closes:
-                client.close()
-                continue
-            there = socket.create_connection(("127.0.0.1", self.to))
-            for a, b in ((client, there), (there, client)):
-                threading.Thread(target=self._pump, args=(a, b), daemon=True).start()
-
-    @staticmethod
-    def _pump(a: socket.socket, b: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := a.recv(1 << 16):
-                b.sendall(data)
-        for one in (a, b):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-
 def test_a_login_that_was_dropped_is_tried_again_and_not_for_ever(site: Site) -> None:
-    flaky = Flaky(site.sshd(), closes=2)
-    site.alias("h1", flaky.port)
+    port, seen, closes = site.sshd(), site.path / "seen", site.path / "closes"
+    closes.write_text("2")
+    way = site.program(
+        f"#!/bin/sh\necho x >>{seen}\n[ $(wc -l <{seen}) -gt $(cat {closes}) ] || exit 1\n"
+        f"exec {SSHD} -i -f {site.path}/sshd-{port}.conf\n",
+        "way",
+    )
+    site.alias("h1", port, f"ProxyCommand {way} 2>/dev/null")
     (agent,) = site.launched(site.launcher("h1")).start(60)
-    assert agent.facts["pid"] and flaky.seen == 3
-    flaky.closes, flaky.seen = 100, 0
+    assert agent.facts["pid"] and seen.read_text() == "x\n" * 3
+    closes.write_text("100")
     told = refused(site.launched(site.launcher("h1")))
     assert told.startswith("No agent on h1: ssh ended with code 255. It says: ")
-    assert flaky.seen == TRIES
-    flaky.server.close()
+    assert seen.read_text() == "x\n" * (3 + TRIES)
 
 
 # ------------------------------------------------------------------------------ agents that end
