@@ -94,7 +94,6 @@ class Agent:
         self.family = family
         family.on_exit = self._tell
         self.clients: dict[bytes, Client] = {}
-        self.addresses: dict[int, str] = {}  # of ranks that were spawned with one of their own
         self.detached = False
         self.found_by: dict[str, os.stat_result | None] = {}  # None: it had gone already
         self.alone_s = min(0.0, options.lease - options.first_lease)
@@ -362,9 +361,6 @@ class Agent:
         if proc.rank is not None:  # a new process: nothing goes from the old one's socket to it
             for client in self.clients.values():
                 self._drop_rank(client, proc.rank)
-            self.addresses.pop(proc.rank, None)
-            if proc.address:
-                self.addresses[proc.rank] = proc.address
         places = (proc.cwd, os.path.expanduser("~"))
         cwd = next(filter(os.path.isdir, places), str(self.folder.path))
         return replace(proc, cwd=cwd, env={**self.family.env, **proc.env})
@@ -378,7 +374,7 @@ class Agent:
         sock.setsockopt(zmq.RCVHWM, RANK_HWM)
         sock.setsockopt(zmq.RECONNECT_IVL, 5)  # a rank that does not listen yet
         sock.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
-        sock.connect(self.addresses.get(rank, f"ipc://{self.folder.path}/rank-{rank}.sock"))
+        sock.connect(forks.rank_socket(str(self.folder.path), rank))
         client.ranks[rank] = sock
         if not client.is_paused:
             self._watch(sock, partial(self._from_rank, client, rank, sock))

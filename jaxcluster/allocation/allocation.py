@@ -35,7 +35,7 @@ from jaxcluster.allocation.fleet import (
 from jaxcluster.allocation.here import AgentHere, own_environment, take_agent
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
-from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
+from jaxcluster.allocation.processes import OUTLIVING, Processes
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch
@@ -44,7 +44,7 @@ from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.text import shown_value, without_secrets
-from jaxcluster.wire.forks import Preload
+from jaxcluster.wire.forks import RANKS, Preload
 
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is not
 ASK_S = 10.0

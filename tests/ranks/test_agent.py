@@ -149,9 +149,10 @@ def proxied(run_agent: RunAgent) -> Iterator[tuple[Running, Proxy]]:
 
 def spawn_rank(running: Running, host: Connection, rank: int = 0, **more: Any) -> int:
     folder = running.folder
+    (folder / forks.RANKS).mkdir(exist_ok=True)
     engine = {
         "rank": rank,
-        "address": f"ipc://{folder}/rank-{rank}.sock",
+        "address": forks.rank_socket(str(folder), rank),
         "connection_file": f"{folder}/engine.json",
         "log_path": f"{folder}/rank-{rank}.log",
     }
@@ -482,10 +483,12 @@ def printer(private_home: Home) -> Iterator[Callable[[Running], psutil.Process]]
     started: list[subprocess.Popen[bytes]] = []
 
     def start(running: Running) -> psutil.Process:
-        argv = [sys.executable, "-c", PRINTER, str(running.folder / "rank-0.sock")]
+        path = running.folder / forks.RANKS / "0.sock"
+        path.parent.mkdir(exist_ok=True)
+        argv = [sys.executable, "-c", PRINTER, str(path)]
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, env=private_home.environ())
         started.append(process)
-        until((running.folder / "rank-0.sock").exists, "it listens")
+        until(path.exists, "it listens")
         return psutil.Process(process.pid)
 
     yield start
