@@ -239,13 +239,12 @@ class Agent:
         self.alone_s = 0.0 if self._has_company() else self.alone_s + passed
         is_used = self.family.members or any(client.own for client in self.clients.values())
         self.idle_s = 0.0 if is_used else self.idle_s + passed
-        is_lost = not all(
-            was is not None and is_still(path, was) for path, was in self.found_by.items()
-        )
-        self._missed = self._missed + 1 if is_lost else 0  # twice: it may be changing
-        if self._missed > 1:
-            self.end_for("nobody can find the way to it any more")
-        elif self.options.owner:
+        if self.options.owner:
+            ways = self.found_by.items()
+            is_lost = not all(was is not None and is_still(path, was) for path, was in ways)
+            self._missed = self._missed + 1 if is_lost else 0  # twice: it may be changing
+            if self._missed > 1:
+                self.end_for("nobody can find the way to it any more")
             if not self.detached and not processes.is_alive(self.options.owner):
                 self.end_for("its owner has ended")
             if self.idle_s > (0.0 if self.detached else IDLE_S):
