@@ -296,7 +296,7 @@ class LightAgent(Agent):
 
     def __init__(self, number: int, house: House) -> None:
         options = argparse.Namespace(lease=20.0, first_lease=60.0, limit=LIMIT, bind="", owner="")
-        family: Any = SimpleNamespace(reap_others=lambda: None, exits=[])
+        family: Any = SimpleNamespace(reap_others=lambda: None, exits=[], members={})
         super().__init__(options, folders.make(house.folder, house.folder), family)
         self.number, self.house = number, house
         keys = transport.new_keys()
@@ -312,17 +312,6 @@ class LightAgent(Agent):
             **said,
             "address": f"10.0.{number >> 8}.{number & 255}",
         }
-
-    def tick(self, now: float) -> None:
-        for client in self.clients.values():
-            client.session.tick(now)
-            self._transmit(client)
-
-    def acknowledge(self) -> None:
-        """As real ones do each second, needed or not."""
-        for client in self.clients.values():
-            client.session.acknowledge()
-            self._transmit(client)
 
     def end_for(self, why: str) -> None:
         """Told to: it stays, for another cluster's start, and forgets this one."""
@@ -400,7 +389,7 @@ class House:
         by_socket: dict[Any, LightAgent] = {agent.router: agent for agent in self.agents}
         for agent in self.agents:
             poller.register(agent.router, zmq.POLLIN)
-        ticked = told = time.monotonic()
+        ticked = time.monotonic()
         while True:
             for source, _ in poller.poll(int(TICK_S * 1000)):
                 if source == 0:
@@ -414,11 +403,7 @@ class House:
                 ticked = now
                 self.ranks.tick()
                 for agent in self.agents:
-                    agent.tick(now)
-            if now > told + 1.0:
-                told = now
-                for agent in self.agents:
-                    agent.acknowledge()
+                    agent._look_after(now)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

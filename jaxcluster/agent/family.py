@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxcluster.agent import folder as folders
 from jaxcluster.supervision import ends, processes, starting
-from jaxcluster.wire.forks import End, Exit, Kill, Process, Spawn
+from jaxcluster.wire.forks import End, Exit, Process, Spawn
 from jaxcluster.wire.requests import Reply, Request
 
 # A fork server that still imports does not hear that it should end. What a killed one has started
@@ -66,10 +66,9 @@ class Family:
         self.members: dict[int, Process] = {}
         self.exits: list[Exit] = []
         self.on_exit: Callable[[Exit], None] = lambda exit: None
-        self._ending: set[int] = set()  # those whose end was asked for
         self._asked: dict[int, tuple[Request[Any], Then]] = {}
         self._inbox, self._outbox = b"", bytearray()
-        self._number = self._all_ended = 0  # of the last request, and of the last end of all
+        self._number = 0  # of the last request
         processes.adopt_orphans()
         self._record("")  # first: whoever finds the folder must be able to judge it
         self._start(self.env)
@@ -92,6 +91,7 @@ class Family:
             )
         self.connection.setblocking(False)
         self._inbox, self._outbox = b"", bytearray()
+        self.exits.clear()  # those of its processes are others
         self._record(processes.process_token(self.server.pid))
 
     def _record(self, server: str) -> None:
@@ -103,15 +103,12 @@ class Family:
 
     def ask(self, request: Request[Any], then: Then) -> None:
         """Have processes started or ended; ``then`` is given the answer, now or later."""
-        if self.connection.fileno() < 0 and isinstance(request, Spawn):
+        if self.connection.fileno() < 0:
+            if not isinstance(request, Spawn):  # there is nothing to end
+                then(Reply())
+                return
             self._start(self._imports)
-        elif self.connection.fileno() < 0:  # there is nothing to end
-            then(Reply())
-            return
         self._number += 1
-        if isinstance(request, Kill):
-            self._ending |= {*(request.pids or self.members)} & self.members.keys()
-            self._all_ended = self._all_ended if request.pids else self._number
         self._asked[self._number] = request, then
         self._outbox += request.told(self._number) + b"\n"
         self.flush()
@@ -160,24 +157,18 @@ class Family:
 
     def _take(self, message: Mapping[str, Any]) -> None:
         if "ended" in message:
-            self._has_ended(message["ended"], message["code"])
+            self._has_ended(message["ended"], message["code"], message["asked"])
             return
-        number = message["id"]
-        request, then = self._asked.pop(number)
+        request, then = self._asked.pop(message["id"])
         if isinstance(request, Spawn):
-            started = dict(zip(message["answer"], request.procs, strict=False))
-            self.members |= started
-            if number < self._all_ended:  # all were to end meanwhile
-                self._ending |= started.keys()
+            self.members |= dict(zip(message["answer"], request.procs, strict=False))
         then(Reply(answer=message["answer"]))
 
-    def _has_ended(self, pid: int, code: int, why: str = "") -> None:
+    def _has_ended(self, pid: int, code: int, asked: bool, why: str = "") -> None:
         if (process := self.members.pop(pid, None)) is None:
             return
         exit = Exit(process.role, process.rank, code, why=why)
-        if pid in self._ending:
-            self._ending.discard(pid)
-        else:
+        if not asked:
             self.exits.append(exit)
         self.on_exit(exit)
 
@@ -195,7 +186,7 @@ class Family:
         ends.kill_groups(self.members)
         for pid in list(self.members):
             why = f"killed with its fork server, which ended with code {code}"
-            self._has_ended(pid, -signal.SIGKILL, why)
+            self._has_ended(pid, -signal.SIGKILL, False, why)
         ends.end_children(ENDING_S)
         asked, self._asked = self._asked, {}
         for _, then in asked.values():

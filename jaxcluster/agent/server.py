@@ -94,7 +94,6 @@ class Agent:
         self.family = family
         family.on_exit = self._tell
         self.clients: dict[bytes, Client] = {}
-        self.addresses: dict[int, str] = {}  # of ranks that were spawned with one of their own
         self.detached = False
         self.found_by: dict[str, os.stat_result | None] = {}  # None: it had gone already
         self.alone_s = min(0.0, options.lease - options.first_lease)
@@ -240,13 +239,12 @@ class Agent:
         self.alone_s = 0.0 if self._has_company() else self.alone_s + passed
         is_used = self.family.members or any(client.own for client in self.clients.values())
         self.idle_s = 0.0 if is_used else self.idle_s + passed
-        is_lost = not all(
-            was is not None and is_still(path, was) for path, was in self.found_by.items()
-        )
-        self._missed = self._missed + 1 if is_lost else 0  # twice: it may be changing
-        if self._missed > 1:
-            self.end_for("nobody can find the way to it any more")
-        elif self.options.owner:
+        if self.options.owner:
+            ways = self.found_by.items()
+            is_lost = not all(was is not None and is_still(path, was) for path, was in ways)
+            self._missed = self._missed + 1 if is_lost else 0  # twice: it may be changing
+            if self._missed > 1:
+                self.end_for("nobody can find the way to it any more")
             if not self.detached and not processes.is_alive(self.options.owner):
                 self.end_for("its owner has ended")
             if self.idle_s > (0.0 if self.detached else IDLE_S):
@@ -362,9 +360,6 @@ class Agent:
         if proc.rank is not None:  # a new process: nothing goes from the old one's socket to it
             for client in self.clients.values():
                 self._drop_rank(client, proc.rank)
-            self.addresses.pop(proc.rank, None)
-            if proc.address:
-                self.addresses[proc.rank] = proc.address
         places = (proc.cwd, os.path.expanduser("~"))
         cwd = next(filter(os.path.isdir, places), str(self.folder.path))
         return replace(proc, cwd=cwd, env={**self.family.env, **proc.env})
@@ -378,7 +373,7 @@ class Agent:
         sock.setsockopt(zmq.RCVHWM, RANK_HWM)
         sock.setsockopt(zmq.RECONNECT_IVL, 5)  # a rank that does not listen yet
         sock.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
-        sock.connect(self.addresses.get(rank, f"ipc://{self.folder.path}/rank-{rank}.sock"))
+        sock.connect(forks.rank_socket(str(self.folder.path), rank))
         client.ranks[rank] = sock
         if not client.is_paused:
             self._watch(sock, partial(self._from_rank, client, rank, sock))

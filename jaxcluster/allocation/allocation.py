@@ -35,7 +35,7 @@ from jaxcluster.allocation.fleet import (
 from jaxcluster.allocation.here import AgentHere, own_environment, take_agent
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
-from jaxcluster.allocation.processes import OUTLIVING, RANKS, Processes
+from jaxcluster.allocation.processes import OUTLIVING, Processes
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch
@@ -44,7 +44,7 @@ from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.text import shown_value, without_secrets
-from jaxcluster.wire.forks import Preload
+from jaxcluster.wire.forks import RANKS, Preload
 
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is not
 ASK_S = 10.0
@@ -168,19 +168,15 @@ class Allocation:
             file descriptors for so many ranks.
         """
         deadline = time.monotonic() + timeout_s
-        env = {**own_environment(), **spec.env}
         if spec.is_here:
             say(f"starting {spec.num_processes} processes ...")
             check_files(spec.num_processes)
-            if self.fleet is not None and not self._is_there(env):
-                self._give_hosts_back()
-        if self.fleet is not None:
-            self._bring_back(say, deadline, stopped)
-        elif spec.is_here:
-            self._take_agent(env, deadline, stopped)
+            self._take_agent({**own_environment(), **spec.env}, deadline, stopped)
             self._counts = [spec.num_processes]
-        else:
+        elif self.fleet is None:
             self._bring_up(spec, say, deadline, stopped)
+        else:
+            self._bring_back(say, deadline, stopped)
         assert self.fleet is not None
         placed = self._place(spec, self.fleet.hosts)
         self._platform = placed.platform
@@ -191,6 +187,8 @@ class Allocation:
         self, env: Mapping[str, str], deadline: float, stopped: threading.Event
     ) -> None:
         """Have an agent on this machine whose fork server has imported all in its environment."""
+        if self.fleet is not None and not self._is_there(env):
+            self._give_hosts_back()
         while self.fleet is None:
             agent = self._launch = take_agent(env)
             self._keys = agent.keys

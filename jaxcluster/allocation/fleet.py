@@ -182,7 +182,7 @@ class Fleet:
         for number, (name, agent) in enumerate(started):
             self.hosts.append(self._connect(number, name, agent))
         try:
-            ask_each(self.hosts, Mkdir("ranks"), CONNECT_S)
+            ask_each(self.hosts, Mkdir(forks.RANKS), CONNECT_S)
         except LaunchError:
             for host, (_, agent) in zip(self.hosts, started, strict=True):
                 is_way_closed = host.state is State.CONNECTING and agent.via
@@ -250,7 +250,7 @@ class Fleet:
         host = self._connect(lost.number, lost.name, agent)
         host.ranks, host.lost = lost.ranks, lost.lost
         self.hosts[lost.number] = host
-        host.ask(Mkdir("ranks"), CONNECT_S)
+        host.ask(Mkdir(forks.RANKS), CONNECT_S)
         host.lost = ""
 
     def _connect(self, number: int, name: str, agent: StartedAgent) -> Host:

@@ -23,7 +23,7 @@ from jaxcluster.host.ringfile import Part
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.wire.forks import STOPPED, Kill, Process, Spawn, Stop
+from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Spawn, Stop, rank_socket
 from jaxcluster.wire.link import Channel, Link
 
 ASK_S = 10.0
@@ -33,7 +33,6 @@ LOG_NBYTES = 4 << 20
 KINDS = ("engine", "client")  # of ipyparallel's connection files
 
 # In each agent's folder.
-RANKS = "ranks"  # of one generation of ranks: sockets and logs
 HISTORY = "history"  # what cells printed
 COMPILED = "compiled"  # programs
 OUTLIVING = (HISTORY, COMPILED)  # they outlive a generation
@@ -103,21 +102,19 @@ class Processes:
         argv: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         rank: int | None = None,
-        address: str = "",
     ) -> Process:
         name = role if rank is None else f"rank-{rank}"
         env = {**self.spec.env, **(env or {})}
         log = f"{where.folder}/{RANKS}/{name}.log"
-        return Process(role, env, os.getcwd(), log, argv, rank, address)
+        return Process(role, env, os.getcwd(), log, argv, rank)
 
     def _rank(self, rank: int, where: Host) -> Process:
         folder = f"{where.folder}/{RANKS}"
-        address = f"ipc://{folder}/{rank}.sock"
         is_first = where is self.hosts[0]
         security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
         engine = {
             "rank": rank,
-            "address": address,
+            "address": rank_socket(where.folder, rank),
             "connection_file": security if is_first else f"{folder}/engine.json",
             "log_path": f"{folder}/rank-{rank}.log",
             "compiled": f"{where.folder}/{COMPILED}",
@@ -126,7 +123,7 @@ class Processes:
             "history": f"{where.folder}/{HISTORY}/rank-{rank}",
         }
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
-        return self._process("rank", where, env=env, rank=rank, address=address)
+        return self._process("rank", where, env=env, rank=rank)
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
@@ -155,8 +152,8 @@ class Processes:
 
         def open(rank: int, on_message: OnMessage) -> Channel:
             where = self.host_of(rank)
-            address = f"ipc://{where.folder}/{RANKS}/{rank}.sock" if where.is_here else ""
-            return where.rank(rank, on_message, address)
+            own = rank_socket(where.folder, rank) if where.is_here else ""
+            return where.rank(rank, on_message, own)
 
         return Link(range(self.spec.num_processes), open)
 

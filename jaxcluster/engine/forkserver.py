@@ -63,7 +63,7 @@ class ForkServer:
     def __init__(self, folders: Sequence[str] = ()) -> None:
         self.folders = folders
         self.children: set[int] = set()
-        self.killed: list[tuple[int, set[int]]] = []  # answered once all these are reaped
+        self.killed: list[tuple[int, set[int]]] = []  # asked for; answered once they are reaped
         self.leaving = self.has_imported = False
         self._inbox = b""
 
@@ -120,9 +120,9 @@ class ForkServer:
                 self._say(id=id, answer=[self._fork(proc) for proc in procs])
             case forks.Kill(pids):
                 targets = {*(pids or self.children)} & self.children
+                self.killed.append((id, targets))
                 # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
                 ends.kill_groups(targets)
-                self.killed.append((id, targets))
                 self._reap()
             case forks.End():
                 self.folders = ()
@@ -186,7 +186,7 @@ class ForkServer:
                 continue
             self.children.discard(pid)
             ends.kill_groups([pid])  # what it has started, if it ended by itself
-            self._say(ended=pid, code=code)
+            self._say(ended=pid, code=code, asked=any(pid in pids for _, pids in self.killed))
         for waiting in list(self.killed):
             id, pids = waiting
             if not pids & self.children:

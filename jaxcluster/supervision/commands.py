@@ -27,6 +27,7 @@ from jaxcluster.supervision.starting import ROOT
 LINE = 1 << 16  # of output; longer ones come in parts
 CANCEL_S = 20.0  # a cancel command has so long
 LOOK_S = 0.5  # how often it is looked whether a command has ended whose output goes on
+ENDING_S = 0.05  # from the end of a command's output to its own
 DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes open
 # Neither a user's site-packages nor the environment's settings are the keeper's.
 SOURCE = (
@@ -205,6 +206,8 @@ class Commands:
                     self._selector.unregister(key.fileobj)
                     one.streams.pop(name).close()
                     ends = True
+                    with contextlib.suppress(subprocess.TimeoutExpired):  # as a rule it is ending
+                        one.process.wait(0.0 if one.streams else ENDING_S)
             if ends or time.monotonic() - looked_at > LOOK_S:
                 looked_at = time.monotonic()
                 self._look(looked_at)

@@ -14,6 +14,14 @@ from jaxcluster.wire.requests import Request
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 
 
+RANKS = "ranks"  # in an agent's folder: of one generation of ranks, sockets and logs
+
+
+def rank_socket(folder: str, rank: int) -> str:
+    """A rank's own socket."""
+    return f"ipc://{folder}/{RANKS}/{rank}.sock"
+
+
 class Process(Message):
     """One process that it is to start."""
 
@@ -23,7 +31,6 @@ class Process(Message):
     log: str  # the file that gets what it prints
     argv: Sequence[str] = ()
     rank: int | None = None
-    address: str = ""  # a rank's socket, for its agent
 
 
 class Exit(Message):

@@ -54,18 +54,6 @@ def test_two_notebooks_take_turns_and_one_stops_it_for_both(
     first.ok("%jaxcluster stop")
 
 
-def test_the_end_of_one_that_attached_ends_nothing(
-    first: HostNotebook, second: HostNotebook
-) -> None:
-    first.ok(START)
-    remember(first)
-    second.ok("%jaxcluster attach")
-    assert is_whole(second)
-    second.kill()
-    assert is_whole(first)
-    first.ok("%jaxcluster stop")
-
-
 def test_the_owners_new_ranks_are_attached_to_again(
     first: HostNotebook, second: HostNotebook
 ) -> None:
@@ -76,6 +64,8 @@ def test_the_owners_new_ranks_are_attached_to_again(
     assert "%jaxcluster attach" in second.run(WHERE).text
     second.ok("%jaxcluster attach")
     assert is_whole(second)
+    second.kill()  # which ends nothing
+    assert is_whole(first)
     first.ok("%jaxcluster stop")
 
 

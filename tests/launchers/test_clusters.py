@@ -231,16 +231,6 @@ def test_stop_leaves_nothing_on_any_host(way: Way, notebook: HostNotebook) -> No
     until_ended({host: seen for host, seen in way.before.items() if host.name != "h0"})
 
 
-def test_who_skips_a_collective_is_named(notebook: HostNotebook) -> None:
-    cell = notebook.run("%%spmd\nother = 77\nif jax.process_index() != 2: total(x)")
-    assert cell.ename == "Divergence", cell.text
-    skipped = "rank 2 (h2) ended the cell without the launch that ranks 0, 1 (h1), 3 (h2) wait for"
-    assert skipped in cell.text
-    assert "Nothing was launched" in cell.text
-    notebook.ok("%%spmd\nprint(mine, float(total(x)))")
-    assert said(notebook) == [f"{rank} 10.0\n" for rank in range(4)]
-
-
 def test_the_stop_button_reaches_the_ranks_of_both_hosts(notebook: HostNotebook) -> None:
     cell = notebook.begin("%%spmd\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)")
     notebook.until(lambda: "begun" in cell.text, "the cell's begin")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -118,29 +117,6 @@ def test_two_rigs_do_not_meet(hosts: Rig) -> None:
 
 
 # ------------------------------------------------------------------------------- what is missing
-
-
-def skips(*command: str, **env: str) -> str:
-    """What a session of its own says of one test that needs hosts."""
-    test = f"{TESTS}/launchers/test_rig_hosts.py::test_shared_memory_and_pids_are_a_hosts_own"
-    run = [*command, sys.executable, "-m", "pytest", "-p", "no:cacheprovider", test]
-    unset = {"JAXCLUSTER_REQUIRE_RIG": ""}
-    options = {"capture_output": True, "text": True, "timeout": 100}
-    done = subprocess.run(run, check=False, env=os.environ | unset | env, **options)
-    return done.stdout + done.stderr
-
-
-WITHOUT_ADMIN = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only for root")
-def test_without_namespaces_the_tests_skip_and_say_why() -> None:
-    said = skips(*WITHOUT_ADMIN)
-    assert "1 skipped" in said
-    assert "namespaces can't be made here: unshare: unshare failed: Operation not perm" in said
-    said = skips(*WITHOUT_ADMIN, JAXCLUSTER_REQUIRE_RIG="1")
-    assert "1 error" in said
-    assert "unshare failed: Operation not permitted" in said
 
 
 def test_a_missing_program_is_named_with_its_package(

@@ -123,16 +123,16 @@ def test_an_owner_takes_no_other_server_for_its_own(
     assert server.came == []
 
 
-@pytest.mark.parametrize("kind", [zmq.DEALER, zmq.REQ, zmq.ROUTER])
 def test_plain_sockets_are_not_let_in(
-    context: zmq.Context[zmq.Socket[bytes]], server: Server, kind: int
+    context: zmq.Context[zmq.Socket[bytes]], server: Server
 ) -> None:
-    with context.socket(kind) as theirs:
-        theirs.linger = 0
-        theirs.connect(server.endpoint)
-        if kind not in (zmq.ROUTER, zmq.SUB):
-            theirs.send(b"stop")
-        assert not theirs.poll(NOT_LET_IN_MS, zmq.POLLIN)
+    for kind in (zmq.DEALER, zmq.REQ, zmq.ROUTER):
+        with context.socket(kind) as theirs:
+            theirs.linger = 0
+            theirs.connect(server.endpoint)
+            if kind != zmq.ROUTER:
+                theirs.send(b"stop")
+            assert not theirs.poll(NOT_LET_IN_MS, zmq.POLLIN)
     assert_serves_its_owner(context, server)
 
 
@@ -169,15 +169,12 @@ GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"CURVE".ljust(20, b"\0"
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"GET / HTTP/1.1\r\n\r\n",
         bytes(range(256)) * 400,
-        b"\xff" * 70_000,
-        GREETING,
         GREETING + b"\x04\xff" * 50_000,
         GREETING + b"\x06" + b"\x7f" + b"\xff" * 7 + b"\x05HELLO" + bytes(1000),
     ],
-    ids=["nothing", "http", "bytes", "ones", "a greeting", "and noise", "a huge command"],
+    ids=["http", "bytes", "a greeting and noise", "a huge command"],
 )
 def test_random_bytes_on_the_port_change_nothing(
     context: zmq.Context[zmq.Socket[bytes]], server: Server, data: bytes

@@ -89,7 +89,7 @@ def test_one_that_was_killed_is_a_lost_host_and_is_replaced(take: Take) -> None:
 
 @pytest.mark.parametrize("name", ["OF_NO_IMPORT", "JAX_ENABLE_X64"])
 def test_its_fork_server_is_another_where_imports_read_other_settings(
-    take: Take, name: str
+    take: Take, name: str, tmp_path: Path
 ) -> None:
     """``--env JAX_...`` of the next start: a process that has imported jax can't take it on."""
     agent = take()
@@ -100,6 +100,11 @@ def test_its_fork_server_is_another_where_imports_read_other_settings(
     fleet.command(forks.Preload({**own_environment(), name: "1"}))
     (new,) = children(agent.pid)
     assert (new == old) is (name == "OF_NO_IMPORT")
+    # Its ranks have this environment, in any case.
+    rank = forks.Process("rank", {}, str(tmp_path), str(tmp_path / "log"), rank=0)
+    (pid,) = fleet.hosts[0].ask(forks.Spawn([rank]), START_S)
+    (child,) = until(lambda: children(pid), "its own process", START_S)
+    until(lambda: f"\0{name}=1\0" in Path(f"/proc/{child}/environ").read_text(), "its start")
     fleet.close()
 
 

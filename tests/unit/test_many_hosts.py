@@ -22,7 +22,6 @@ from jaxcluster.errors import Divergence, LaunchError, RankDied
 from jaxcluster.launchers import commands
 from jaxcluster.records import registry
 from jaxcluster.wire.link import Link
-from jaxcluster.wire.ops.status import State
 
 NUM_HOSTS = 8
 
@@ -106,30 +105,6 @@ def test_a_rank_that_dies_is_named_with_its_host(cluster: jaxcluster.Cluster) ->
         cluster.run("# dies 5", show=False)
 
 
-def test_an_answer_of_one_host_is_no_work_for_the_others(
-    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: Counter[str] = Counter()
-    look = client.Connection._look
-
-    def count(self: client.Connection) -> None:
-        looked[self.name] += 1
-        look(self)
-
-    def ask() -> Counter[str]:
-        """How often each host is looked at while one of them answers a hundred times."""
-        looked.clear()
-        for _ in range(100):
-            cluster.world.ask([2], State())
-        return Counter(looked)
-
-    monkeypatch.setattr(client.Connection, "_look", count)
-    found = ask()
-    # The others are looked at where their own sessions have something to do: each second or so.
-    until(lambda: ask()["h002"] > 10 * max(ask()[f"h{n:03d}"] for n in (0, 1, 7)), "it alone is")
-    assert found["h002"] >= 100
-
-
 def test_hosts_that_can_not_be_logged_in_to_are_told_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -189,16 +164,6 @@ def test_what_fails_at_one_message_does_not_leave_the_next_one_lying(
     until(lambda: not left, "both are taken in")
     agents.close()
     assert "no such message" in capsys.readouterr().err
-
-
-def test_one_rank_is_asked_for_what_all_wait_for(
-    cluster: jaxcluster.Cluster, asked: Counter[str]
-) -> None:
-    cluster.run("# launches 20", show=False)
-    looked = cluster.world.look(10)
-    assert looked is not None
-    assert [one.number for one in looked.agreed] == [*range(11, 21)]
-    assert (asked["look"], looked.waits) == (1, [])
 
 
 def test_a_killed_notebook_leaves_no_command_and_no_folder(hosts: ManyHosts) -> None:
