@@ -153,7 +153,6 @@ class Kept:
       num_processes: how many ranks there were.
       had: the names, as far as they are known, of ranks that could not be saved.
       gone: why files that were saved can't be read any more, by rank.
-      mesh: for another number of ranks: the sizes of the meshes' axes that were named.
     """
 
     folder: StateFolder
@@ -161,7 +160,6 @@ class Kept:
     num_processes: int
     had: Mapping[int, frozenset[str]] = field(default_factory=dict)
     gone: Mapping[int, str] = field(default_factory=dict)
-    mesh: Mapping[str, int] = field(default_factory=dict)
 
     def looked_at(self) -> Kept:
         """What of it can be read now: a host may be lost since, with what its ranks had saved."""

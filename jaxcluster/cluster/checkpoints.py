@@ -84,9 +84,7 @@ def save(world: World, name: str, folder: str | Path) -> str:
     return f"{line} Not saved: {saving.tell_lost(lost)}." if lost else line
 
 
-def restore(
-    world: World, name: str, folder: str | Path, mesh: Mapping[str, int] | None = None
-) -> str:
+def restore(world: World, name: str, folder: str | Path) -> str:
     """See ``Cluster.restore``."""
     registry.check_name(name, NAME, "%jaxcluster restore before-tuning")
     path = Path(folder).resolve() / name
@@ -99,7 +97,7 @@ def restore(
             else "%jaxcluster checkpoint NAME saves one.",
         )
     reports = _read_index(path)
-    kept = Kept(Folder(path), reports, len(reports), mesh=mesh or {})
+    kept = Kept(Folder(path), reports, len(reports))
     return restore_from(world, kept, f"when {name!r} was restored")
 
 

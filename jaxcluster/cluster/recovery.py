@@ -19,8 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxcluster import wire
@@ -165,7 +164,6 @@ class Renewal:
       clean: they have nothing of what the old ones had.
       when: names that are lost were lost then, as in "in cell [3]".
       spec: the cluster, if it is to have another number of ranks.
-      mesh: the sizes of the meshes' axes by name, if they had to be named.
     """
 
     def __init__(
@@ -174,10 +172,9 @@ class Renewal:
         clean: bool = False,
         when: str = "in a restart",
         spec: wire.ClusterSpec | None = None,
-        mesh: Mapping[str, int] | None = None,
     ) -> None:
         self.cluster = cluster
-        self._clean, self._when, self._spec, self._mesh = clean, when, spec, mesh or {}
+        self._clean, self._when, self._spec = clean, when, spec
         self._told = "All variables of the ranks are gone."
         self._had_none = cluster.closed  # processes
         self._why_down = cluster.why
@@ -271,8 +268,7 @@ class Renewal:
             if not self._clean:
                 say("saving the ranks' variables ...")
                 end_hung(cluster.world, self._check)
-                wanted = self._spec.num_processes if self._spec is not None else None
-                kept = saving.save(cluster.world, self._check, wanted, self._mesh)
+                kept = saving.save(cluster.world, self._check, compare=self._spec is not None)
         with self._deciding:
             self._is_replacing = not self._is_given_up
         if not self._is_replacing:
@@ -286,8 +282,6 @@ class Renewal:
             cluster.autosave.forget()
         if self._spec is not None:
             cluster.become(self._spec)
-        if kept is not None:
-            kept = replace(kept, mesh=self._mesh)
         cluster.kept = kept
         try:
             try:

@@ -18,7 +18,6 @@ from jaxcluster.rank.state.file import StateFile
 
 OWN = -1  # the rank itself
 Index: TypeAlias = tuple[tuple[int, int], ...]
-Fitted: TypeAlias = Mapping[tuple[tuple[str, ...], tuple[int, ...]], Sequence[int]]
 
 
 class Lost(Exception):
@@ -48,15 +47,13 @@ class ArraysToLoad:
 
     Args:
       base: the rank whose file is read; shards that it lacks are taken from the others' files.
-      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
     """
 
-    def __init__(self, files: Mapping[int, StateFile], base: int, fitted: Fitted) -> None:
+    def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
         self._saved: list[SavedArray] = files[base].about["arrays"]
         self._own, others = files[base], (file for rank, file in files.items() if rank != base)
         self._others = [(f, {one.same: one.shards for one in f.about["arrays"]}) for f in others]
         self._made: dict[int, Any] = {}
-        self._fitted = fitted
 
     def array(self, number: int, sharding: Any) -> Any:
         """The array that had this number, with a sharding.
@@ -102,14 +99,31 @@ class ArraysToLoad:
         return values
 
     def mesh(self, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
-        """The same mesh; for another number of ranks the one that was fitted."""
+        """The same mesh; one of all devices, where these are others, has as many as there are.
+
+        The first axis that can takes the change, of those that are longer than 1.
+        """
         import jax
 
-        if (new := self._fitted.get((tuple(map(str, names)), tuple(shape)))) == []:
-            told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
-            raise Lost(f"its mesh {told} does not fit {len(jax.devices())} devices")
-        devices = [device_at(*place) for place in at] if new is None else jax.devices(at[0][0])
-        return jax.sharding.Mesh(np.array(devices).reshape(new or shape), names, axis_types=types)
+        then, found = self._own.about["devices"], [*shape]
+        if devices() == then or math.prod(shape) != then[1]:
+            there = [device_at(*place) for place in at]
+        else:
+            there = jax.devices(at[0][0])
+            each = [math.prod(shape) // size for size in shape]
+            fits = [n for n, others in enumerate(each) if len(there) % others == 0]
+            if not (fits := [n for n in fits if shape[n] > 1 or math.prod(shape) == 1]):
+                told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
+                raise Lost(f"its mesh {told} does not fit {len(there)} devices")
+            found[fits[0]] = len(there) // each[fits[0]]
+        return jax.sharding.Mesh(np.array(there).reshape(found), names, axis_types=types)
+
+
+def devices() -> tuple[int, int]:
+    """How many ranks and devices there are."""
+    import jax
+
+    return jax.process_count(), jax.device_count()
 
 
 def index_of(index: Sequence[slice], shape: Sequence[int]) -> Index:

@@ -50,7 +50,6 @@ class Pickled:
     Attributes:
       lost: names that can't be saved, and why.
       spanning: names with arrays that span processes; ``common``: those that a new rank may have.
-      meshes: those that it has met.
 
     Args:
       broken: by their ids objects that can't be saved, and why.
@@ -74,7 +73,7 @@ class Pickled:
     def _dump_all(self) -> bool:
         """One pickle of all; False where one of them is lost, or has to be pickled otherwise."""
         self.file, self.parts, self.buffers = io.BytesIO(), list[Part](), list[int]()
-        self.spanning, self.common, self.meshes = set[str](), list[str](), dict[Any, Any]()
+        self.spanning, self.common = set[str](), list[str]()
         self.arrays = list[SavedArray]()
         self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
         self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
@@ -160,6 +159,7 @@ class Pickled:
             "arrays": self.arrays,
             "common": self.common,
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
+            "devices": arrays.devices(),
             "Python": sys.version_info[:2],
         }
         return write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
@@ -187,7 +187,7 @@ class Pickler(cloudpickle.Pickler):
         self._ids: dict[type, Callable[[Any], Any]] = {
             kinds().array: lambda array: ("array", number(array), array.sharding),
             jax.Device: lambda device: ("device", *arrays.places([device])[0]),
-            jax.sharding.Mesh: lambda m: pickled.meshes.setdefault(m, arrays.mesh_id(m)),
+            jax.sharding.Mesh: arrays.mesh_id,
         }
         self._reducers: dict[type, Callable[[Any], Any]] = {
             kinds().key: lambda key: (_key_of(str(jax.random.key_impl(key))), (key._base_array,)),
@@ -321,7 +321,6 @@ def load(
     files: Mapping[int, StateFile],
     base: int,
     namespace: dict[str, Any],
-    fitted: arrays.Fitted,
     use: Callable[[str, Any], None],
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The values that a rank's file has, and the names that can't be made, and why.
@@ -330,13 +329,12 @@ def load(
 
     Args:
       base: the rank whose file it is. The others' have shards that it lacks.
-      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
       use: called with each name and value as soon as it is made.
 
     Raises:
       BadFile: a file was changed.
     """
-    about, made = files[base].about, ArraysToLoad(files, base, fitted)
+    about, made = files[base].about, ArraysToLoad(files, base)
     section = functools.cache(files[base].copy)
     makers: dict[str, Callable[..., Any]] = {
         "array": made.array,

@@ -17,7 +17,7 @@ from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.pickles import SETTINGS, Pickled
 from jaxcluster.rank.state.settings import OUT, REGISTERED, Settings, apply, changes, now
 from jaxcluster.wire.ops import saving as ops
-from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, MeshAxes, Saved
+from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, Saved
 
 SECTIONS = SETTINGS, REGISTERED
 
@@ -54,15 +54,11 @@ class States:
         Raises:
           BadFile: no place has room.
         """
-        import jax
-
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
             pickled = Pickled(names | self.settings.sections(), self.namespace)
             path, size = self._write(pickled, request.body)
         self.lost.tidy(self.namespace)
-        of_all = {one for one in pickled.meshes if one.size == len(jax.devices())}
-        axes = {(tuple(map(str, one.axis_names)), one.devices.shape) for one in of_all}
         return Saved(
             str(path.parent),
             [path.name],
@@ -72,7 +68,6 @@ class States:
             sorted(pickled.spanning & names.keys()),
             dict(self.lost.reasons),
             {name.strip(): why for name, why in pickled.lost.items() if name in SECTIONS},
-            [MeshAxes(list(names), list(sizes)) for names, sizes in sorted(axes)],
         )
 
     def _write(self, pickled: Pickled, body: ops.Save | ops.Checkpoint) -> tuple[Path, int]:
@@ -131,9 +126,8 @@ class States:
                         register(cls, how)
 
         classes.kept.set(set() if is_part else None)
-        fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
         try:
-            made, lost = pickles.load(files, base, self.namespace, fitted, use)
+            made, lost = pickles.load(files, base, self.namespace, use)
         except BaseException:
             apply(changes(now(), found.before))
             raise
