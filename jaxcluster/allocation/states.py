@@ -29,11 +29,6 @@ R = TypeVar("R")
 class StateFolder(Protocol):
     """Where ranks save their variables: on their hosts, or a checkpoint's folder."""
 
-    hint: str  # what to do where there is no room
-
-    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
-        """The folders that a rank may write to, the best one first; of memory, how much of it."""
-
     def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
         """The ranks whose files can't be read now, each with the reason."""
 
@@ -72,6 +67,7 @@ class HostStates:
         return [f"{folder}/{self._name}" for folder in dict.fromkeys((where.memory, where.folder))]
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
         where = self._homes[rank]
         paths = self._paths(where)
         if len(paths) == 1:

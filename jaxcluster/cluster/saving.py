@@ -70,7 +70,7 @@ class Restored:
     def details(self) -> list[str]:
         """What was lost, and which cells make it again."""
         found = [f"The saved variables are gone: {self.gone}."] if self.gone else []
-        whose = (name_ranks(self.replaced) or "some ranks").capitalize()
+        whose = (name_ranks(self.replaced) if self.replaced else "some ranks").capitalize()
         has, its = ("has", "its") if len(self.replaced) == 1 else ("have", "their")
         if self.autosaved:
             found.append(
