@@ -79,21 +79,6 @@ def all_print(cluster: jaxcluster.Cluster, source: str) -> list[str]:
 
 
 @pytest.mark.promise("What needs new processes")
-@pytest.mark.parametrize("rank", [0, 2])
-def test_an_idle_rank_that_is_killed_is_replaced(ranks: jaxcluster.Cluster, rank: int) -> None:
-    killed = f"killed by SIGKILL{place(ranks, rank)}"
-    send_signal(ranks, rank)
-    until(lambda: rank in ranks.dead, "word of the death", 5)
-    with pytest.raises(RankDied) as caught:
-        ranks.run("print(1)", show=False)
-    assert f"Rank {rank} died ({killed})" in str(caught.value)
-    told = " ".join(str(caught.value).split())  # it is wrapped
-    assert "g (parts of it were on a rank that is gone)" in told
-    assert "Run cell [1] to make them again. %jaxcluster autosave on saves" in told
-    check_whole(ranks, rank)
-
-
-@pytest.mark.promise("What needs new processes")
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: int) -> None:
     timer = threading.Timer(0.7, send_signal, (ranks, rank))
@@ -110,16 +95,6 @@ def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: 
     assert str(caught.value).count("killed by SIGKILL") == 1
     assert not any("SIGKILL" in notice for notice in notices)  # it is said once
     check_whole(ranks, rank)
-
-
-def test_twice_in_a_row(ranks: jaxcluster.Cluster) -> None:
-    for rank in (1, 3):
-        send_signal(ranks, rank)
-        until(lambda rank=rank: rank in ranks.dead, "word of the death", 5)
-        with pytest.raises(RankDied):
-            ranks.run("print(1)", show=False)
-        check_whole(ranks, rank)
-        ranks.run(SETUP, show=False)
 
 
 def test_a_recovery_waits_if_it_is_set_to_never(ranks: jaxcluster.Cluster) -> None:

@@ -21,8 +21,7 @@ from helpers import Home, until
 from overhosts import place, saved_folders, send_signal
 
 import jaxcluster
-from jaxcluster.cluster.starting import Starting
-from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
+from jaxcluster.errors import ClusterExists, NoCluster, RankDied
 from jaxcluster.records import registry
 
 pytestmark = pytest.mark.any_jax
@@ -364,27 +363,6 @@ def test_a_background_cells_recovery_can_be_stopped(
 # --------------------------------------------------------------------------- failures
 
 
-def test_processes_that_do_not_come_up_cost_nothing_that_was_saved(
-    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise LaunchError("No process today.", "Come back tomorrow.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Starting, "run", fail)
-        with pytest.raises(LaunchError) as caught:
-            ranks.restart()
-    assert str(caught.value) == (
-        "No process today.\n"
-        "Come back tomorrow.\n"
-        "Cluster 'respawn' has no processes now: new ones did not start. The variables of "
-        "ranks 0, 1 are saved: %jaxcluster restart restores them, %jaxcluster stop discards "
-        "them."
-    )
-    assert "variables kept" in ranks.restart()
-    check_whole(ranks)
-
-
 KILLED = """
 import time, jaxcluster
 from overhosts import saved_folders
@@ -417,17 +395,6 @@ def test_a_kernel_that_is_killed_in_a_restart_leaves_nothing_that_was_saved(
         finally:
             kernel.kill()
     until(lambda: not any(path.exists() for path in folders), "end of what was saved", 10)
-
-
-def test_a_dead_ranks_death_is_still_told_when_its_recovery_was_given_up(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    kill(ranks, 1)
-    with pytest.raises(KeyboardInterrupt):
-        ranks.restart(stop_at(STEPS[0]))
-    with pytest.raises(RankDied, match="rank 1 replaced"):
-        ranks.run("print(1)", show=False)
-    assert ranks.run("print(mesh.devices.size)", show=False).stdout() == "4\n"
 
 
 def test_a_restarted_cluster_is_held_once_and_let_go_of(home: Home) -> None:
