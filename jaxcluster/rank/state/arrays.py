@@ -65,12 +65,11 @@ class ArraysToLoad:
 
         if number not in self._made:
             saved = self._saved[number]
+            shape, dtype = saved.shape, np.dtype(saved.dtype)
             part = functools.cache(functools.partial(self._part, saved))
-            at: Any = lambda index: part(index_of(index, saved.shape))  # noqa: E731
+            at: Any = lambda index: part(index_of(index, shape))  # noqa: E731
             with exactly():
-                made = jax.make_array_from_callback(
-                    saved.shape, sharding, at, dtype=np.dtype(saved.dtype)
-                )
+                made = jax.make_array_from_callback(shape, sharding, at, dtype=dtype)
                 self._made[number] = with_type(made, saved.weak_type, saved.committed)
         return self._made[number]
 
@@ -105,18 +104,18 @@ class ArraysToLoad:
         """
         import jax
 
-        then, found = self._own.about["devices"], [*shape]
+        then = self._own.about["devices"]
         if devices() == then or math.prod(shape) != then[1]:
             there = [device_at(*place) for place in at]
         else:
             there = jax.devices(at[0][0])
-            each = [math.prod(shape) // size for size in shape]
-            fits = [n for n, others in enumerate(each) if len(there) % others == 0]
+            each = [len(there) * size / math.prod(shape) for size in shape]
+            fits = [n for n, size in enumerate(each) if size.is_integer()]
             if not (fits := [n for n in fits if shape[n] > 1 or math.prod(shape) == 1]):
                 told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
                 raise Lost(f"its mesh {told} does not fit {len(there)} devices")
-            found[fits[0]] = len(there) // each[fits[0]]
-        return jax.sharding.Mesh(np.array(there).reshape(found), names, axis_types=types)
+            shape = (*shape[: fits[0]], int(each[fits[0]]), *shape[fits[0] + 1 :])
+        return jax.sharding.Mesh(np.array(there).reshape(shape), names, axis_types=types)
 
 
 def devices() -> tuple[int, int]:

@@ -26,15 +26,22 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.arrays import READY_POLL_S, devices_hash, host_values, is_ready, shorten
+from jaxcluster.engine.arrays import (
+    READY_POLL_S,
+    devices_hash,
+    host_values,
+    is_ready,
+    is_tracer,
+    shorten,
+)
 from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
+from jaxcluster.rank.common import contents, judge
+from jaxcluster.rank.settings import SETTINGS
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
-from jaxcluster.rank.state.common import contents, judge
 from jaxcluster.rank.state.file import BadFile, Part, StateFile, as_bytes, checksum, write
 from jaxcluster.wire.ops.values import FILES, reference_to
 
-SETTINGS = " settings"  # the section that comes first, as it changes what values become
 PROTOCOL = 5
 READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
@@ -183,14 +190,16 @@ class Pickler(cloudpickle.Pickler):
         self._started: set[type] = set()
         own = own_objects(pickled.namespace)
         self._own = {id(value): ("own", name) for name, value in own.items()}
-        number = pickled.number
         self._ids: dict[type, Callable[[Any], Any]] = {
-            kinds().array: lambda array: ("array", number(array), array.sharding),
+            kinds().array: lambda array: ("array", pickled.number(array), array.sharding),
             jax.Device: lambda device: ("device", *arrays.places([device])[0]),
             jax.sharding.Mesh: arrays.mesh_id,
         }
         self._reducers: dict[type, Callable[[Any], Any]] = {
-            kinds().key: lambda key: (_key_of(str(jax.random.key_impl(key))), (key._base_array,)),
+            kinds().key: lambda key: (
+                functools.partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(key))),
+                (key._base_array,),
+            ),
             kinds().jitted: _reduce_jitted,
             jax.custom_jvp: _reduce_bare,
             jax.custom_vjp: _reduce_bare,
@@ -201,7 +210,6 @@ class Pickler(cloudpickle.Pickler):
             CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
-        self._tracer = jax.core.Tracer
 
     def persistent_id(self, obj: Any) -> Any:
         if (own := self._own.get(id(obj))) is not None:
@@ -215,7 +223,7 @@ class Pickler(cloudpickle.Pickler):
         kind = type(obj)
         if (reduce := self._reducers.get(kind)) is not None:
             return obj.__qualname__ if callable(obj) and is_imported(obj) else reduce(obj)
-        if issubclass(kind, self._tracer):
+        if is_tracer(obj):
             _refuse(obj)
         is_class = issubclass(kind, type)
         if is_class and (known := reference_to(obj)) is not None:
@@ -260,12 +268,6 @@ def _reduce_jitted(function: Any) -> Any:
 
 def _reduce_bare(function: Any) -> Any:
     return object.__new__, (type(function),), dict(vars(function))
-
-
-def _key_of(impl: str) -> Any:
-    import jax
-
-    return functools.partial(jax.random.wrap_key_data, impl=impl)
 
 
 def _cached(function: Any, parameters: Any) -> Any:

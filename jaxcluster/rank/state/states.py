@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.engine.private.pytrees import register
+from jaxcluster.rank.settings import OUT, REGISTERED, SETTINGS, Settings, apply, changes, now
 from jaxcluster.rank.state import classes, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.pickles import SETTINGS, Pickled
-from jaxcluster.rank.state.settings import OUT, REGISTERED, Settings, apply, changes, now
+from jaxcluster.rank.state.pickles import Pickled
 from jaxcluster.wire.ops import saving as ops
 from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, Saved
 

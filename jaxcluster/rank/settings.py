@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.private.pytrees import registered_by_cells
-from jaxcluster.rank.state.pickles import SETTINGS
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
-REGISTERED, OUT = " registered", "Out "  # sections that are no names
+# Sections that are no names. The first one comes first, as it changes what values become.
+SETTINGS, REGISTERED, OUT = " settings", " registered", "Out "
 
 
 class Settings:
