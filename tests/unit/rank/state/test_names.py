@@ -87,13 +87,6 @@ def test_a_buffer_that_arrays_share_is_saved_once(tmp_path: Path) -> None:
     assert 2 << 20 < save(names, tmp_path).nbytes < 2.2 * (1 << 20)
 
 
-@pytest.mark.parametrize("index", ["[5:9]", "[::-1]", "[::7]", ".reshape(250, 400).T[3:]"])
-def test_views_are_views_of_the_same_memory(index: str) -> None:
-    names = back(f"big = np.arange(100_000.0)\nview = big{index}")
-    names["view"][...] = -1
-    assert (names["big"] == -1).sum() == names["view"].size
-
-
 def test_a_view_without_its_whole_brings_the_whole() -> None:
     names = back("first, last = (lambda a: (a[:3], a[2:]))(np.arange(5))")
     names["first"][2] = 77
