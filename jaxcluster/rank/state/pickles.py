@@ -309,8 +309,7 @@ def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- and back
 
-# What a function of that name has changed is its first argument; what it returns is dropped.
-SETTER = "_setstate"
+SETTERS = _function_setstate, classes.set_state  # they change their first argument
 # Steps that make something, by how much they take from the stack, and steps that change the top.
 MAKES = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3, pickle.STACK_GLOBAL: 2}
 MAKES |= {pickle.BINPERSID: 1, pickle.FROZENSET: 0}
@@ -352,8 +351,9 @@ def load(
         unpickler.persistent_load = lambda known: makers[known[0]](*known[1:])
         values = {}
         for name in about["names"]:
-            values[name] = unpickler.load()
-            use(name, values[name])
+            values[name] = value = unpickler.load()
+            if not isinstance(value, Lost):
+                use(name, value)
         return values, unpickler
 
     try:
@@ -387,8 +387,7 @@ def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[A
             if is_made:
                 del self.stack[depth if taken else len(self.stack) :]
                 self.stack.append(Lost(told))
-            is_set = taken and getattr(given[0], "__name__", "").endswith(SETTER)
-            for one in (self.stack[-1], *(parts[:1] if is_set else ())):
+            for one in (self.stack[-1], *(parts[:1] if taken and given[0] in SETTERS else ())):
                 self.broken.setdefault(id(one), (one, told))
 
     return guarded

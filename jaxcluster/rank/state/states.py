@@ -121,9 +121,9 @@ class States:
                 found.left.update(apply(value["changed"]))
                 found.sections[name] = value
             elif name == REGISTERED and not is_part:
-                for cls, how in value:
+                for one in value:
                     with contextlib.suppress(Exception):  # JAX refuses it
-                        register(cls, how)
+                        register(*one)
 
         classes.kept.set(set() if is_part else None)
         try:

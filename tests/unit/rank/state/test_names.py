@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from savednames import (
 from jaxcluster.engine.private import pytrees
 from jaxcluster.rank.state import arrays, pickles
 from jaxcluster.rank.state.file import StateFile, file_name
-from jaxcluster.wire.ops.saving import Drop, Load
+from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
 
 pytrees.remember_keys()
 IMPORTS = """
@@ -306,17 +307,22 @@ def test_an_array_without_its_parts_costs_the_names_that_hold_it(
     Comparison(names, found).names(["whole", "inner", "f", "mesh"])
 
 
-def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
-    names = cell("base = 3\nclass C:\n    n = base\nc = C()\n")
-    save(names, tmp_path)
+def test_nothing_is_bound_or_left_by_a_load_that_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves = states_of(cell("base = 3\nclass C:\n    n = base\nc = C()\n"))
+    monkeypatch.setenv("OF_CELLS", "set")
+    saves.save(SimpleNamespace(body=Save([SavePlace(str(tmp_path))])))
+    monkeypatch.delenv("OF_CELLS")
     live = {"__name__": "__main__", "base": "mine", "C": "mine"}
     before, states = dict(live), states_of(live)
     given = {"turn": TURN, "token": "t", "files": {0: str(tmp_path)}}
     states.load(SimpleNamespace(body=Load(**given, own=0, num_processes=1)))
     live.pop("__builtins__", None)
     assert live == before and states._read["t"].names["c"].n == 3
+    assert os.environ["OF_CELLS"] == "set"  # it may change what values become
     states.drop(SimpleNamespace(body=Drop("t")))
-    assert not states._read
+    assert not states._read and "OF_CELLS" not in os.environ
 
 
 # ---------------------------------------------------------------------- who has what
