@@ -19,15 +19,7 @@ from jaxcluster.errors import RankDied, RankError, RecoveryError
 from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.text import plural
 from jaxcluster.wire.link import Sink, replies
-from jaxcluster.wire.ops.saving import (
-    Bind,
-    Drop,
-    Load,
-    Made,
-    Save,
-    Saved,
-    SavePlace,
-)
+from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, Save, Saved, SavePlace
 
 Check = Callable[[], None]  # raises where what goes on is to end
 
@@ -131,34 +123,33 @@ def save(world: World, check: Check, *, compare: bool) -> Kept:
         raise
 
 
-class _Loading:
-    """What the ranks read and bind: all of them, or none.
+def _read(
+    world: World, each: Mapping[int, Mapping[str, Any]], check: Check
+) -> tuple[dict[int, Made], Callable[[Mapping[int, dict[str, str]]], dict[int, Made]]]:
+    """Have each rank read its part; returns what each can bind, and what has all bind it.
 
-    Args:
-      each: by rank what it reads.
+    The latter takes the names that each rank has lost, and why.
 
     Raises:
-      JaxClusterError: a rank could not read it; all drop what they have read.
+      JaxClusterError: a rank could not; all drop what they have read.
     """
+    token = uuid.uuid4().hex
+    requests = {rank: partial(Load, token=token, **part) for rank, part in each.items()}
+    try:
+        made = replies(world.ask_in_turn(requests, timeout_s=TIMEOUT_S, check=check))
+    except BaseException:
+        world.link.request_each(dict.fromkeys(each, Drop(token)), sink=Sink())
+        raise
 
-    def __init__(self, world: World, each: Mapping[int, Mapping[str, Any]], check: Check) -> None:
-        self._world, self._check, self._token = world, check, uuid.uuid4().hex
-        requests = {rank: partial(Load, token=self._token, **part) for rank, part in each.items()}
-        try:
-            self.made = replies(world.ask_in_turn(requests, timeout_s=TIMEOUT_S, check=check))
-        except BaseException:
-            world.link.request_each(dict.fromkeys(each, Drop(self._token)), sink=Sink())
-            raise
-
-    def bind(self, lost: Mapping[int, dict[str, str]]) -> dict[int, Made]:
-        """Have all bind it, but for the names that each has lost, and why."""
-        world = self._world
-        each = {rank: partial(Bind, token=self._token, lost=lost[rank]) for rank in lost}
-        bound = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=self._check))
+    def bind(lost: Mapping[int, dict[str, str]]) -> dict[int, Made]:
+        wanted = {rank: partial(Bind, token=token, lost=lost[rank]) for rank in lost}
+        bound = replies(world.ask_in_turn(wanted, timeout_s=TIMEOUT_S, check=check))
         for rank, one in bound.items():
             names = world.names.get(rank, set()) | {*one.names}
             world.names[rank] = names - lost[rank].keys()
         return bound
+
+    return made, bind
 
 
 def load(
@@ -181,8 +172,8 @@ def load(
         own = rank if rank in reports else None
         files = kept.folder.bring(rank, reports if is_resized or own is None else [rank], reports)
         each[rank] = {"files": files, "own": own, "num_processes": before}
-    loading = _Loading(world, each, check)
-    lost = lost_on(reports, loading.made, kept.had)
+    made, bind = _read(world, each, check)
+    lost = lost_on(reports, made, kept.had)
     again = {name: f"; run cell [{number}] again" for name, number in made_by.items()}
     earlier = {name: why for saved in reports.values() for name, why in saved.unbound.items()}
     reasons = {
@@ -190,7 +181,7 @@ def load(
         | {name: f"was lost {when} ({why}){again.get(name, '')}" for name, why in by_name.items()}
         for rank, by_name in lost.items()
     }
-    bound = loading.bind(reasons).values()
+    bound = bind(reasons).values()
     back = {name for one in bound for name in one.names}
     gone = {name: why for by_name in lost.values() for name, why in by_name.items()}
     settings = [*(saved.left for saved in reports.values()), *(one.lost for one in bound)]
@@ -227,14 +218,14 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
         for rank in range(world.num_processes)
     }
     try:
-        loading = _Loading(world, each, check)
+        made, bind = _read(world, each, check)
     except RankDied:
         raise
     except RankError:
         return restored
-    lost = {name: why for one in loading.made.values() for name, why in one.lost.items()}
+    lost = {name: why for one in made.values() for name, why in one.lost.items()}
     torn = {name: f"was lost ({why})" for name, why in lost.items() if name in spanning}
-    bound = loading.bind(dict.fromkeys(each, torn))
+    bound = bind(dict.fromkeys(each, torn))
     back = {name for rank in replaced for name in bound[rank].names}
     return replace(
         restored,

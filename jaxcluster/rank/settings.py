@@ -33,7 +33,7 @@ class Settings:
     def __init__(self, cell_numbers: dict[str, int]) -> None:
         self.cell_numbers = cell_numbers
         self._shell: Any = None
-        self._before = now()
+        self._before: Mapping[tuple[str, str], Any] = {}
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
@@ -41,7 +41,7 @@ class Settings:
 
     def sections(self) -> dict[str, Any]:
         """What differs from what it was, what cells have registered and what they have ended in."""
-        found: dict[str, Any] = {"changed": changes(self._before, now())}
+        found: dict[str, Any] = {"changed": changes(self._before or now(), now())}
         found["random"] = random.getstate(), np.random.get_state(legacy=False)
         found["cells"] = {f: (n, linecache.getlines(f)) for f, n in self.cell_numbers.items()}
         made = {SETTINGS: found, REGISTERED: list(registered_by_cells().values())}

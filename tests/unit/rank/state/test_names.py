@@ -22,6 +22,7 @@ from savednames import (
 )
 
 from jaxcluster.engine.private import pytrees
+from jaxcluster.rank import settings
 from jaxcluster.rank.state import arrays, pickles
 from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
@@ -311,6 +312,7 @@ def test_nothing_is_bound_or_left_by_a_load_that_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saves = states_of(cell("base = 3\nclass C:\n    n = base\nc = C()\n"))
+    saves.settings._before = settings.now()
     monkeypatch.setenv("OF_CELLS", "set")
     saves.save(SimpleNamespace(body=Save([SavePlace(str(tmp_path))])))
     monkeypatch.delenv("OF_CELLS")
