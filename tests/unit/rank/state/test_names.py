@@ -355,6 +355,29 @@ def test_a_new_rank_gets_what_can_not_differ(tmp_path: Path) -> None:
     assert common == {n for n in names if not n.startswith("__")} - mine
 
 
+def test_arrays_are_put_together_of_all_ranks_files(tmp_path: Path) -> None:
+    names = cell(
+        "two = jax.devices()[:2]\n"
+        "pair = jax.make_mesh((2,), ('p',), devices=two)\n"
+        "cut = jax.device_put(np.arange(8.0), NamedSharding(pair, P('p')))\n"
+        "odd, tree = jax.device_put(np.arange(6.0), cut.sharding), [cut, x]\n"
+    )
+    files = {}
+    for rank in (0, 1):
+        save({"big": np.zeros(rank << 17)} | names, tmp_path, rank)
+        files[rank] = file = StateFile(tmp_path / file_name(rank))
+        for number, one in enumerate(file.about["arrays"]):  # as if each rank had had a half
+            shards = {i: s for n, (i, s) in enumerate(sorted(one.shards.items())) if n % 2 == rank}
+            file.about["arrays"][number] = one._replace(spans=True, shards=shards)
+        file.about["devices"] = 2, 2
+    found, lost = pickles.load(files, 0, namespace(), lambda name, value: None)
+    assert dict(found["pair"].shape) == {"p": 4} and "evenly divide" in lost["odd"]
+    assert found["tree"][0].tolist() == found["tree"][1].tolist() == [*range(8)]
+    _, lost = pickles.load({0: files[0]}, 0, namespace(), lambda name, value: None)
+    gone = dict.fromkeys(("cut", "tree", "x", "odd"), "parts of it were on a rank that is gone")
+    assert lost == gone | {"odd": lost["odd"]}
+
+
 def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
     source = "lr, rows, big = 0.1, [{'a': x}], np.arange(50_000)\nkey = jax.random.key(0)\n"
     cells = [cell(source), cell("other = ['more']\n" + source + "lr = 0.2; big[7] = 1\n")]
