@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -389,21 +391,17 @@ def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
 
 
 def test_a_large_namespace_takes_no_longer_for_each_name() -> None:
-    import gc
-    import time
-
-    took = {}
-    for count in (2000, 8000):
-        names = cell("") | {f"n{n}": [n, {"a": np.arange(3)}] for n in range(count)}
-        times = []
-        gc.collect()
-        gc.freeze()
-        for _ in range(3):
+    counts, took = (2000, 8000), dict[int, float]()
+    made = [cell("") | {f"n{n}": [n, {"a": np.arange(3)}] for n in range(c)} for c in counts]
+    gc.collect()
+    gc.freeze()
+    for _ in range(4):  # in turn, as other processes take the caches now and then
+        for count, names in zip(counts, made, strict=True):
             start = time.process_time()
             through_files(names)
-            times.append(time.process_time() - start)
-        took[count] = min(times)
-        gc.unfreeze()
+            took[count] = min(took.get(count, 9.0), time.process_time() - start)
+            gc.collect()
+    gc.unfreeze()
     assert took[8000] < 5 * took[2000], took
 
 
