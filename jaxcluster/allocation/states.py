@@ -29,11 +29,6 @@ R = TypeVar("R")
 class StateFolder(Protocol):
     """Where ranks save their variables: on their hosts, or a checkpoint's folder."""
 
-    hint: str  # what to do where there is no room
-
-    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
-        """The folders that a rank may write to, the best one first; of memory, how much of it."""
-
     def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
         """The ranks whose files can't be read now, each with the reason."""
 
@@ -72,6 +67,7 @@ class HostStates:
         return [f"{folder}/{self._name}" for folder in dict.fromkeys((where.memory, where.folder))]
 
     def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
         where = self._homes[rank]
         paths = self._paths(where)
         if len(paths) == 1:
@@ -153,7 +149,6 @@ class Kept:
       num_processes: how many ranks there were.
       had: the names, as far as they are known, of ranks that could not be saved.
       gone: why files that were saved can't be read any more, by rank.
-      mesh: for another number of ranks: the sizes of the meshes' axes that were named.
     """
 
     folder: StateFolder
@@ -161,7 +156,6 @@ class Kept:
     num_processes: int
     had: Mapping[int, frozenset[str]] = field(default_factory=dict)
     gone: Mapping[int, str] = field(default_factory=dict)
-    mesh: Mapping[str, int] = field(default_factory=dict)
 
     def looked_at(self) -> Kept:
         """What of it can be read now: a host may be lost since, with what its ranks had saved."""

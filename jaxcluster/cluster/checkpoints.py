@@ -7,6 +7,7 @@ back.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -38,13 +39,8 @@ UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 class Folder:
     """A checkpoint's folder, which all ranks see."""
 
-    hint = "Free some space there, and type it again."
-
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
-        return [(str(self.path), None)]
 
     def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
         return {}
@@ -72,34 +68,30 @@ def save(world: World, name: str, folder: str | Path) -> str:
         index = {str(rank): wire.plain(report) for rank, report in sorted(reports.items())}
         (draft / INDEX).write_text(json.dumps(index))
         (draft / INDEX).chmod(0o600)
-        shutil.rmtree(final, ignore_errors=True)
+        old = draft.with_name(f"{draft.name}-old")
+        with contextlib.suppress(FileNotFoundError):
+            final.rename(old)
         draft.rename(final)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    kept = {name for report in reports.values() for name in report.kept}
+    kept = plural(len({name for report in reports.values() for name in report.kept}), "variable")
     lost = {n: why for one in reports.values() for n, why in (one.lost | one.left).items()}
     size = format_nbytes(sum(report.nbytes for report in reports.values()))
-    whose = plural(len(reports), "rank")
-    line = f"Saved {plural(len(kept), 'variable')} of {whose} ({size}) in {final}."
+    line = f"Saved {kept} of {plural(len(reports), 'rank')} ({size}) in {final}."
     return f"{line} Not saved: {saving.tell_lost(lost)}." if lost else line
 
 
-def restore(
-    world: World, name: str, folder: str | Path, mesh: Mapping[str, int] | None = None
-) -> str:
+def restore(world: World, name: str, folder: str | Path) -> str:
     """See ``Cluster.restore``."""
     registry.check_name(name, NAME, "%jaxcluster restore before-tuning")
     path = Path(folder).resolve() / name
     if not path.is_dir():
-        others = sorted(p.name for p in path.parent.glob("[!.]*")) if path.parent.is_dir() else []
-        raise UsageError(
-            f"There is no checkpoint {name!r} in {path.parent}.",
-            f"There are: {', '.join(others)}."
-            if others
-            else "%jaxcluster checkpoint NAME saves one.",
-        )
+        others = ", ".join(sorted(one.name for one in path.parent.glob("[!.]*")))
+        there = f"There are: {others}." if others else "%jaxcluster checkpoint NAME saves one."
+        raise UsageError(f"There is no checkpoint {name!r} in {path.parent}.", there)
     reports = _read_index(path)
-    kept = Kept(Folder(path), reports, len(reports), mesh=mesh or {})
+    kept = Kept(Folder(path), reports, len(reports))
     return restore_from(world, kept, f"when {name!r} was restored")
 
 
@@ -152,18 +144,15 @@ class Autosave:
 
     Attributes:
       is_on: whether there are any.
-      kept: the last one that is whole.
-      cell: the number of the cell at whose end it was.
+      kept: the last one that is whole; ``cell``: the number of the cell at whose end it was.
       why_not: why the last cell's end was not saved; "" where it was.
     """
 
     def __init__(self) -> None:
-        self.is_on = False
+        self.is_on, self.cell, self.why_not = False, 0, ""
         self.kept: Kept | None = None
-        self.cell = 0
-        self.why_not = ""
         self._lock = threading.Lock()  # one save at a time
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread()
         self._not_before = 0.0
         self._is_cancelled = False
 
@@ -188,8 +177,8 @@ class Autosave:
 
     def wait(self) -> None:
         """Wait until a save in progress has ended."""
-        if (thread := self._thread) is not None:
-            thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def forget(self) -> None:
         """Remove the last save: new ranks never had its values."""
@@ -231,7 +220,7 @@ class Autosave:
 
         try:
             answers = world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S, check=check)
+            return Kept(folder, replies(answers), world.num_processes)
         except BaseException:
             folder.remove()
             raise
-        return Kept(folder, replies(answers), world.num_processes)

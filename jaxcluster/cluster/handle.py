@@ -215,7 +215,6 @@ class Cluster:
         *,
         clean: bool = False,
         num_processes: int | None = None,
-        mesh: Mapping[str, int] | None = None,
         when: str = "",
     ) -> str:
         """Give it new processes; returns in a line what was kept and what was lost.
@@ -233,12 +232,10 @@ class Cluster:
         Args:
           clean: keep nothing.
           num_processes: how many ranks it is to have; as many as before by default.
-          mesh: the sizes of the meshes' axes by name, if several could take the change.
           when: when names were lost that are lost, as in "in cell [3]".
 
         Raises:
-          UsageError: it can't have so many ranks, or ``mesh`` must say which axis takes the
-            change. Nothing was changed.
+          UsageError: it can't have so many ranks. Nothing was changed.
           RecoveryError: nothing could be saved; the old processes still run then.
           LaunchError: the new processes did not come up; what was saved is kept.
           CellInterrupted: it was stopped; the message says what the cluster is now.
@@ -263,7 +260,7 @@ class Cluster:
                         "%jaxcluster restart replaces the dead; then resize it.",
                     )
             when = when or ("when it was resized" if spec is not None else "in a restart")
-            renewal = self._renewal = Renewal(self, clean, when, spec, mesh)
+            renewal = self._renewal = Renewal(self, clean, when, spec)
             self._become(State.REPLACING, self.why, only={State.DOWN})
             try:
                 renewal.carry_through(progress)
@@ -607,28 +604,19 @@ class Cluster:
         self.check_not_closed()
         return checkpoints.save(self.world, name, folder)
 
-    def restore(
-        self,
-        name: str,
-        folder: str | Path = "jaxcluster-checkpoints",
-        mesh: Mapping[str, int] | None = None,
-    ) -> str:
+    def restore(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Bind what a checkpoint has saved, on all ranks or on none; returns what came back.
 
         It may be another cluster's, also with another number of ranks: see ``restart``.
 
-        Args:
-          mesh: the sizes of the meshes' axes by name, where several could take the change.
-
         Raises:
-          UsageError: there is no checkpoint of that name, or ``mesh`` must say which axis takes the
-            change.
+          UsageError: there is no checkpoint of that name.
           RecoveryError: it does not fit this cluster, can't be read, or is not this user's alone.
             Nothing was restored.
           CellInterrupted: stop was pressed before any rank has bound a name.
         """
         self.check_not_closed()
-        return checkpoints.restore(self.world, name, folder, mesh)
+        return checkpoints.restore(self.world, name, folder)
 
     def restore_last(self) -> str:
         """Bind on all ranks, or on none, what they had when the last cell ended well.

@@ -1,9 +1,7 @@
 """New processes for a cluster: after a death, for a restart, and for another number of ranks.
 
 The ranks' variables are saved, the old processes ended, new ones started, and the variables bound
-there. A thread of its own does that: Python raises a KeyboardInterrupt wherever the main thread
-happens to be, and none of this may be left half done. The thread that asked for it hears the stop
-button:
+there, on a thread of its own: a KeyboardInterrupt would leave it half done. The stop button:
 
 - while the variables are being saved, a stop gives it up: nothing was ended, nothing is lost;
 - later the first stop is told what goes on, and the second one leaves it. The cluster has no
@@ -13,18 +11,14 @@ button:
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxcluster import wire
-from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import events, saving, stopbutton
 from jaxcluster.cluster.starting import Starting
 from jaxcluster.cluster.world import end_hung
@@ -44,7 +38,6 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
-LOOK_S = 0.2  # between looks for a KeyboardInterrupt of somebody else's handler
 GIVEN_UP = (
     "Stopped while the ranks' variables were being saved. Nothing was ended or lost.\n"
     "%jaxcluster restart tries again."
@@ -111,24 +104,18 @@ def advice(cluster: Cluster) -> str | None:
     if cluster.closed or cluster.is_ending or by_others == STOPPED:  # by another, under the cell
         return "%jaxcluster start starts another."
     if cluster.world.unreachable:
-        return (
-            "The cluster may still be running; nothing was removed. When they can be reached: "
-            f"{attach}"
-        )
+        told = "The cluster may still be running; nothing was removed. When they can be reached: "
+        return f"{told}{attach}"
     if by_others:
         return f"{attach} connects to its new processes."
     if not cluster.world.is_ours:
         if cluster.record.has_owner:
-            return (
-                f"The notebook that started it can restart it; {attach} connects to its new "
-                "processes then."
-            )
+            told = f"The notebook that started it can restart it; {attach} connects to its new"
+            return f"{told} processes then."
         return "%jaxcluster stop ends it; %jaxcluster start starts another."
     if cluster.recovery != "auto":
-        return (
-            "%jaxcluster restart gives it new processes and keeps the variables of the living "
-            "ranks."
-        )
+        told = "%jaxcluster restart gives it new processes and keeps the variables of the living"
+        return f"{told} ranks."
     return None
 
 
@@ -165,27 +152,17 @@ class Renewal:
       clean: they have nothing of what the old ones had.
       when: names that are lost were lost then, as in "in cell [3]".
       spec: the cluster, if it is to have another number of ranks.
-      mesh: the sizes of the meshes' axes by name, if they had to be named.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        clean: bool = False,
-        when: str = "in a restart",
-        spec: wire.ClusterSpec | None = None,
-        mesh: Mapping[str, int] | None = None,
+        self, cluster: Cluster, clean: bool, when: str, spec: wire.ClusterSpec | None = None
     ) -> None:
-        self.cluster = cluster
-        self._clean, self._when, self._spec, self._mesh = clean, when, spec, mesh or {}
+        self.cluster, self._clean, self._when, self._spec = cluster, clean, when, spec
         self._told = "All variables of the ranks are gone."
-        self._had_none = cluster.closed  # processes
-        self._why_down = cluster.why
+        self._had_none, self._why_down = cluster.closed, cluster.why  # processes
         self._starting: Starting | None = None
         self._is_replacing = False  # the old processes are ended, or about to be
-        self._was_told = False
-        self._is_given_up = False
-        self._stopped_for_good = False
+        self._was_told = self._is_given_up = self._stopped_for_good = False
         self._deciding = threading.Lock()  # held while a stop is weighed against the next step
         self._error: BaseException | None = None
         self._began = time.perf_counter()
@@ -203,15 +180,9 @@ class Renewal:
           JaxClusterError: it failed. ``cluster.down`` says then whether it has processes.
         """
         run = contextvars.copy_context().run  # displays stay under the cell that asked for it
-        work = threading.Thread(target=run, args=(self._work, progress), daemon=True)
-        is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        with stopbutton.held(self.press) if is_pythons else contextlib.nullcontext():
-            work.start()
-            while not self._ended.is_set():
-                try:
-                    self._ended.wait(LOOK_S)
-                except KeyboardInterrupt:
-                    self.press()
+        with stopbutton.held(self.press):
+            threading.Thread(target=run, args=(self._work, progress), daemon=True).start()
+            self._ended.wait()
         if self._error is not None:
             raise self._error
 
@@ -234,12 +205,8 @@ class Renewal:
             self._give_up()
             return
         their = "" if self._clean else ", and their variables are saved"
-        print(
-            f"The old processes have ended{their}, and new ones are starting. Stop again to "
-            "cancel the start.",
-            file=sys.stderr,
-            flush=True,
-        )
+        told = f"The old processes have ended{their}, and new ones are starting. Stop again to "
+        print(f"{told}cancel the start.", file=sys.stderr, flush=True)
 
     def _give_up(self) -> None:
         """End it at its next step or wait."""
@@ -271,8 +238,7 @@ class Renewal:
             if not self._clean:
                 say("saving the ranks' variables ...")
                 end_hung(cluster.world, self._check)
-                wanted = self._spec.num_processes if self._spec is not None else None
-                kept = saving.save(cluster.world, self._check, wanted, self._mesh)
+                kept = saving.save(cluster.world, self._check, compare=self._spec is not None)
         with self._deciding:
             self._is_replacing = not self._is_given_up
         if not self._is_replacing:
@@ -286,8 +252,6 @@ class Renewal:
             cluster.autosave.forget()
         if self._spec is not None:
             cluster.become(self._spec)
-        if kept is not None:
-            kept = replace(kept, mesh=self._mesh)
         cluster.kept = kept
         try:
             try:
@@ -310,21 +274,19 @@ class Renewal:
         cluster.recovered = self._told
 
     def _start_and_load(self, say: Say) -> None:
-        self.cluster.respawn(say, self._watch)
+        cluster, saves = self.cluster, self.cluster.autosave
+        cluster.respawn(say, self._watch)
         self._check()
-        if not self._clean and self.cluster.kept is not None:
-            self._load(self.cluster.kept.looked_at(), say)  # a host may be lost with what it had
+        if not self._clean and cluster.kept is not None:
+            kept, world = cluster.kept.looked_at(), cluster.world  # a host may be lost with its own
+            if kept.reports:
+                say("restoring the variables ...")
+            restored = saving.load(world, kept, self._check, self._when, cluster.made_by)
+            saved = saves.kept.looked_at() if restored.replaced and saves.kept is not None else None
+            if saved is not None and len(saved.reports) == world.num_processes:
+                restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
+            self._told = restored.tell(time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
-
-    def _load(self, kept: Kept, say: Say) -> None:
-        if kept.reports:
-            say("restoring the variables ...")
-        world, saves = self.cluster.world, self.cluster.autosave
-        restored = saving.load(world, kept, self._check, self._when, self.cluster.made_by)
-        saved = saves.kept.looked_at() if restored.replaced and saves.kept is not None else None
-        if saved is not None and len(saved.reports) == world.num_processes:
-            restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
-        self._told = restored.tell(time.perf_counter() - self._began)
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn, and when it is done."""

@@ -183,15 +183,11 @@ class Commands:
                 "restart -n keeps the variables, so it does not take --clean.",
                 "%jaxcluster stop   and %jaxcluster start -n 8",
             )
-        if parsed.mesh is not None and count is None:
-            raise UsageError("--mesh is for another number of ranks.", "%jaxcluster restart -n 8")
         running = cluster.current()
         failed = "The restart was not completed." if count is None else "It was not resized."
         with StartDisplay(self.page.rich, failed) as display:
             display.progress("restarting ..." if count is None else "resizing ...")
-            kept = running.restart(
-                display.progress, clean=clean, num_processes=count, mesh=parsed.mesh
-            )
+            kept = running.restart(display.progress, clean=clean, num_processes=count)
             if clean:
                 self.logs.forget(running)
         display.done(f"{running.summary()}\n{kept}")
@@ -319,7 +315,7 @@ class Commands:
             return
         if name is None:
             raise UsageError("Which checkpoint?", "%jaxcluster restore NAME")
-        print(cluster.current().restore(name, mesh=parsed.mesh or {}))
+        print(cluster.current().restore(name))
 
     def _autosave(self, parsed: Namespace) -> None:
         running, switch = cluster.current(), parsed.switch

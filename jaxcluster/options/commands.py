@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jaxcluster.options.table import Option
-from jaxcluster.options.value_types import CELL, COUNT, MESH, NUMBER, SECONDS, SWITCH, TEXT, Kind
+from jaxcluster.options.value_types import CELL, COUNT, NUMBER, SECONDS, SWITCH, TEXT, Kind
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,6 @@ def _own(
         is_needed=is_needed)  # fmt: skip
 
 
-_MESH = ("--mesh", "the sizes of the meshes' axes, if several could take the change",
-    "data=8,model=2", MESH, "AXIS=SIZE,...")  # fmt: skip
-
 COMMANDS = {
     "start": Command(
         "Start a cluster: -n 4, or --launcher ssh --hosts h1:2,h2:2. It has N processes of JAX, "
@@ -68,7 +65,6 @@ COMMANDS = {
         _own("--clean", "keep no variables"),
         _own("--num-processes", "another number of ranks, or without lost hosts", "8", COUNT, "N",
             short="-n"),
-        _own(*_MESH, start="-n 8"),
     )),
     "interrupt": Command("Stop the cell that runs, on every rank."),
     "status": Command("What every rank does now, with its host, process and devices.", (
@@ -104,7 +100,6 @@ COMMANDS = {
         _own("name", "its name", "before-tuning", is_needed=True),)),
     "restore": Command("Bring back what a checkpoint, or autosave, has saved.", (
         _own("name", "the checkpoint's name", "before-tuning"),
-        _own(*_MESH, start="before-tuning"),
         _own("--last", "the end of the last cell that ended well, by autosave"),
     )),
     "autosave": Command(

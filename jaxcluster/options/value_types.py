@@ -59,14 +59,6 @@ def _read_number(word: str) -> int:
     return int(word)
 
 
-def _read_sizes(text: str) -> dict[str, int]:
-    """The sizes of meshes' axes, by name."""
-    pairs = [one.partition("=") for one in text.split(",")]
-    if not all(name.strip() and size.strip().isdecimal() and int(size) for name, _, size in pairs):
-        raise ValueError(text)
-    return {name.strip(): int(size) for name, _, size in pairs}
-
-
 def _read_device_ids(text: str) -> list[int] | list[list[int]]:
     lists = [[int(i) for i in part.split(",")] for part in text.split("/")]
     return lists if "/" in text else lists[0]
@@ -112,5 +104,4 @@ DEVICE_IDS = Kind("device ids", _read_device_ids, _write_device_ids,
     typed="0,1 (every rank) or 0/1 (a list for each rank)")  # fmt: skip
 NUMBER = Kind("number", _read_number, typed="a number, such as 2")
 CELL = Kind("cell", lambda word: _read_number(word.strip("[]")), typed="a cell's number, such as 7")
-MESH = Kind("mesh", _read_sizes, typed="sizes of axes, such as data=8,model=2")
 REPEATED = (TEXTS, VARIABLES)

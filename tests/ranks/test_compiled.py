@@ -153,30 +153,23 @@ def test_programs_that_call_python_are_compiled_again(ranks: jaxcluster.Cluster)
 
 
 @HERE
-def test_it_is_switched_off_as_jaxs_own_cache_is(ranks: jaxcluster.Cluster, folder: Path) -> None:
-    ranks.run("jax.config.update('jax_enable_compilation_cache', False)")
-    before = set(folder.iterdir()) if folder.exists() else set()
-    right = said(ranks, USE)
-    assert set(folder.iterdir() if folder.exists() else ()) == before
-    ranks.restart()
-    ranks.run(COUNT)
-    assert said(ranks, USE) == right
-    assert all("jit__lambda" in names for names in said(ranks, "print(*compiled())"))
-
-
-@HERE
-def test_a_folder_that_the_user_has_given_to_jax_wins_and_stays(
-    ranks: jaxcluster.Cluster, folder: Path, tmp_path: Path
+@pytest.mark.parametrize("has_own", [False, True], ids=["off", "own folder"])
+def test_jaxs_own_settings_win(
+    ranks: jaxcluster.Cluster, folder: Path, tmp_path: Path, has_own: bool
 ) -> None:
     mine = tmp_path / "mine"
     ranks.run(
         f"jax.config.update('jax_compilation_cache_dir', {str(mine)!r})\n"
         "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)"
+        if has_own
+        else "jax.config.update('jax_enable_compilation_cache', False)"
     )
     before = set(folder.iterdir()) if folder.exists() else set()
     right = said(ranks, USE)
     assert set(folder.iterdir() if folder.exists() else ()) == before
-    assert any("lambda" in path.name for path in mine.iterdir())
+    assert mine.exists() == has_own
     ranks.restart()
-    assert said(ranks, "print(jax.config.jax_compilation_cache_dir)") == [str(mine)] * 2
+    ranks.run(COUNT)
     assert said(ranks, USE) == right
+    if not has_own:
+        assert all("jit__lambda" in names for names in said(ranks, "print(*compiled())"))

@@ -62,6 +62,9 @@ def test_a_name_that_is_lost_says_so_when_it_is_used(ranks: jaxcluster.Cluster) 
     assert "part" not in ranks.run("%who", show=False).stdout()
     with pytest.raises(TransferError, match=r"'part' was lost in a restart \(cannot pickle"):
         ranks["part"]
+    ranks.run("part = 1\ndel part", show=False)
+    assert fails(ranks, "part").message.endswith("name 'part' is not defined")
+    ranks.run("part = (i for i in range(3))", show=False)
     # Also when new processes have taken the place of those that were told.
     ranks.restart()
     kill(ranks, 2)
@@ -70,18 +73,6 @@ def test_a_name_that_is_lost_says_so_when_it_is_used(ranks: jaxcluster.Cluster) 
     for rank in range(3):
         with pytest.raises(CellFailed, match=r"was lost in a restart \(cannot pickle"):
             ranks.run("part", ranks=[rank], show=False)
-
-
-def test_a_name_that_was_lost_and_has_a_value_again_is_like_any_other(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    ranks.run("a, b = [(i for i in range(3)) for _ in range(2)]", show=False)
-    ranks.restart()
-    assert "was lost" in str(fails(ranks, "a"))
-    ranks.run("a = 1", show=False)
-    ranks.run("del a", show=False)
-    assert str(fails(ranks, "a").message).endswith("name 'a' is not defined")
-    assert "name 'c' is not defined" in fails(ranks, "c").message
 
 
 def test_all_names_that_only_the_dead_rank_had_are_named(ranks: jaxcluster.Cluster) -> None:

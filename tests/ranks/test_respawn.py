@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import overhosts
 import psutil
@@ -21,8 +20,7 @@ from helpers import Home, until
 from overhosts import place, saved_folders, send_signal
 
 import jaxcluster
-from jaxcluster.cluster.starting import Starting
-from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, RankDied
+from jaxcluster.errors import ClusterExists, NoCluster, RankDied
 from jaxcluster.records import registry
 
 pytestmark = pytest.mark.any_jax
@@ -183,23 +181,6 @@ def test_a_cell_that_a_restart_ends_says_so(ranks: jaxcluster.Cluster) -> None:
     check_whole(ranks)
 
 
-@pytest.mark.one_machine("it stops the fork server, which agents have on other hosts")
-def test_a_fork_server_that_was_stopped_is_replaced_with_the_ranks(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    """It can't end its ranks, or fork: to wait for it would be in vain."""
-    server = server_of(ranks)
-    assert server is not None
-    os.kill(server, signal.SIGSTOP)
-    old = list(ranks.record.pids)
-    assert "variables kept" in ranks.restart()
-    check_whole(ranks)
-    assert server_of(ranks) != server
-    for pid in old:
-        path = Path(f"/proc/{pid}/cmdline")  # empty where nobody has reaped it
-        until(lambda path=path: not path.exists() or not path.read_text(), "its end", 10)
-
-
 def test_a_clean_restart_that_was_left_starts_empty_ranks_the_next_time(
     ranks: jaxcluster.Cluster,
 ) -> None:
@@ -208,31 +189,6 @@ def test_a_clean_restart_that_was_left_starts_empty_ranks_the_next_time(
     assert "%jaxcluster restart starts them again, with empty ranks" in str(stop.value)
     ranks.restart()
     assert ranks.run("print('g' in globals())", show=False).stdout() == "False\n"
-
-
-def test_stops_when_all_is_done_end_nothing(
-    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was saved takes a moment to remove."""
-    folders: Any = type(ranks.world.processes).state_folder
-
-    def of_saved(processes: Any) -> Any:
-        made = folders(processes)
-        remove = made.remove
-        made.remove = lambda: press(remove)
-        return made
-
-    def press(remove: Callable[[], None]) -> None:
-        renewal = ranks._renewal
-        assert renewal is not None
-        for _ in range(2):
-            renewal.press()
-        until(lambda: renewal._is_given_up, "the second stop", 10)
-        remove()
-
-    monkeypatch.setattr(type(ranks.world.processes), "state_folder", of_saved)
-    assert "variables kept" in ranks.restart()
-    check_whole(ranks)
 
 
 # --------------------------------------------------------------------------- in a cell
@@ -323,17 +279,6 @@ def test_a_stop_of_the_cluster_by_another_thread_ends_its_restart(
     assert "respawn" not in jaxcluster.cluster.connected()
 
 
-def test_an_error_of_whoever_listens_loses_nothing(ranks: jaxcluster.Cluster) -> None:
-    def listen(line: str) -> None:
-        if line.startswith("initializing"):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        ranks.restart(listen)
-    assert "variables kept" in ranks.restart()
-    check_whole(ranks)
-
-
 def test_a_background_cells_recovery_can_be_stopped(
     ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,27 +307,6 @@ def test_a_background_cells_recovery_can_be_stopped(
 
 
 # --------------------------------------------------------------------------- failures
-
-
-def test_processes_that_do_not_come_up_cost_nothing_that_was_saved(
-    ranks: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise LaunchError("No process today.", "Come back tomorrow.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Starting, "run", fail)
-        with pytest.raises(LaunchError) as caught:
-            ranks.restart()
-    assert str(caught.value) == (
-        "No process today.\n"
-        "Come back tomorrow.\n"
-        "Cluster 'respawn' has no processes now: new ones did not start. The variables of "
-        "ranks 0, 1 are saved: %jaxcluster restart restores them, %jaxcluster stop discards "
-        "them."
-    )
-    assert "variables kept" in ranks.restart()
-    check_whole(ranks)
 
 
 KILLED = """
@@ -417,17 +341,6 @@ def test_a_kernel_that_is_killed_in_a_restart_leaves_nothing_that_was_saved(
         finally:
             kernel.kill()
     until(lambda: not any(path.exists() for path in folders), "end of what was saved", 10)
-
-
-def test_a_dead_ranks_death_is_still_told_when_its_recovery_was_given_up(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    kill(ranks, 1)
-    with pytest.raises(KeyboardInterrupt):
-        ranks.restart(stop_at(STEPS[0]))
-    with pytest.raises(RankDied, match="rank 1 replaced"):
-        ranks.run("print(1)", show=False)
-    assert ranks.run("print(mesh.devices.size)", show=False).stdout() == "4\n"
 
 
 def test_a_restarted_cluster_is_held_once_and_let_go_of(home: Home) -> None:

@@ -17,7 +17,6 @@ from overhosts import saved_folders, send_signal
 
 import jaxcluster
 from jaxcluster.allocation.states import HostStates
-from jaxcluster.cluster import checkpoints
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
@@ -197,7 +196,8 @@ def test_large_arrays_go_to_disk_where_memory_is_small(
 @pytest.mark.parametrize("rank", [0, 2])
 def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, rank: int) -> None:
     told = kill(ranks, rank)
-    assert f"rank {rank} replaced" in told and "Lost: " in told
+    assert f"Rank {rank} died (killed by SIGKILL" in told and f"rank {rank} replaced" in told
+    assert "Run cell [1] to make them again. %jaxcluster autosave on saves" in told
     assert "g (parts of it were on a rank that is gone)" in told
     others = [one for one in range(4) if one != rank]
     run(ranks, f"if rank_of(): {OWN}".replace("rank_of()", f"jax.process_index() != {rank}"))
@@ -218,27 +218,6 @@ def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, r
         ranks.run("own", show=False)
     ranks.run(f"{SETUP}\ndel compiled", show=False)
     check(ranks)
-
-
-@pytest.mark.promise("What needs new processes")
-def test_a_death_in_a_cell_costs_no_other_rank_its_values(ranks: jaxcluster.Cluster) -> None:
-    with pytest.raises(RankDied):
-        ranks.run(
-            "made = [rank]\nif rank == 1: os.kill(os.getpid(), 9)\nfloat(jnp.sum(g))", show=False
-        )
-    told = run(ranks, "print(globals().get('made'), globals().get('own'))")
-    assert told == [f"[{r}] [{r}]\n" if r != 1 else "None None\n" for r in range(4)]
-
-
-def test_a_death_while_new_processes_load_costs_a_second_try(pair: jaxcluster.Cluster) -> None:
-    def listen(line: str) -> None:
-        if line.startswith("restoring") and not killed:
-            killed.append(1)
-            send_signal(pair, 1)
-
-    killed: list[int] = []
-    pair.restart(progress=listen)
-    check(pair)
 
 
 @pytest.mark.promise("What needs new processes")
@@ -324,16 +303,12 @@ def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) 
         assert run(ranks, "print(lr, words, scale)") == ["0.5 ['one', 'two'] 2.0\n"] * count
 
 
-def test_somebody_must_say_which_axis_takes_the_change(pair: jaxcluster.Cluster) -> None:
-    run(pair, "two = jax.make_mesh((jax.device_count(), 1), ('a', 'b')) ; pids = os.getpid()")
+def test_the_first_axis_that_can_takes_the_change(pair: jaxcluster.Cluster) -> None:
     run(pair, "del mesh, S, R, g, alias, tree, everywhere, net, weak")
-    pair.restart(num_processes=4)
-    run(pair, "two = jax.make_mesh((2, 2), ('a', 'b'))")
-    with pytest.raises(UsageError, match="a=2,b=2 can become a=1,b=2 or a=2,b=1 on 2 devices"):
-        pair.restart(num_processes=2)
-    assert pair.num_processes == 4
-    pair.restart(num_processes=2, mesh={"b": 1})
-    assert run(pair, "print(dict(two.shape))") == ["{'a': 2, 'b': 1}\n"] * 2
+    run(pair, "two = jax.make_mesh((1, jax.device_count()), ('a', 'b'))")
+    for count in (4, 2):
+        pair.restart(num_processes=count)
+        assert run(pair, "print(dict(two.shape))") == [f"{{'a': 1, 'b': {count}}}\n"] * count
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -358,33 +333,27 @@ def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
     assert run(pair, "print(lr)") == ["8\n"] * 2
 
 
-def test_a_rank_that_dies_while_a_checkpoint_is_read_leaves_the_others_as_they_were(
-    pair: jaxcluster.Cluster, tmp_path: Path
+@pytest.mark.parametrize("how", ["stop", "death"])
+def test_a_checkpoint_that_is_not_read_by_all_leaves_all_as_they_were(
+    pair: jaxcluster.Cluster, tmp_path: Path, how: str
 ) -> None:
     run(pair, "import time\nclass Slow:\n    def __setstate__(self, state): time.sleep(1)\n")
     run(pair, "slow = Slow(); slow.a = 1")
     pair.checkpoint("slow", tmp_path)
     run(pair, "lr = 8")
-    threading.Timer(0.4, lambda: send_signal(pair, 1)).start()
-    with pytest.raises(JaxClusterError):
-        pair.restore("slow", tmp_path)
-    with pytest.raises(RankDied):
-        pair.run("pass", show=False)
-    assert run(pair, "print(globals().get('lr'))")[0] == "8\n"
-
-
-def test_a_stop_while_a_checkpoint_is_read_restores_nothing(
-    pair: jaxcluster.Cluster, tmp_path: Path
-) -> None:
-    run(pair, "import time\nclass Slow:\n    def __setstate__(self, state): time.sleep(1)\n")
-    run(pair, "slow = Slow(); slow.a = 1")
-    pair.checkpoint("slow", tmp_path)
-    run(pair, "lr = 8")
-    threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(CellInterrupted, match="Nothing was restored"):
-        pair.restore("slow", tmp_path)
-    time.sleep(1.2)
-    assert run(pair, "print(lr)") == ["8\n"] * 2
+    stop = lambda: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    threading.Timer(0.4, stop if how == "stop" else lambda: send_signal(pair, 1)).start()
+    if how == "stop":
+        with pytest.raises(CellInterrupted, match="Nothing was restored"):
+            pair.restore("slow", tmp_path)
+        time.sleep(1.2)
+        assert run(pair, "print(lr)") == ["8\n"] * 2
+    else:
+        with pytest.raises(JaxClusterError):
+            pair.restore("slow", tmp_path)
+        with pytest.raises(RankDied):
+            pair.run("pass", show=False)
+        assert run(pair, "print(globals().get('lr'))")[0] == "8\n"
 
 
 def test_a_checkpoint_has_no_moment_of_a_cell_that_runs(
@@ -469,16 +438,4 @@ def test_the_last_cells_end_comes_back_on_all_ranks(pair: jaxcluster.Cluster) ->
     assert pair.autosave.why_not == ""
     pair.set_autosave(is_on=False)
     with pytest.raises(UsageError):
-        pair.restore_last()
-
-
-def test_what_finds_no_room_is_not_saved_and_says_so(
-    pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoints, "MOST_NBYTES", 4000)
-    pair.set_autosave(is_on=True)
-    run(pair, "lr = 0.25")
-    pair.autosave.wait()
-    assert "found no room" in pair.autosave.why_not
-    with pytest.raises(UsageError, match="found no room"):
         pair.restore_last()

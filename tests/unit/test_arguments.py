@@ -229,15 +229,12 @@ def test_a_command_takes_its_arguments() -> None:
         ("logs two", "RANK must be a number, such as 2, not 'two'."),
         ("report x", "CELL must be a cell's number, such as 7, not 'x'."),
         ("outputs --history -1", "--history must be a number, such as 2, not '-1'."),
-        ("restart -n 8 --mesh data", "--mesh must be sizes of axes, such as data=8,model=2, not"),
-        ("restart -n 8 --mesh a=0", "--mesh must be sizes of axes, such as data=8,model=2, not"),
     ],
 )
 def test_a_value_of_another_kind_is_refused(line: str, told: str) -> None:
     command, _, rest = line.partition(" ")
     assert told in complaint(Parser(f"%jaxcluster {command}"), rest)
     assert Parser("%jaxcluster report").read("[7]").cell == 7
-    assert Parser("%jaxcluster restore").read("x --mesh a=4,b=2").mesh == {"a": 4, "b": 2}
 
 
 def test_a_word_too_many_says_what_there_is() -> None:

@@ -108,19 +108,8 @@ def test_what_a_dead_writer_has_begun_does_not_stay(folder: CompiledFolder) -> N
     assert folder.read("b") == content and keys(folder) == {"a", "b", "d.part"}
 
 
-def test_what_is_larger_than_all_may_be_is_not_kept(folder: CompiledFolder) -> None:
-    keep(folder, "a", nbytes=1001)
-    assert keys(folder) == set()
-
-
-def test_without_a_folder_nothing_is_there_and_nothing_fails(tmp_path: Path) -> None:
-    folder = CompiledFolder(tmp_path / "gone" / "compiled")
-    assert folder.read("a") is None
-    keep(folder, "a")
-    assert not (tmp_path / "gone").exists()
-
-
 def test_a_full_folder_is_emptied(folder: CompiledFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(folder, "too large", nbytes=1001)
     for number in range(8):
         keep(folder, str(number))
     assert len(keys(folder)) == 8

@@ -70,12 +70,6 @@ def test_memory_is_shared_out_and_a_disk_is_not(fleet: Fleet) -> None:
     assert disk.startswith("/disk/state-") and unlimited is None
 
 
-def test_where_there_is_no_memory_there_is_the_disk(fleet: Fleet, agent: Agent) -> None:
-    fleet.hosts[0] = host(fleet, agent, "/disk", "/disk")
-    ((disk, unlimited),) = HostStates(fleet).places_for(0)
-    assert disk.startswith("/disk/") and unlimited is None
-
-
 def test_its_folders_go_with_this_process_and_are_removed(fleet: Fleet, agent: Agent) -> None:
     folder = HostStates(fleet)
     assert all(isinstance(one, Mkdir) and one.own for one in agent.asked)

@@ -18,7 +18,6 @@ from jaxcluster.rank.state.file import StateFile
 
 OWN = -1  # the rank itself
 Index: TypeAlias = tuple[tuple[int, int], ...]
-Fitted: TypeAlias = Mapping[tuple[tuple[str, ...], tuple[int, ...]], Sequence[int]]
 
 
 class Lost(Exception):
@@ -48,15 +47,13 @@ class ArraysToLoad:
 
     Args:
       base: the rank whose file is read; shards that it lacks are taken from the others' files.
-      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
     """
 
-    def __init__(self, files: Mapping[int, StateFile], base: int, fitted: Fitted) -> None:
+    def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
         self._saved: list[SavedArray] = files[base].about["arrays"]
         self._own, others = files[base], (file for rank, file in files.items() if rank != base)
         self._others = [(f, {one.same: one.shards for one in f.about["arrays"]}) for f in others]
         self._made: dict[int, Any] = {}
-        self._fitted = fitted
 
     def array(self, number: int, sharding: Any) -> Any:
         """The array that had this number, with a sharding.
@@ -68,12 +65,11 @@ class ArraysToLoad:
 
         if number not in self._made:
             saved = self._saved[number]
+            shape, dtype = saved.shape, np.dtype(saved.dtype)
             part = functools.cache(functools.partial(self._part, saved))
-            at: Any = lambda index: part(index_of(index, saved.shape))  # noqa: E731
+            at: Any = lambda index: part(index_of(index, shape))  # noqa: E731
             with exactly():
-                made = jax.make_array_from_callback(
-                    saved.shape, sharding, at, dtype=np.dtype(saved.dtype)
-                )
+                made = jax.make_array_from_callback(shape, sharding, at, dtype=dtype)
                 self._made[number] = with_type(made, saved.weak_type, saved.committed)
         return self._made[number]
 
@@ -102,14 +98,31 @@ class ArraysToLoad:
         return values
 
     def mesh(self, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
-        """The same mesh; for another number of ranks the one that was fitted."""
+        """The same mesh; one of all devices, where these are others, has as many as there are.
+
+        The first axis that can takes the change, of those that are longer than 1.
+        """
         import jax
 
-        if (new := self._fitted.get((tuple(map(str, names)), tuple(shape)))) == []:
-            told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
-            raise Lost(f"its mesh {told} does not fit {len(jax.devices())} devices")
-        devices = [device_at(*place) for place in at] if new is None else jax.devices(at[0][0])
-        return jax.sharding.Mesh(np.array(devices).reshape(new or shape), names, axis_types=types)
+        then = self._own.about["devices"]
+        if devices() == then or math.prod(shape) != then[1]:
+            there = [device_at(*place) for place in at]
+        else:
+            there = jax.devices(at[0][0])
+            each = [len(there) * size / math.prod(shape) for size in shape]
+            fits = [n for n, size in enumerate(each) if size.is_integer()]
+            if not (fits := [n for n in fits if shape[n] > 1 or math.prod(shape) == 1]):
+                told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
+                raise Lost(f"its mesh {told} does not fit {len(there)} devices")
+            shape = (*shape[: fits[0]], int(each[fits[0]]), *shape[fits[0] + 1 :])
+        return jax.sharding.Mesh(np.array(there).reshape(shape), names, axis_types=types)
+
+
+def devices() -> tuple[int, int]:
+    """How many ranks and devices there are."""
+    import jax
+
+    return jax.process_count(), jax.device_count()
 
 
 def index_of(index: Sequence[slice], shape: Sequence[int]) -> Index:

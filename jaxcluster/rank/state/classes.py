@@ -168,9 +168,9 @@ def reduce(
             raise Lost(f"class {cls.__qualname__} is not at the top level of a cell")
     if found is None:
         make, arguments, state, *_ = by_value
-        return make, arguments, (state, how), None, None, _class_setstate
+        return make, arguments, (state, how), None, None, set_state
     made = run, (found, found.needs(names, namespace), namespace)
-    return *made, (_added(cls, found), how), None, None, _class_setstate
+    return *made, (_added(cls, found), how), None, None, set_state
 
 
 def _added(cls: type, statement: Statement) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _is_of_cells(function: Any) -> bool:
     return names.get("__name__") == CELLS or isinstance(function, BOUND)
 
 
-def _class_setstate(cls: Any, state: tuple[Any, Any]) -> None:
+def set_state(cls: Any, state: tuple[Any, Any]) -> None:
     """Set what was added, or cloudpickle's state of the whole class, and register it."""
     own, how = state
     if cls in (kept.get() or ()):  # it is the one that was there

@@ -65,7 +65,7 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
         file.seek(0)
         file.write(HEAD.pack(FIRST_LINE, at, _digest(index)))
     StateFile(path)
-    written = np.memmap(path, np.uint8, "r")
+    written = np.memmap(path, np.uint8, "c")  # not all file systems share memory
     if any(checksum(written[at : at + size]) != digest for at, size, digest in sections):
         raise BadFile(f"{path} does not hold what was written")
     return len(written)

@@ -26,15 +26,22 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.arrays import READY_POLL_S, devices_hash, host_values, is_ready, shorten
+from jaxcluster.engine.arrays import (
+    READY_POLL_S,
+    devices_hash,
+    host_values,
+    is_ready,
+    is_tracer,
+    shorten,
+)
 from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
+from jaxcluster.rank.common import contents, judge
+from jaxcluster.rank.settings import SETTINGS
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
-from jaxcluster.rank.state.common import contents, judge
 from jaxcluster.rank.state.file import BadFile, Part, StateFile, as_bytes, checksum, write
 from jaxcluster.wire.ops.values import FILES, reference_to
 
-SETTINGS = " settings"  # the section that comes first, as it changes what values become
 PROTOCOL = 5
 READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
@@ -50,7 +57,6 @@ class Pickled:
     Attributes:
       lost: names that can't be saved, and why.
       spanning: names with arrays that span processes; ``common``: those that a new rank may have.
-      meshes: those that it has met.
 
     Args:
       broken: by their ids objects that can't be saved, and why.
@@ -74,7 +80,7 @@ class Pickled:
     def _dump_all(self) -> bool:
         """One pickle of all; False where one of them is lost, or has to be pickled otherwise."""
         self.file, self.parts, self.buffers = io.BytesIO(), list[Part](), list[int]()
-        self.spanning, self.common, self.meshes = set[str](), list[str](), dict[Any, Any]()
+        self.spanning, self.common = set[str](), list[str]()
         self.arrays = list[SavedArray]()
         self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
         self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
@@ -160,6 +166,7 @@ class Pickled:
             "arrays": self.arrays,
             "common": self.common,
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
+            "devices": arrays.devices(),
             "Python": sys.version_info[:2],
         }
         return write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
@@ -183,14 +190,16 @@ class Pickler(cloudpickle.Pickler):
         self._started: set[type] = set()
         own = own_objects(pickled.namespace)
         self._own = {id(value): ("own", name) for name, value in own.items()}
-        number = pickled.number
         self._ids: dict[type, Callable[[Any], Any]] = {
-            kinds().array: lambda array: ("array", number(array), array.sharding),
+            kinds().array: lambda array: ("array", pickled.number(array), array.sharding),
             jax.Device: lambda device: ("device", *arrays.places([device])[0]),
-            jax.sharding.Mesh: lambda m: pickled.meshes.setdefault(m, arrays.mesh_id(m)),
+            jax.sharding.Mesh: arrays.mesh_id,
         }
         self._reducers: dict[type, Callable[[Any], Any]] = {
-            kinds().key: lambda key: (_key_of(str(jax.random.key_impl(key))), (key._base_array,)),
+            kinds().key: lambda key: (
+                functools.partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(key))),
+                (key._base_array,),
+            ),
             kinds().jitted: _reduce_jitted,
             jax.custom_jvp: _reduce_bare,
             jax.custom_vjp: _reduce_bare,
@@ -201,7 +210,6 @@ class Pickler(cloudpickle.Pickler):
             CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
-        self._tracer = jax.core.Tracer
 
     def persistent_id(self, obj: Any) -> Any:
         if (own := self._own.get(id(obj))) is not None:
@@ -215,7 +223,7 @@ class Pickler(cloudpickle.Pickler):
         kind = type(obj)
         if (reduce := self._reducers.get(kind)) is not None:
             return obj.__qualname__ if callable(obj) and is_imported(obj) else reduce(obj)
-        if issubclass(kind, self._tracer):
+        if is_tracer(obj):
             _refuse(obj)
         is_class = issubclass(kind, type)
         if is_class and (known := reference_to(obj)) is not None:
@@ -262,12 +270,6 @@ def _reduce_bare(function: Any) -> Any:
     return object.__new__, (type(function),), dict(vars(function))
 
 
-def _key_of(impl: str) -> Any:
-    import jax
-
-    return functools.partial(jax.random.wrap_key_data, impl=impl)
-
-
 def _cached(function: Any, parameters: Any) -> Any:
     return functools.lru_cache(**parameters)(function)
 
@@ -307,8 +309,7 @@ def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- and back
 
-# What a function of that name has changed is its first argument; what it returns is dropped.
-SETTER = "_setstate"
+SETTERS = _function_setstate, classes.set_state  # they change their first argument
 # Steps that make something, by how much they take from the stack, and steps that change the top.
 MAKES = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3, pickle.STACK_GLOBAL: 2}
 MAKES |= {pickle.BINPERSID: 1, pickle.FROZENSET: 0}
@@ -321,7 +322,6 @@ def load(
     files: Mapping[int, StateFile],
     base: int,
     namespace: dict[str, Any],
-    fitted: arrays.Fitted,
     use: Callable[[str, Any], None],
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The values that a rank's file has, and the names that can't be made, and why.
@@ -330,13 +330,12 @@ def load(
 
     Args:
       base: the rank whose file it is. The others' have shards that it lacks.
-      fitted: for meshes of all devices, by their axes and sizes, the sizes that they have now.
       use: called with each name and value as soon as it is made.
 
     Raises:
       BadFile: a file was changed.
     """
-    about, made = files[base].about, ArraysToLoad(files, base, fitted)
+    about, made = files[base].about, ArraysToLoad(files, base)
     section = functools.cache(files[base].copy)
     makers: dict[str, Callable[..., Any]] = {
         "array": made.array,
@@ -352,8 +351,9 @@ def load(
         unpickler.persistent_load = lambda known: makers[known[0]](*known[1:])
         values = {}
         for name in about["names"]:
-            values[name] = unpickler.load()
-            use(name, values[name])
+            values[name] = value = unpickler.load()
+            if not isinstance(value, Lost):
+                use(name, value)
         return values, unpickler
 
     try:
@@ -387,8 +387,7 @@ def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[A
             if is_made:
                 del self.stack[depth if taken else len(self.stack) :]
                 self.stack.append(Lost(told))
-            is_set = taken and getattr(given[0], "__name__", "").endswith(SETTER)
-            for one in (self.stack[-1], *(parts[:1] if is_set else ())):
+            for one in (self.stack[-1], *(parts[:1] if taken and given[0] in SETTERS else ())):
                 self.broken.setdefault(id(one), (one, told))
 
     return guarded

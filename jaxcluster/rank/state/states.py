@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.engine.private.pytrees import register
+from jaxcluster.rank.settings import OUT, REGISTERED, SETTINGS, Settings, apply, changes, now
 from jaxcluster.rank.state import classes, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.pickles import SETTINGS, Pickled
-from jaxcluster.rank.state.settings import OUT, REGISTERED, Settings, apply, changes, now
+from jaxcluster.rank.state.pickles import Pickled
 from jaxcluster.wire.ops import saving as ops
-from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, MeshAxes, Saved
+from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, Saved
 
 SECTIONS = SETTINGS, REGISTERED
 
@@ -54,15 +54,11 @@ class States:
         Raises:
           BadFile: no place has room.
         """
-        import jax
-
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
             pickled = Pickled(names | self.settings.sections(), self.namespace)
             path, size = self._write(pickled, request.body)
         self.lost.tidy(self.namespace)
-        of_all = {one for one in pickled.meshes if one.size == len(jax.devices())}
-        axes = {(tuple(map(str, one.axis_names)), one.devices.shape) for one in of_all}
         return Saved(
             str(path.parent),
             [path.name],
@@ -72,7 +68,6 @@ class States:
             sorted(pickled.spanning & names.keys()),
             dict(self.lost.reasons),
             {name.strip(): why for name, why in pickled.lost.items() if name in SECTIONS},
-            [MeshAxes(list(names), list(sizes)) for names, sizes in sorted(axes)],
         )
 
     def _write(self, pickled: Pickled, body: ops.Save | ops.Checkpoint) -> tuple[Path, int]:
@@ -126,14 +121,13 @@ class States:
                 found.left.update(apply(value["changed"]))
                 found.sections[name] = value
             elif name == REGISTERED and not is_part:
-                for cls, how in value:
+                for one in value:
                     with contextlib.suppress(Exception):  # JAX refuses it
-                        register(cls, how)
+                        register(*one)
 
         classes.kept.set(set() if is_part else None)
-        fitted = {(tuple(one.names), tuple(one.sizes)): one.after for one in body.meshes}
         try:
-            made, lost = pickles.load(files, base, self.namespace, fitted, use)
+            made, lost = pickles.load(files, base, self.namespace, use)
         except BaseException:
             apply(changes(now(), found.before))
             raise

@@ -15,14 +15,6 @@ class SavePlace(Message):
     room: int | None = None
 
 
-class MeshAxes(Message):
-    """A mesh of all devices: its axes and their sizes."""
-
-    names: list[str]
-    sizes: list[int]
-    after: list[int] = field(default_factory=list)  # for other devices
-
-
 class Saved(Message):
     """What a rank has saved in a folder."""
 
@@ -34,7 +26,6 @@ class Saved(Message):
     spanning: list[str] = field(default_factory=list)  # names with arrays that span processes
     unbound: dict[str, str] = field(default_factory=dict)  # names that were lost earlier, and how
     left: dict[str, str] = field(default_factory=dict)  # settings that can't be saved, and why
-    meshes: list[MeshAxes] = field(default_factory=list)  # those of all devices
 
 
 class Save(Operation[Saved], op="save"):
@@ -67,7 +58,6 @@ class Load(Operation[Made], op="load"):
     files: dict[int, str]  # the folders of what was saved, by the ranks that have saved it
     own: int | None  # the rank whose values are read; None: those that can't differ between ranks
     num_processes: int  # how many ranks there were
-    meshes: list[MeshAxes] = field(default_factory=list)  # what becomes of them on other ranks
     only: list[str] | None = None  # the names that are read, without settings; None: all
 
 

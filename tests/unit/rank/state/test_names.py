@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +24,10 @@ from savednames import (
 )
 
 from jaxcluster.engine.private import pytrees
+from jaxcluster.rank import settings
 from jaxcluster.rank.state import arrays, pickles
 from jaxcluster.rank.state.file import StateFile, file_name
-from jaxcluster.wire.ops.saving import Drop, Load
+from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
 
 pytrees.remember_keys()
 IMPORTS = """
@@ -85,13 +89,6 @@ def test_a_buffer_that_arrays_share_is_saved_once(tmp_path: Path) -> None:
         "copies = jax.device_put(np.zeros(1 << 20, 'int8'), NamedSharding(mesh, P()))\n"
     )
     assert 2 << 20 < save(names, tmp_path).nbytes < 2.2 * (1 << 20)
-
-
-@pytest.mark.parametrize("index", ["[5:9]", "[::-1]", "[::7]", ".reshape(250, 400).T[3:]"])
-def test_views_are_views_of_the_same_memory(index: str) -> None:
-    names = back(f"big = np.arange(100_000.0)\nview = big{index}")
-    names["view"][...] = -1
-    assert (names["big"] == -1).sum() == names["view"].size
 
 
 def test_a_view_without_its_whole_brings_the_whole() -> None:
@@ -313,17 +310,23 @@ def test_an_array_without_its_parts_costs_the_names_that_hold_it(
     Comparison(names, found).names(["whole", "inner", "f", "mesh"])
 
 
-def test_nothing_is_bound_or_left_by_a_load(tmp_path: Path) -> None:
-    names = cell("base = 3\nclass C:\n    n = base\nc = C()\n")
-    save(names, tmp_path)
+def test_nothing_is_bound_or_left_by_a_load_that_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves = states_of(cell("base = 3\nclass C:\n    n = base\nc = C()\n"))
+    saves.settings._before = settings.now()
+    monkeypatch.setenv("OF_CELLS", "set")
+    saves.save(SimpleNamespace(body=Save([SavePlace(str(tmp_path))])))
+    monkeypatch.delenv("OF_CELLS")
     live = {"__name__": "__main__", "base": "mine", "C": "mine"}
     before, states = dict(live), states_of(live)
     given = {"turn": TURN, "token": "t", "files": {0: str(tmp_path)}}
     states.load(SimpleNamespace(body=Load(**given, own=0, num_processes=1)))
     live.pop("__builtins__", None)
     assert live == before and states._read["t"].names["c"].n == 3
+    assert os.environ["OF_CELLS"] == "set"  # it may change what values become
     states.drop(SimpleNamespace(body=Drop("t")))
-    assert not states._read
+    assert not states._read and "OF_CELLS" not in os.environ
 
 
 # ---------------------------------------------------------------------- who has what
@@ -354,6 +357,29 @@ def test_a_new_rank_gets_what_can_not_differ(tmp_path: Path) -> None:
     assert common == {n for n in names if not n.startswith("__")} - mine
 
 
+def test_arrays_are_put_together_of_all_ranks_files(tmp_path: Path) -> None:
+    names = cell(
+        "two = jax.devices()[:2]\n"
+        "pair = jax.make_mesh((2,), ('p',), devices=two)\n"
+        "cut = jax.device_put(np.arange(8.0), NamedSharding(pair, P('p')))\n"
+        "odd, tree = jax.device_put(np.arange(6.0), cut.sharding), [cut, x]\n"
+    )
+    files = {}
+    for rank in (0, 1):
+        save({"big": np.zeros(rank << 17)} | names, tmp_path, rank)
+        files[rank] = file = StateFile(tmp_path / file_name(rank))
+        for number, one in enumerate(file.about["arrays"]):  # as if each rank had had a half
+            shards = {i: s for n, (i, s) in enumerate(sorted(one.shards.items())) if n % 2 == rank}
+            file.about["arrays"][number] = one._replace(spans=True, shards=shards)
+        file.about["devices"] = 2, 2
+    found, lost = pickles.load(files, 0, namespace(), lambda name, value: None)
+    assert dict(found["pair"].shape) == {"p": 4} and "evenly divide" in lost["odd"]
+    assert found["tree"][0].tolist() == found["tree"][1].tolist() == [*range(8)]
+    _, lost = pickles.load({0: files[0]}, 0, namespace(), lambda name, value: None)
+    gone = dict.fromkeys(("cut", "tree", "x", "odd"), "parts of it were on a rank that is gone")
+    assert lost == gone | {"odd": lost["odd"]}
+
+
 def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
     source = "lr, rows, big = 0.1, [{'a': x}], np.arange(50_000)\nkey = jax.random.key(0)\n"
     cells = [cell(source), cell("other = ['more']\n" + source + "lr = 0.2; big[7] = 1\n")]
@@ -365,21 +391,17 @@ def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
 
 
 def test_a_large_namespace_takes_no_longer_for_each_name() -> None:
-    import gc
-    import time
-
-    took = {}
-    for count in (2000, 8000):
-        names = cell("") | {f"n{n}": [n, {"a": np.arange(3)}] for n in range(count)}
-        times = []
-        gc.collect()
-        gc.freeze()
-        for _ in range(3):
+    counts, took = (2000, 8000), dict[int, float]()
+    made = [cell("") | {f"n{n}": [n, {"a": np.arange(3)}] for n in range(c)} for c in counts]
+    gc.collect()
+    gc.freeze()
+    for _ in range(4):  # in turn, as other processes take the caches now and then
+        for count, names in zip(counts, made, strict=True):
             start = time.process_time()
             through_files(names)
-            times.append(time.process_time() - start)
-        took[count] = min(times)
-        gc.unfreeze()
+            took[count] = min(took.get(count, 9.0), time.process_time() - start)
+            gc.collect()
+    gc.unfreeze()
     assert took[8000] < 5 * took[2000], took
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.private.pytrees import registered_by_cells
-from jaxcluster.rank.state.pickles import SETTINGS
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
-REGISTERED, OUT = " registered", "Out "  # sections that are no names
+# Sections that are no names. The first one comes first, as it changes what values become.
+SETTINGS, REGISTERED, OUT = " settings", " registered", "Out "
 
 
 class Settings:
@@ -33,7 +33,7 @@ class Settings:
     def __init__(self, cell_numbers: dict[str, int]) -> None:
         self.cell_numbers = cell_numbers
         self._shell: Any = None
-        self._before = now()
+        self._before: Mapping[tuple[str, str], Any] = {}
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
@@ -41,7 +41,7 @@ class Settings:
 
     def sections(self) -> dict[str, Any]:
         """What differs from what it was, what cells have registered and what they have ended in."""
-        found: dict[str, Any] = {"changed": changes(self._before, now())}
+        found: dict[str, Any] = {"changed": changes(self._before or now(), now())}
         found["random"] = random.getstate(), np.random.get_state(legacy=False)
         found["cells"] = {f: (n, linecache.getlines(f)) for f, n in self.cell_numbers.items()}
         made = {SETTINGS: found, REGISTERED: list(registered_by_cells().values())}
