@@ -273,15 +273,6 @@ class Memory:
     devices: Mapping[int, Device] = field(repr=False)
     reasons: Mapping[int, str] = field(default_factory=dict)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The variables, those that hold most first."""
-        total: dict[str, int] = {}
-        for report in self.reports.values():
-            for entry in report.names:
-                total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
-        return tuple(sorted(total, key=lambda name: -total[name]))
-
 
 def memory(world: World) -> Memory:
     """Bytes held on every device, by variable, by other live arrays, and what is free."""

@@ -108,9 +108,11 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
     value: _Value | None = None
     try:
         value = _describe(world, name, plain, token)
-        return load(value.pickled, *_collect(world, value))
+        arrays = _collect(world, value)
+        first = len(arrays) - value.num_buffers
+        return load(value.pickled, arrays[:first], [one.data for one in arrays[first:]])
     finally:
-        if (value is None or value.sizes) and not world.is_over:
+        if (value is None or value.views) and not world.is_over:
             each = dict.fromkeys(range(world.num_processes), ops.Forget(token))
             world.link.request_each(each, sink=Sink())
 
@@ -121,54 +123,44 @@ class _Value:
 
     Attributes:
       pickled: by rank 0, without its arrays and buffers.
+      num_buffers: which are the last of ``views``, as arrays that rank 0 has for itself.
       views: each rank's view of each array.
-      sizes, offsets: of the arrays, and then of the buffers.
     """
 
     name: str
     token: str
     pickled: bytes
+    num_buffers: int
     views: list[dict[int, wire.ArrayInfo]]
-    buffer_sizes: list[int]
 
     def __post_init__(self) -> None:
         firsts = [next(iter(views.values())) for views in self.views]
         self.kinds = [(one.shape, numpy_dtype(one.dtype)) for one in firsts]
-        self.sizes = [math.prod(s) * d.itemsize for s, d in self.kinds] + self.buffer_sizes
-        *self.offsets, self.total = _offsets(self.sizes)
+        *self.offsets, self.total = _offsets([math.prod(s) * d.itemsize for s, d in self.kinds])
 
     def requests(self, paths: Callable[[int], str], is_shared: bool = False) -> dict[int, ops.Give]:
-        """What is asked of each rank that has a part; of rank 0 the buffers, too."""
+        """What is asked of each rank that has a part."""
         each = {}
-        for rank in sorted({0, *(rank for views in self.views for rank in views)}):
+        for rank in sorted({rank for views in self.views for rank in views}):
             numbers = [number for number, views in enumerate(self.views) if rank in views]
-            places = [self.offsets[n] for n in numbers] if is_shared else []
-            places += self.offsets[len(self.views) :] if is_shared and rank == 0 else []
+            places = [self.offsets[number] for number in numbers] if is_shared else []
             each[rank] = ops.Give(self.token, numbers, paths(rank), places)
         return each
 
     def arrays(self, memory: Memory) -> list[np.ndarray[Any, Any]]:
         """The arrays, on that memory."""
-        places = zip(self.kinds, self.offsets, strict=False)
+        places = zip(self.kinds, self.offsets, strict=True)
         return [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in places]
-
-    def buffers(self, memory: Memory) -> list[memoryview]:
-        """What the pickle has beside arrays, on that memory."""
-        n, view = len(self.views), memoryview(memory)
-        places = zip(self.offsets[n:], self.sizes[n:], strict=True)
-        return [view[offset : offset + size] for offset, size in places]
 
     def targets(self, memory: Memory, rank: int) -> list[np.ndarray[Any, Any]]:
         """Where the bytes that a rank gives belong: of an element they are the last axis."""
         found = []
-        places = zip(self.views, self.kinds, self.offsets, strict=False)
-        for views, (shape, dtype), at in places:
+        for views, (shape, dtype), at in zip(self.views, self.kinds, self.offsets, strict=True):
             whole = np.ndarray((*shape, dtype.itemsize), np.uint8, memory, at)
             for shard in views[rank].shards if rank in views else ():
                 if shard.replica_id == 0:
                     found.append(whole[tuple(slice(*span) for span in shard.index)])
-        buffers = self.buffers(memory) if rank == 0 else []
-        return found + [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+        return found
 
 
 def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
@@ -197,11 +189,11 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
                 f"%%spmd --all with the line {name} shows each rank's.",
             )
         arrays.append(views)
-    return _Value(name, token, bytes(answers[0].buffers[0]), arrays, told[0].buffers)
+    return _Value(name, token, bytes(answers[0].buffers[0]), told[0].buffers, arrays)
 
 
-def _collect(world: World, value: _Value) -> tuple[list[np.ndarray[Any, Any]], list[memoryview]]:
-    """All arrays, whole, and all buffers."""
+def _collect(world: World, value: _Value) -> list[np.ndarray[Any, Any]]:
+    """All arrays, whole, and then all buffers."""
     for views, (shape, _) in zip(value.views, value.kinds, strict=True):
         _check_complete(value.name, views, shape)
     check_memory(value.name, value.total)
@@ -216,7 +208,7 @@ def _collect(world: World, value: _Value) -> tuple[list[np.ndarray[Any, Any]], l
             join = _join(value.targets(memory, rank))
             for frame in answer.buffers:
                 join(0, memoryview(frame))
-    return value.arrays(memory), value.buffers(memory)
+    return value.arrays(memory)
 
 
 def _ask(world: World, value: _Value, each: dict[int, ops.Give]) -> dict[int, Event[ops.Given]]:

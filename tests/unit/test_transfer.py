@@ -27,7 +27,6 @@ from jaxcluster.engine.values import HELD_S, CannotPickle, Values
 from jaxcluster.errors import (
     NotAddressable,
     NotSerialisable,
-    RankDied,
     TransferError,
     UsageError,
 )
@@ -47,13 +46,9 @@ def shard(*index: tuple[int, int], replica: int = 0) -> wire.Shard:
 # --------------------------------------------------------------------------- names
 
 
-@pytest.mark.parametrize("name", ["x", "_x1", "größe", "match"])
-def test_variables_have_python_names(name: str) -> None:
-    transfer.check_names([name])
-
-
 @pytest.mark.parametrize("name", ["", "a b", "x.y", "x[0]", "1x", "class", "None", 3, None])
 def test_what_is_no_name_is_refused_by_name(name: Any) -> None:
+    transfer.check_names(["x", "_x1", "größe", "match"])
     with pytest.raises(UsageError) as caught:
         transfer.check_names(["good", name])
     assert str(caught.value) == (
@@ -62,14 +57,6 @@ def test_what_is_no_name_is_refused_by_name(name: Any) -> None:
 
 
 # --------------------------------------------------------------------------- sizes
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5.0 TiB")],
-)
-def test_sizes_are_written_as_people_read_them(nbytes: int, text: str) -> None:
-    assert transfer.format_nbytes(nbytes) == text
 
 
 def test_what_does_not_fit_says_both_sizes_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,24 +71,11 @@ def test_what_does_not_fit_says_both_sizes_and_what_to_do(monkeypatch: pytest.Mo
     )
 
 
-def test_every_value_begins_on_a_cache_line_and_none_overlaps() -> None:
-    sizes = [1, 64, 65, 0, 128, 7]
-    *offsets, total = transfer._offsets(sizes)
-    assert all(offset % transfer.ALIGN == 0 for offset in offsets)
-    ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
-    assert all(end <= following for end, following in zip(ends, [*offsets[1:], total], strict=True))
-
-
 # --------------------------------------------------------------------------- dtypes
 
 
-@pytest.mark.parametrize("name", ["float32", "int8", "bool", "complex64", "uint32"])
-def test_numpys_dtypes_keep_their_names(name: str) -> None:
-    assert transfer.numpy_dtype(name).name == name
-
-
-@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "int4"])
-def test_jaxs_small_dtypes_are_known_without_jax(name: str) -> None:
+@pytest.mark.parametrize("name", ["float32", "bool", "bfloat16", "float8_e4m3fn", "int4"])
+def test_dtypes_are_known_without_jax(name: str) -> None:
     dtype = transfer.numpy_dtype(name)
     assert dtype.name == name
     assert np.zeros(3, dtype).astype(np.float32).sum() == 0
@@ -147,19 +121,18 @@ def test_shards_are_joined(dtype: str) -> None:
         {0: wire.ArrayInfo(array.shape, dtype, True, (*own, replace(own[0], replica_id=1)))}
         for array, own in zip(arrays, shards, strict=True)
     ]
-    value = transfer._Value("x", "t", b"", views, [3])
+    value = transfer._Value("x", "t", b"", 0, views)
     memory = bytearray(value.total)
     frames = [
         array[tuple(slice(*span) for span in one.index)].tobytes()
         for array, own in zip(arrays, shards, strict=True)
         for one in own
     ]
-    file = memoryview(b"".join([*frames, b"abc"]))
+    file = memoryview(b"".join(frames))
     join = transfer._join(value.targets(memory, 0))
     for at in range(0, len(file), 37):  # in parts that end within rows, and within elements
         join(at, file[at : at + 37])
     assert all((a == b).all() for a, b in zip(value.arrays(memory), arrays, strict=True))
-    assert bytes(value.buffers(memory)[0]) == b"abc"
 
 
 # --------------------------------------------------------------------------- unpickling
@@ -189,31 +162,23 @@ def foreign_module() -> Iterator[types.ModuleType]:
     sys.modules.pop(module.__name__, None)
 
 
-def test_arrays_are_put_back_where_they_were_left_out() -> None:
-    array = np.arange(6.0)
-    value = transfer.load(pickled({"a": np.zeros(1), "b": [1, "two"]}), [array], [])
-    assert value["a"] is array
-    assert value["b"] == [1, "two"]
-
-
-def test_a_module_that_is_not_here_says_what_to_do(foreign_module: types.ModuleType) -> None:
-    data = pickle.dumps(foreign_module.Thing())
-    sys.modules.pop(foreign_module.__name__)
-    with pytest.raises(NotSerialisable) as caught:
-        transfer.load(data, [], [])
-    assert str(caught.value) == (
-        "The value needs a module that this notebook does not have: only_on_the_ranks.\n"
-        "Install it here too, or pull a plain dict, list or array instead."
-    )
-
-
-def test_a_class_that_is_not_here_says_what_to_do(foreign_module: types.ModuleType) -> None:
+@pytest.mark.parametrize(
+    ("is_module_here", "told"),
+    [
+        (False, "The value needs a module that this notebook does not have: only_on_the_ranks.\n"),
+        (True, "The value can't be rebuilt in this notebook: "),
+    ],
+)
+def test_a_module_or_class_that_is_not_here_is_named(
+    foreign_module: types.ModuleType, is_module_here: bool, told: str
+) -> None:
     data = pickle.dumps(foreign_module.Thing())
     del foreign_module.Thing
+    if not is_module_here:
+        sys.modules.pop(foreign_module.__name__)
     with pytest.raises(NotSerialisable) as caught:
         transfer.load(data, [], [])
-    assert "The value can't be rebuilt in this notebook" in str(caught.value)
-    assert "Thing" in str(caught.value)
+    assert str(caught.value).startswith(told)
 
 
 @pytest.mark.parametrize("module", ["jax.sharding", "jaxlib", "jax"])
@@ -329,15 +294,16 @@ class Ranks:
 
 
 def view(**changes: Any) -> Described:
-    return Described([replace(info((4,), shard((0, 4))), **changes)], [])
+    return Described([replace(info((4,), shard((0, 4))), **changes)])
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         {0: (view(), [b"."]), 1: (view(shape=(5,)), [])},
+        {0: (view(), [b"."]), 1: (view(dtype="int32"), [])},
         {0: (view(), [b"."]), 1: (view(spans=False, on="1"), [])},
-        {0: (view(), [b"."]), 1: (Described([], []), [])},
+        {0: (view(), [b"."]), 1: (Described([]), [])},
         {0: (view(shards=()), [b"."]), 1: (view(shards=()), [])},
         {0: (view(shape=(1 << 60,), spans=False), [b"."]), 1: (view(), [])},
         KeyboardInterrupt(),
@@ -350,17 +316,6 @@ def test_a_pull_that_fails_leaves_no_value_held(answer: Any) -> None:
         transfer.pull(ranks, "x")  # type: ignore[arg-type]
     assert len(set(ranks.tokens("describe").values())) == 1
     assert ranks.tokens("forget") == ranks.tokens("describe")
-
-
-@pytest.mark.parametrize(
-    "change", [{"shape": (5,)}, {"dtype": "int32"}, {"spans": False, "on": "1"}]
-)
-def test_a_rank_that_has_another_array_under_the_name_is_named(change: dict[str, Any]) -> None:
-    ranks = Ranks({"describe": {0: (view(), [b"."]), 1: (view(**change), [])}})
-    with pytest.raises(
-        TransferError, match="x is not the same on all ranks: another array on rank 1"
-    ):
-        transfer.pull(ranks, "x")  # type: ignore[arg-type]
 
 
 def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
@@ -391,12 +346,6 @@ def pulled(views: list[Described], copies: list[list[Any]]) -> Any:
         }
     )
     return transfer.pull(ranks, "x")  # type: ignore[arg-type]
-
-
-def test_an_array_on_another_ranks_devices_is_pulled_from_there() -> None:
-    """Its owner takes it for one of its own."""
-    views = [view(shards=(), on="1"), view(spans=False, on="1")]
-    assert pulled(views, [[], []]).tolist() == [1, 1, 1, 1]
 
 
 def test_what_ranks_have_different_copies_of_is_not_pulled() -> None:
@@ -434,7 +383,7 @@ def test_a_pull_from_other_hosts_has_its_bytes_in_memory_once() -> None:
     want = np.arange(400_000, dtype="float32").reshape(200_000, 2)
     files = [want[:50_000].tobytes(), want[50_000:].tobytes()]
     shards = shard((0, 50_000), (0, 2)), shard((50_000, 200_000), (0, 2))
-    described = [Described([info(want.shape, one)], []) for one in shards]
+    described = [Described([info(want.shape, one)]) for one in shards]
     ranks = OverHosts(
         {
             "describe": {0: (described[0], [pickled(want)]), 1: (described[1], [])},
@@ -523,13 +472,6 @@ def test_what_not_all_ranks_can_read_is_bound_on_none(error: BaseException) -> N
         transfer.push(ranks, {"x": 1})  # type: ignore[arg-type]
     assert "assign_bind" not in {op for op, *_ in ranks.asked}
     assert ranks.tokens("forget") == ranks.tokens("assign")
-
-
-def test_a_rank_that_dies_while_all_bind_a_push_is_named() -> None:
-    ranks = Ranks({"assign_bind": RankDied("Rank 1 has died.", "", [1])})
-    with pytest.raises(RankDied, match="Rank 1 has died"):
-        transfer.push(ranks, {"x": 1})  # type: ignore[arg-type]
-    assert "forget" not in {op for op, *_ in ranks.asked}
 
 
 def test_a_rank_binds_what_was_pushed_when_it_is_told_so() -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.engine import log
-from jaxcluster.engine.fingerprint import calls_into_process
 from jaxcluster.engine.private import loaded, programs
+from jaxcluster.engine.private.fingerprint import calls_into_process
 from jaxcluster.host.free_space import memory_room
 
 # With one of these JAX keeps programs, or compiles them again on purpose.

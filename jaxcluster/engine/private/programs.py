@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine.fingerprint import of_lowered
 from jaxcluster.engine.private import loaded
+from jaxcluster.engine.private.fingerprint import of_lowered
 
 # The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
 # never looks there, and it is serialized with the executable.
