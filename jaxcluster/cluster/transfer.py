@@ -21,7 +21,6 @@ import os
 import pickle
 import secrets
 import sys
-import uuid
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -398,14 +397,11 @@ class _Unpickler(pickle.Unpickler):
         return self._arrays[pid]
 
     def find_class(self, module: str, name: str) -> Any:
-        if _is_jaxs(module) and "jax" not in sys.modules:
-            self.of_jax.append(found := ops.OfJax(module, name))
-            return found
         if name == "of_jax":
             return self._of_jax
         if name == "subimport" and module.startswith("cloudpickle"):
             return self._module
-        return super().find_class(module, name)
+        return self._of_jax(module, name) if _is_jaxs(module) else super().find_class(module, name)
 
     def _module(self, name: str) -> Any:
         return self._of_jax(name, "") if _is_jaxs(name) else importlib.import_module(name)
@@ -422,43 +418,33 @@ def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
       NeedsJax: it has something of jax's own.
       NotSerialisable: a module or an attribute that it needs is not here.
     """
-    guard = None if "jax" in sys.modules else _NoJax()
-    if guard is not None:
-        sys.meta_path.insert(0, guard)
+    guards = [] if "jax" in sys.modules else [_NoJax()]
+    sys.meta_path[:0] = guards
     unpickler = _Unpickler(data, arrays, buffers)
     try:
         value = unpickler.load()
-        if isinstance(value, ops.OfJax):
-            raise NeedsJax(str(value))
-        return value
     except NeedsJax:
         raise
     except Exception as error:
         if unpickler.of_jax:  # it was called, or is the class of an object
             raise NeedsJax(str(unpickler.of_jax[0])) from None
-        _explain(error)
+        if isinstance(error, ModuleNotFoundError):
+            raise NotSerialisable(
+                f"The value needs a module that this notebook does not have: {error.name}.",
+                "Install it here too, or pull a plain dict, list or array instead.",
+            ) from None
+        if isinstance(error, AttributeError | ImportError):
+            raise NotSerialisable(
+                f"The value can't be rebuilt in this notebook: {error}.",
+                "Pull a plain dict, list or array instead.",
+            ) from None
         raise
     finally:
-        if guard is not None:
+        for guard in guards:
             sys.meta_path.remove(guard)
-
-
-def _explain(error: Exception) -> None:
-    """Say what is not here.
-
-    Raises:
-      NotSerialisable: a module or an attribute.
-    """
-    if isinstance(error, ModuleNotFoundError):
-        raise NotSerialisable(
-            f"The value needs a module that this notebook does not have: {error.name}.",
-            "Install it here too, or pull a plain dict, list or array instead.",
-        ) from None
-    if isinstance(error, AttributeError | ImportError):
-        raise NotSerialisable(
-            f"The value can't be rebuilt in this notebook: {error}.",
-            "Pull a plain dict, list or array instead.",
-        ) from None
+    if isinstance(value, ops.OfJax):
+        raise NeedsJax(str(value))
+    return value
 
 
 # --------------------------------------------------------------------------- push
@@ -491,18 +477,16 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
                 ) from None
         raise
     raws = [b.raw() for b in buffers]
-    sizes = [raw.nbytes for raw in raws]
-    *offsets, total = _offsets(sizes)
-    at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
-    filled = {o: raw for (o, end), raw in zip(at, raws, strict=True) if end > o}
-    token = uuid.uuid4().hex
+    *offsets, total = _offsets([raw.nbytes for raw in raws])
+    at = [[o, o + raw.nbytes] for o, raw in zip(offsets, raws, strict=True)]
+    filled = {o: raw for o, raw in zip(offsets, raws, strict=True) if raw.nbytes}
     for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():
         with contextlib.suppress(NoRoom), way(world, chosen, filled, total) as paths:
-            _assign(world, token, paths, at, [pickled])
+            _assign(world, paths, at, [pickled])
             return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
-    _assign(world, token, dict.fromkeys(chosen, ""), [], [pickled, *raws])
+    _assign(world, dict.fromkeys(chosen, ""), [], [pickled, *raws])
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -517,7 +501,6 @@ def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
 
 def _assign(
     world: World,
-    token: str,
     paths: Mapping[int, str],
     places: list[list[int]],
     buffers: Sequence[bytes | memoryview],
@@ -527,6 +510,8 @@ def _assign(
     Raises:
       CellInterrupted: stop was pressed when all had read it.
     """
+
+    token = secrets.token_hex(8)
 
     @functools.cache  # one body for all ranks is encoded once
     def assign(path: str, turn: CellSpec) -> ops.Assign:
