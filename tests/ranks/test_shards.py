@@ -171,40 +171,24 @@ def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(
         assert (real.mesh, real.split, real.spec) == (made.mesh, made.split, made.spec)
 
 
-@pytest.mark.parametrize("name", ["one_axis", "two_axes", "swapped", "replicated", "partly"])
-def test_jaxs_own_picture_names_the_same_devices_for_each_part(
-    cluster: jaxcluster.Cluster, name: str
-) -> None:
-    """``visualize_array_sharding`` labels each block with the devices that hold it."""
-    pytest.importorskip("rich")
-    record = cluster.run(f"jax.debug.visualize_array_sharding({name})", show=False)
-    (drawn,) = (o for o in record.records[0].outputs() if o.kind == "display_data")
-    labels = re.findall(r"CPU ([\d,]+)", plain(drawn.content["data"]["text/plain"]))
-    theirs = {frozenset(map(int, label.split(","))) for label in labels}
-    parts = array(cluster.layout(name)).parts
-    assert {frozenset(shard.device for shard in part.shards) for part in parts} == theirs
-
-
 # ----------------------------------------------------------------------------------------- notes
 
 
-def test_a_name_that_no_rank_has_is_a_word_and_not_a_traceback(
-    cluster: jaxcluster.Cluster,
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("one_axes", r"No rank has a variable 'one_axes'(.|\n)*one_axis"),
+        ("zzz", r"No rank has a variable 'zzz'.\n%spmd %who lists the ranks' variables."),
+        ("rank", r"rank holds no jax\.Array, only int"),
+        ("one_axis + 1", "neither a variable nor a part of one"),
+        ("one_axis['w']", "has no part"),
+    ],
+)
+def test_what_is_no_array_is_a_word_and_not_a_traceback(
+    cluster: jaxcluster.Cluster, name: str, told: str
 ) -> None:
-    with pytest.raises(UsageError, match="No rank has a variable 'one_axes'") as error:
-        cluster.layout("one_axes")
-    assert "one_axis" in str(error.value)
-    with pytest.raises(UsageError) as error:
-        cluster.layout("zzz")
-    assert str(error.value) == (
-        "No rank has a variable 'zzz'.\n%spmd %who lists the ranks' variables."
-    )
-    with pytest.raises(UsageError, match=r"rank holds no jax\.Array, only int"):
-        cluster.layout("rank")
-    with pytest.raises(UsageError, match="neither a variable nor a part of one"):
-        cluster.layout("one_axis + 1")
-    with pytest.raises(UsageError, match="has no part"):
-        cluster.layout("one_axis['w']")
+    with pytest.raises(UsageError, match=told):
+        cluster.layout(name)
 
 
 def test_deleted_and_donated_arrays_and_tracers_have_a_note(cluster: jaxcluster.Cluster) -> None:
@@ -224,16 +208,6 @@ tracer = kept[0]
     for name in ("gone", "tracer"):
         shown = shards.shards(cluster, name)
         assert "Ranks 0-3" in shown.text
-
-
-def test_a_variable_of_some_ranks_is_shown_with_what_the_others_lack(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    cluster.run("some = make((8,), NamedSharding(half, P('h')))", ranks=[0, 1])
-    found = array(cluster.layout("some"))
-    assert found.ranks == (0, 1)
-    assert found.missing == 0
-    assert set(found.notes) == {2, 3}
 
 
 def test_a_busy_rank_answers_all_the_same(cluster: jaxcluster.Cluster) -> None:
@@ -416,18 +390,6 @@ tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicate
     assert w.parts == array(cluster.layout("partly")).parts
     assert isinstance(cluster.layout("tree['layers']"), TreeLayout)
     assert array_queries.check(cluster.world, "tree").ok
-
-
-def test_2000_leaves_open_within_a_second(cluster: jaxcluster.Cluster) -> None:
-    cluster.run("big = {f'l{i}': {'w': two_axes, 'b': partly} for i in range(1000)}")
-    cluster.layout("big")
-    took = []
-    for _ in range(3):  # one of them may meet with other work of the machine
-        began = time.perf_counter()
-        view = shards.shards(cluster, "big")
-        took.append(time.perf_counter() - began)
-    assert min(took) < 1, took
-    assert view.document["leaves"] == 2000
 
 
 def test_a_tree_that_differs_between_ranks_says_where(cluster: jaxcluster.Cluster) -> None:

@@ -216,17 +216,6 @@ def test_a_shared_file_leaves_nothing_behind_and_keeps_its_bytes() -> None:
     assert memory[:11] == b"from a rank"
 
 
-def test_memory_that_can_not_be_had_is_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that is missing at its first use would end the process: SIGBUS."""
-
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(transfer.NoRoom), transfer._shared_file(1000):
-        pass
-
-
 # --------------------------------------------------------------------------- asking the ranks
 
 
