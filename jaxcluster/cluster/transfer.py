@@ -30,7 +30,6 @@ import cloudpickle
 import numpy as np
 import psutil
 
-from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.bulk import NoRoom
 from jaxcluster.cluster import stopbutton
@@ -45,7 +44,7 @@ from jaxcluster.errors import (
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import free_memory
 from jaxcluster.model import notices, replicas
-from jaxcluster.model.layout import alike, joined
+from jaxcluster.model.layout import ArrayLayout, array_layout
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
@@ -111,7 +110,7 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
         first = len(arrays) - value.num_buffers
         return load(value.pickled, arrays[:first], [one.data for one in arrays[first:]])
     finally:
-        if (value is None or value.views) and not world.is_over:
+        if (value is None or value.layouts) and not world.is_over:
             each = dict.fromkeys(range(world.num_processes), ops.Forget(token))
             world.link.request_each(each, sink=Sink())
 
@@ -122,47 +121,56 @@ class _Value:
 
     Attributes:
       pickled: by rank 0, without its arrays and buffers.
-      num_buffers: which are the last of ``views``, as arrays that rank 0 has for itself.
-      views: each rank's view of each array.
+      num_buffers: so many of the arrays, the last ones, are the pickle's buffers.
     """
 
     name: str
     token: str
     pickled: bytes
     num_buffers: int
-    views: list[dict[int, wire.ArrayInfo]]
+    layouts: list[ArrayLayout]
 
     def __post_init__(self) -> None:
-        firsts = [next(iter(views.values())) for views in self.views]
-        self.kinds = [(one.shape, numpy_dtype(one.dtype)) for one in firsts]
+        self.kinds = [(one.shape, numpy_dtype(one.dtype)) for one in self.layouts]
         *self.offsets, self.total = _offsets([math.prod(s) * d.itemsize for s, d in self.kinds])
 
     def requests(self, paths: Callable[[int], str], is_shared: bool = False) -> dict[int, ops.Give]:
         """What is asked of each rank that has a part."""
-        each = {}
-        for rank in sorted({rank for views in self.views for rank in views}):
-            numbers = [number for number, views in enumerate(self.views) if rank in views]
-            places = [self.offsets[number] for number in numbers] if is_shared else []
-            each[rank] = ops.Give(self.token, numbers, paths(rank), places)
-        return each
+        numbers: dict[int, list[int]] = {}
+        for number, layout in enumerate(self.layouts):
+            for rank in layout.ranks:
+                numbers.setdefault(rank, []).append(number)
+        return {
+            rank: ops.Give(
+                self.token, own, paths(rank), [self.offsets[n] for n in own] if is_shared else []
+            )
+            for rank, own in numbers.items()
+        }
 
     def arrays(self, memory: Memory) -> list[np.ndarray[Any, Any]]:
         """The arrays, on that memory."""
         places = zip(self.kinds, self.offsets, strict=True)
         return [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in places]
 
-    def targets(self, memory: Memory, rank: int) -> list[np.ndarray[Any, Any]]:
-        """Where the bytes that a rank gives belong: of an element they are the last axis."""
-        found = []
-        for views, (shape, dtype), at in zip(self.views, self.kinds, self.offsets, strict=True):
+    def targets(self, memory: Memory) -> dict[int, list[np.ndarray[Any, Any]]]:
+        """Where the bytes that each rank gives belong: of an element they are the last axis."""
+        found: dict[int, list[np.ndarray[Any, Any]]] = {}
+        for layout, (shape, dtype), at in zip(self.layouts, self.kinds, self.offsets, strict=True):
             whole = np.ndarray((*shape, dtype.itemsize), np.uint8, memory, at)
-            for shard in views[rank].shards if rank in views else ():
+            for shard in layout.shards:
+                own = found.setdefault(shard.rank, [])
                 if shard.replica_id == 0:
-                    found.append(whole[tuple(slice(*span) for span in shard.index)])
+                    own.append(whole[tuple(slice(*span) for span in shard.index)])
         return found
 
 
 def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
+    """Have the ranks describe the value.
+
+    Raises:
+      TransferError: an array was deleted, or is not the same on all ranks.
+      NotAddressable: some elements are nobody's.
+    """
     ranks = range(world.num_processes)
 
     def describe(rank: int) -> Callable[[CellSpec], ops.Describe]:
@@ -170,31 +178,38 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
 
     answers = world.ask_in_turn({r: describe(r) for r in ranks}, timeout_s=VALUE_TIMEOUT_S)
     told = replies(answers)
-    arrays: list[dict[int, wire.ArrayInfo]] = []
+    layouts: list[ArrayLayout] = []
     for number, info in enumerate(told[0].arrays):
-        if not info.spans:
-            arrays.append({0: info})
-            continue
-        found = {r: one.arrays[number] for r, one in told.items() if number < len(one.arrays)}
-        views = joined(found)
-        kinds = {r: (*alike(v), told[r].places[number : number + 1]) for r, v in views.items()}
-        differing = [r for r, kind in kinds.items() if kind != kinds[0]]
-        missing = [r for r in ranks if r not in views]
-        if differing or missing:
+        have = {r: one for r, one in told.items() if number < len(one.arrays)}
+        infos = {r: one.arrays[number] for r, one in have.items()} if info.spans else {0: info}
+        found = array_layout(name, infos, {})
+        for rank, one in infos.items():
+            if one.note:
+                raise TransferError(
+                    f"{name} is {one.note} on rank {rank}: it no longer has values."
+                )
+        places = {r: one.places[number : number + 1] for r, one in have.items() if r in infos}
+        another = {r for r, note in found.notes.items() if note.startswith("another array")}
+        another |= {r for r, place in places.items() if place != places[0]}
+        fewer = {*ranks} - {*have} if info.spans else set()
+        if another or fewer:
             raise TransferError(
                 f"{name} is not the same on all ranks: "
-                f"{'another array' if differing else 'fewer arrays'} on "
-                f"{name_ranks(differing or missing)}.",
+                f"{'another array' if another else 'fewer arrays'} on "
+                f"{name_ranks(another or fewer)}.",
                 f"%%spmd --all with the line {name} shows each rank's.",
             )
-        arrays.append(views)
-    return _Value(name, token, bytes(answers[0].buffers[0]), told[0].buffers, arrays)
+        if found.missing:
+            raise NotAddressable(
+                f"No rank of this cluster has {found.missing} of the {math.prod(found.shape)} "
+                f"elements of {name}."
+            )
+        layouts.append(found)
+    return _Value(name, token, bytes(answers[0].buffers[0]), told[0].buffers, layouts)
 
 
 def _collect(world: World, value: _Value) -> list[np.ndarray[Any, Any]]:
     """All arrays, whole, and then all buffers."""
-    for views, (shape, _) in zip(value.views, value.kinds, strict=True):
-        _check_complete(value.name, views, shape)
     check_memory(value.name, value.total)
     memory: Memory | None = None if value.total else bytearray()
     for way in (_fill_shared, _fetch_through_hosts) if value.total >= SHARED_FROM_NBYTES else ():
@@ -203,9 +218,9 @@ def _collect(world: World, value: _Value) -> list[np.ndarray[Any, Any]]:
     if memory is None:
         memory = bytearray(value.total)
         answers = _ask(world, value, value.requests(lambda rank: ""))
-        for rank, answer in answers.items():
-            join = _join(value.targets(memory, rank))
-            for frame in answer.buffers:
+        for rank, targets in value.targets(memory).items():
+            join = _join(targets)
+            for frame in answers[rank].buffers:
                 join(0, memoryview(frame))
     return value.arrays(memory)
 
@@ -246,29 +261,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return dtype
-
-
-def _check_complete(name: str, views: Mapping[int, wire.ArrayInfo], shape: tuple[int, ...]) -> None:
-    """Every element must be somebody's first copy. Shards don't overlap, so counting will do.
-
-    Raises:
-      NotAddressable: some are nobody's; what is missing is named by its number.
-      TransferError: the array was deleted.
-    """
-    for rank, view in views.items():
-        if view.note:
-            raise TransferError(f"{name} is {view.note} on rank {rank}: it no longer has values.")
-    held = sum(
-        math.prod(stop - start for start, stop in shard.index)
-        for view in views.values()
-        for shard in view.shards
-        if shard.replica_id == 0
-    )
-    if held != math.prod(shape):
-        raise NotAddressable(
-            f"No rank of this cluster has {math.prod(shape) - held} of the {math.prod(shape)} "
-            f"elements of {name}."
-        )
 
 
 def check_memory(name: str, nbytes: int) -> None:
@@ -334,10 +326,9 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
     with world.processes.memory(ranks) as there:
         _ask(world, value, value.requests(lambda rank: there.path(rank, str(rank))))
         memory = bytearray(value.total)
-        targets = {rank: value.targets(memory, rank) for rank in ranks}
         there.get(
             (rank, str(rank), sum(one.size for one in found), _join(found))
-            for rank, found in targets.items()
+            for rank, found in value.targets(memory).items()
         )
     return memory
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import threading
 import time
@@ -20,7 +19,7 @@ import jaxcluster
 from jaxcluster.cluster import array_queries
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
-from jaxcluster.views import document, shards, status
+from jaxcluster.views import document, shards
 
 MAKE = """
 from jax.sharding import SingleDeviceSharding
@@ -464,34 +463,6 @@ tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
         assert cluster.world.spanning_names(["lies", "raises", "x"], 0) == ["x"]
     finally:
         cluster.run("del lies, liesofmesh, raises, tree", show=False)
-
-
-def test_a_live_status_follows_a_cell_and_ends_when_its_cell_is_run_again(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    shown: list[dict[str, Any]] = []
-    status.live(cluster, shown.append, "a cell")
-    table = lambda: shown[-1]["text/html"]  # noqa: E731
-    assert table().count("<td>idle</td>") == 4
-    cluster.run("", show=False)  # it may be that the ranks had been busy
-    until(lambda: len(re.findall(r"<td>\d+ %</td>", table())) == 4, "it says what the ranks use")
-    running = cluster.submit("import time\nfor _ in range(2000): time.sleep(0.01)")
-    carrier = threading.Thread(target=lambda: swallow(running.wait))
-    carrier.start()
-    until(lambda: table().count("<td>running</td>") == 4, "it says that the ranks run")
-    assert table().count(" line 2</td>") == 4
-    cluster.interrupt()
-    carrier.join(30)
-    until(lambda: table().count("<td>idle</td>") == 4, "it says that they are idle again")
-    cluster.meter.look(2.0)
-    used = cluster.meter.look(2.0)
-    assert sorted(used) == [0, 1, 2, 3]
-    assert all(one.rss_nbytes > 0 and one.cpu is not None for one in used.values())
-    status.live(cluster, shown.append, "a cell").set()
-    until(
-        lambda: all(t.name != "jaxcluster-status" for t in threading.enumerate()),
-        "the threads end",
-    )
 
 
 def test_documents_are_json_and_the_widget_answers_questions(cluster: jaxcluster.Cluster) -> None:

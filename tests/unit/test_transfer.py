@@ -30,6 +30,7 @@ from jaxcluster.errors import (
     TransferError,
     UsageError,
 )
+from jaxcluster.model import layout
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.values import Assign, Describe, Described, Forget, Given
@@ -39,8 +40,8 @@ def info(shape: tuple[int, ...], *shards: wire.Shard, **more: Any) -> wire.Array
     return wire.ArrayInfo(shape, "float32", True, shards, **more)
 
 
-def shard(*index: tuple[int, int], replica: int = 0) -> wire.Shard:
-    return wire.Shard(0, 0, index, 4, replica)
+def shard(*index: tuple[int, int], rank: int = 0) -> wire.Shard:
+    return wire.Shard(rank, 0, index, 4)
 
 
 # --------------------------------------------------------------------------- names
@@ -84,31 +85,6 @@ def test_dtypes_are_known_without_jax(name: str) -> None:
 # --------------------------------------------------------------------------- whole arrays
 
 
-HALF = shard((0, 2), (0, 2))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "told"),
-    [
-        (info((4, 2), HALF, replace(HALF, replica_id=1)), info((4, 2), shard((2, 4), (0, 2))), ""),
-        (info((), shard()), info((), shard(replica=1)), ""),
-        (info((4, 2), HALF), info((4, 2)), "No rank of this cluster has 4 of the 8 elements of x."),
-        (
-            info((4, 2), HALF),
-            info((4, 2), note="deleted or donated"),
-            "x is deleted or donated on rank 1: it no longer has values.",
-        ),
-    ],
-)
-def test_every_element_must_be_somebodys(
-    first: wire.ArrayInfo, second: wire.ArrayInfo, told: str
-) -> None:
-    refused = pytest.raises((NotAddressable, TransferError)) if told else contextlib.nullcontext()
-    with refused as caught:
-        transfer._check_complete("x", {0: first, 1: second}, first.shape)
-    assert caught is None or str(caught.value) == told
-
-
 @pytest.mark.parametrize("dtype", ["i4", "u1", "bfloat16", "c16"])
 def test_shards_are_joined(dtype: str) -> None:
     """Shards of an array in any order; beside them whole arrays, one of them empty."""
@@ -117,11 +93,11 @@ def test_shards_are_joined(dtype: str) -> None:
     arrays = [want, np.full((), 5, kind), np.zeros((0, 3), kind)]
     spans = itertools.product([(3, 8), (0, 3)], [(0, 3), (3, 4), (4, 9)])
     shards = [[shard(*one, (0, 2)) for one in spans], [shard()], [shard((0, 0), (0, 3))]]
-    views = [
-        {0: wire.ArrayInfo(array.shape, dtype, True, (*own, replace(own[0], replica_id=1)))}
+    layouts = [
+        layout.ArrayLayout(array.shape, dtype, True, (*own, replace(own[0], replica_id=1)))
         for array, own in zip(arrays, shards, strict=True)
     ]
-    value = transfer._Value("x", "t", b"", 0, views)
+    value = transfer._Value("x", "t", b"", 0, layouts)
     memory = bytearray(value.total)
     frames = [
         array[tuple(slice(*span) for span in one.index)].tobytes()
@@ -129,7 +105,7 @@ def test_shards_are_joined(dtype: str) -> None:
         for one in own
     ]
     file = memoryview(b"".join(frames))
-    join = transfer._join(value.targets(memory, 0))
+    join = transfer._join(value.targets(memory)[0])
     for at in range(0, len(file), 37):  # in parts that end within rows, and within elements
         join(at, file[at : at + 37])
     assert all((a == b).all() for a, b in zip(value.arrays(memory), arrays, strict=True))
@@ -227,7 +203,6 @@ class Ranks:
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.num_processes, self.is_over = 2, False
-        self.turns = self
         facts = [types.SimpleNamespace(host_key="here")]
         self.record = types.SimpleNamespace(facts=facts, pid_space=pid_space())
         self.link = self
@@ -256,13 +231,6 @@ class Ranks:
             raise made
         return {rank: Event(rank, "reply", "", *made[rank]) for rank in ranks} if made else {}
 
-    def make(self, ranks: Any, *, is_skippable: bool) -> CellSpec:
-        assert not is_skippable
-        return TURN
-
-    def ended(self, seq: int) -> None:
-        assert seq == TURN.seq
-
     def ask_in_turn(self, each: Mapping[int, Any], **more: Any) -> dict[int, Event[Any]]:
         return self.ask(list(each), {rank: make(TURN) for rank, make in each.items()}, **more)
 
@@ -286,22 +254,36 @@ def view(**changes: Any) -> Described:
     return Described([replace(info((4,), shard((0, 4))), **changes)])
 
 
+def both(first: Described, second: Described) -> dict[int, Any]:
+    return {0: (first, [b"."]), 1: (second, [])}
+
+
+HALF = (shard((0, 2)),)
+
+
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "told"),
     [
-        {0: (view(), [b"."]), 1: (view(shape=(5,)), [])},
-        {0: (view(), [b"."]), 1: (view(dtype="int32"), [])},
-        {0: (view(), [b"."]), 1: (view(spans=False, on="1"), [])},
-        {0: (view(), [b"."]), 1: (Described([]), [])},
-        {0: (view(shards=()), [b"."]), 1: (view(shards=()), [])},
-        {0: (view(shape=(1 << 60,), spans=False), [b"."]), 1: (view(), [])},
-        KeyboardInterrupt(),
-        TransferError("no"),
+        (both(view(), view(shape=(5,))), "x is not the same on all ranks: another array on rank 1"),
+        (both(view(), view(dtype="int32")), "another array on rank 1"),
+        (both(view(), view(spans=False, on="1")), "another array on rank 1"),
+        (both(view(), Described([])), "x is not the same on all ranks: fewer arrays on rank 1"),
+        (
+            both(view(shards=HALF), view(shards=())),
+            "No rank of this cluster has 2 of the 4 elements of x.",
+        ),
+        (
+            both(view(), view(shards=(), note="deleted or donated")),
+            "x is deleted or donated on rank 1: it no longer has values.",
+        ),
+        (both(view(shape=(1 << 60,), spans=False, shards=(shard((0, 1 << 60)),)), view()), "free"),
+        (KeyboardInterrupt("stop"), "stop"),
+        (TransferError("no"), "no"),
     ],
 )
-def test_a_pull_that_fails_leaves_no_value_held(answer: Any) -> None:
+def test_a_pull_that_fails_says_why_and_leaves_no_value_held(answer: Any, told: str) -> None:
     ranks = Ranks({"describe": answer})
-    with pytest.raises((TransferError, KeyboardInterrupt)):
+    with pytest.raises((NotAddressable, TransferError, KeyboardInterrupt), match=told):
         transfer.pull(ranks, "x")  # type: ignore[arg-type]
     assert len(set(ranks.tokens("describe").values())) == 1
     assert ranks.tokens("forget") == ranks.tokens("describe")
@@ -322,28 +304,20 @@ def test_a_pull_that_ends_well_leaves_no_value_held_either() -> None:
     assert ranks.tokens("forget") == ranks.tokens("describe")
 
 
-def pulled(views: list[Described], copies: list[list[Any]]) -> Any:
-    """What is pulled of a value that rank 1 has to give."""
-    ones = memoryview(np.ones(4, "float32")).cast("B")
-    ranks = Ranks(
-        {
-            "describe": {
-                0: (views[0], [pickled(np.zeros(4, "float32"))]),
-                1: (views[1], []),
-            },
-            "give": {0: (Given(copies[0]), []), 1: (Given(copies[1]), [ones])},
-        }
-    )
-    return transfer.pull(ranks, "x")  # type: ignore[arg-type]
-
-
 def test_what_ranks_have_different_copies_of_is_not_pulled() -> None:
-    views = [view(shards=(), on="a"), view(on="a")]
-    part = [[0, 4]]
-    assert pulled(views, [[[0, part, "a"]], [[0, part, "a"]]]).tolist() == [1, 1, 1, 1]
+    copies = [(replace(shard((0, 4), rank=rank), replica_id=1 - rank),) for rank in (0, 1)]
+    dumped, ones = pickled(np.zeros(4, "float32")), memoryview(np.ones(4, "float32")).cast("B")
+
+    def pulled(first: str, second: str) -> Any:
+        hashes = [Given([[0, [[0, 4]], digest]]) for digest in (first, second)]
+        describe = {0: (view(shards=copies[0]), [dumped]), 1: (view(shards=copies[1]), [])}
+        give = {0: (hashes[0], []), 1: (hashes[1], [ones])}
+        return transfer.pull(Ranks({"describe": describe, "give": give}), "x")  # type: ignore[arg-type]
+
+    assert pulled("a", "a").tolist() == [1, 1, 1, 1]
     told = "The ranks have different copies of x: rank 0 has one, rank 1 has another"
     with pytest.raises(TransferError, match=told):
-        pulled(views, [[[0, part, "a"]], [[0, part, "b"]]])
+        pulled("a", "b")
 
 
 class OverHosts(Ranks):
@@ -371,7 +345,7 @@ class OverHosts(Ranks):
 def test_a_pull_from_other_hosts_has_its_bytes_in_memory_once() -> None:
     want = np.arange(400_000, dtype="float32").reshape(200_000, 2)
     files = [want[:50_000].tobytes(), want[50_000:].tobytes()]
-    shards = shard((0, 50_000), (0, 2)), shard((50_000, 200_000), (0, 2))
+    shards = shard((0, 50_000), (0, 2)), shard((50_000, 200_000), (0, 2), rank=1)
     described = [Described([info(want.shape, one)]) for one in shards]
     ranks = OverHosts(
         {
