@@ -322,13 +322,18 @@ bias = jax.make_array_from_callback((16,), NamedSharding(mesh, P()),
     assert array_queries.check(cluster.world, "replicated").ok
 
 
-def test_looking_launches_nothing(cluster: jaxcluster.Cluster) -> None:
+def test_looking_and_pulling_launch_nothing_and_looking_leaves_no_copy_behind(
+    cluster: jaxcluster.Cluster,
+) -> None:
     cluster.run("float(jnp.sum(x))", show=False)
     before = last_launch(cluster)
     for name in ARRAYS:
         shards.shards(cluster, name, check=True)
     array_queries.memory(cluster.world)
     array_queries.meshes(cluster.world)
+    held = printed(cluster, "[s.data._npy_value is None for s in two_axes.addressable_shards]")
+    assert all(all(flags) for flags in held.values())
+    assert cluster["two_axes"].shape == (8, 8)
     assert last_launch(cluster) == before
 
 
@@ -358,12 +363,6 @@ def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
             cluster.pull("deep")
     finally:
         cluster.run("del bomb, hollow, loop, deep")
-
-
-def test_looking_leaves_no_copy_behind(cluster: jaxcluster.Cluster) -> None:
-    shards.shards(cluster, "two_axes", check=True)
-    held = printed(cluster, "[s.data._npy_value is None for s in two_axes.addressable_shards]")
-    assert all(all(flags) for flags in held.values())
 
 
 # ------------------------------------------------------------------------------------------ trees

@@ -413,19 +413,11 @@ def test_a_push_in_frames_needs_room_for_every_rank(monkeypatch: pytest.MonkeyPa
         transfer.push(ranks, {"x": array})  # type: ignore[arg-type]
     assert ranks.asked == []
     transfer.push(ranks, {"x": array}, [1])  # type: ignore[arg-type]
-    memory.available = 2 << 20
-    transfer.push(ranks, {"x": array})  # type: ignore[arg-type]
     assert [(op, rank, nbytes >> 20) for op, rank, _, nbytes in ranks.asked] == [
         ("assign", 1, 1),
         ("assign_bind", 1, 0),
-        ("assign", 0, 1),
-        ("assign", 1, 1),
-        ("assign_bind", 0, 0),
-        ("assign_bind", 1, 0),
     ]
-    assert len(ranks.tokens("assign")) == 2 and ranks.tokens("assign") == ranks.tokens(
-        "assign_bind"
-    )
+    assert ranks.tokens("assign") == ranks.tokens("assign_bind")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TransferError("no room")])
