@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 # Custom calls whose text holds an address in the process that lowered them. What they stand for is
-# Python that runs while the program is compiled, so it shows in the compiled text alone.
+# Python that runs while the program is compiled, which is not compared.
 _ADDRESSED = {"CustomSPMDPartitioning", "InspectSharding"}
 
 
