@@ -122,8 +122,7 @@ def test_an_array_on_one_ranks_devices_is_one_array(cluster: jaxcluster.Cluster)
 def result(cluster: jaxcluster.Cluster, source: str, edge: int = 3) -> tuple[Any, bool]:
     """What a notebook prints of what a cell ends in."""
     cluster.run(source, show=False)
-    found = array(array_queries.look(cluster.world, ""))
-    return array_queries.corners(cluster.world, found, edge)
+    return array_queries.corners(cluster.world, array_queries.look(cluster.world, ""), edge)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +148,10 @@ def test_what_ranks_have_each_another_of_is_not_printed_as_one(
 ) -> None:
     with pytest.raises(JaxClusterError, match="another array on ranks 2, 3"):
         result(cluster, "a_stage if jax.process_index() < 2 else on_one_device")
+    with pytest.raises(JaxClusterError, match="another value on ranks 2, 3"):
+        result(cluster, "x if jax.process_index() < 2 else [x]")
     cluster.run("one_axis", ranks=[1], show=False)
-    found = array(array_queries.look(cluster.world, "", [1]))
+    found = array_queries.look(cluster.world, "", [1])
     with pytest.raises(JaxClusterError, match="Rank 1 holds only a part of this array"):
         array_queries.corners(cluster.world, found)
 
