@@ -212,18 +212,13 @@ def test_options_of_the_magic_do_not_touch_the_name() -> None:
         arguments.shards_line("--check")
 
 
-def test_memory_names_the_hosts_where_there_are_several() -> None:
+@pytest.mark.parametrize("limit", [None, 1024])
+def test_memory_names_hosts_and_limits_where_there_are_any(limit: int | None) -> None:
+    """CPU devices have no limit: there is no column of nothing."""
     known = layouts.devices(2, 1, ranks_per_host=1)
-    reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [None], [None]) for r in range(2)}
-    found = array_queries.Memory(reports, known)
-    lines = blocks.text(arrays.memory(found)).splitlines()
-    assert lines[0].split()[:3] == ["rank", "host", "device"]
-    assert [line.split()[1:3] for line in lines[1:3]] == [["0", "host-00"], ["1", "host-01"]]
-    shown = blocks.html(arrays.memory(found))
-    assert ">host<" in shown and ">host-00<" in shown and ">host-01<" in shown
-    # CPU devices have no limit: there is no column of nothing.
-    assert "free" not in lines[0] and ">free<" not in shown
-    reports[1] = wire.MemoryReport(1, [2048], [], [8], [8], [1024])
-    found = array_queries.Memory(reports, known)
-    assert blocks.text(arrays.memory(found)).splitlines()[0].split()[-1] == "free"
-    assert blocks.html(arrays.memory(found)).count("<td>1016 B</td>") == 1
+    reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [8], [limit]) for r in range(2)}
+    shown = arrays.memory(array_queries.Memory(reports, known))
+    head, *rows = [line.split() for line in blocks.text(shown).splitlines()[:3]]
+    assert head[:3] == ["rank", "host", "device"] and (head[-1] == "free") is (limit is not None)
+    assert [row[1:3] for row in rows] == [["0", "host-00"], ["1", "host-01"]]
+    assert blocks.html(shown).count("<td>1016 B</td>") == (2 if limit else 0)
