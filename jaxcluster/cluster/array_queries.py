@@ -150,7 +150,9 @@ def peek(
     return _read(world, name, path, {rank: [cut]})[rank][0]
 
 
-def corners(world: World, found: ArrayLayout, edge: int = 3) -> tuple[np.ndarray[Any, Any], bool]:
+def corners(
+    world: World, found: ArrayLayout | TreeLayout, edge: int = 3
+) -> tuple[np.ndarray[Any, Any], bool]:
     """Enough of what the last cell ended in to print it as numpy would.
 
     Returns:
@@ -161,8 +163,11 @@ def corners(world: World, found: ArrayLayout, edge: int = 3) -> tuple[np.ndarray
       NotAddressable: the ranks that were looked at do not hold all of it.
       TransferError: they have different arrays, or it is still being computed.
     """
-    if others := [r for r, note in found.notes.items() if note.startswith("another array")]:
-        raise TransferError(f"The last line gave another array on {name_ranks(others)}.")
+    kinds = ("another array", "another tree")
+    others = [r for r, note in found.notes.items() if note.startswith(kinds)]
+    if isinstance(found, TreeLayout) or others:
+        what = "value" if isinstance(found, TreeLayout) else "array"
+        raise TransferError(f"The last line gave another {what} on {name_ranks(others)}.")
     if found.missing:
         holds = "holds" if len(found.ranks) == 1 else "hold"
         raise NotAddressable(
@@ -272,15 +277,6 @@ class Memory:
     reports: Mapping[int, wire.MemoryReport]
     devices: Mapping[int, Device] = field(repr=False)
     reasons: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The variables, those that hold most first."""
-        total: dict[str, int] = {}
-        for report in self.reports.values():
-            for entry in report.names:
-                total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
-        return tuple(sorted(total, key=lambda name: -total[name]))
 
 
 def memory(world: World) -> Memory:

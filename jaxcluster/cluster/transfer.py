@@ -21,7 +21,6 @@ import os
 import pickle
 import secrets
 import sys
-import uuid
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ import cloudpickle
 import numpy as np
 import psutil
 
-from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.bulk import NoRoom
 from jaxcluster.cluster import stopbutton
@@ -46,7 +44,7 @@ from jaxcluster.errors import (
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import free_memory
 from jaxcluster.model import notices, replicas
-from jaxcluster.model.layout import alike, joined
+from jaxcluster.model.layout import ArrayLayout, array_layout
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
@@ -108,9 +106,11 @@ def _pull_once(world: World, name: str, plain: bool) -> Any:
     value: _Value | None = None
     try:
         value = _describe(world, name, plain, token)
-        return load(value.pickled, *_collect(world, value))
+        arrays = _collect(world, value)
+        first = len(arrays) - value.num_buffers
+        return load(value.pickled, arrays[:first], [one.data for one in arrays[first:]])
     finally:
-        if (value is None or value.sizes) and not world.is_over:
+        if (value is None or value.layouts) and not world.is_over:
             each = dict.fromkeys(range(world.num_processes), ops.Forget(token))
             world.link.request_each(each, sink=Sink())
 
@@ -121,57 +121,56 @@ class _Value:
 
     Attributes:
       pickled: by rank 0, without its arrays and buffers.
-      views: each rank's view of each array.
-      sizes, offsets: of the arrays, and then of the buffers.
+      num_buffers: so many of the arrays, the last ones, are the pickle's buffers.
     """
 
     name: str
     token: str
     pickled: bytes
-    views: list[dict[int, wire.ArrayInfo]]
-    buffer_sizes: list[int]
+    num_buffers: int
+    layouts: list[ArrayLayout]
 
     def __post_init__(self) -> None:
-        firsts = [next(iter(views.values())) for views in self.views]
-        self.kinds = [(one.shape, numpy_dtype(one.dtype)) for one in firsts]
-        self.sizes = [math.prod(s) * d.itemsize for s, d in self.kinds] + self.buffer_sizes
-        *self.offsets, self.total = _offsets(self.sizes)
+        self.kinds = [(one.shape, numpy_dtype(one.dtype)) for one in self.layouts]
+        *self.offsets, self.total = _offsets([math.prod(s) * d.itemsize for s, d in self.kinds])
 
     def requests(self, paths: Callable[[int], str], is_shared: bool = False) -> dict[int, ops.Give]:
-        """What is asked of each rank that has a part; of rank 0 the buffers, too."""
-        each = {}
-        for rank in sorted({0, *(rank for views in self.views for rank in views)}):
-            numbers = [number for number, views in enumerate(self.views) if rank in views]
-            places = [self.offsets[n] for n in numbers] if is_shared else []
-            places += self.offsets[len(self.views) :] if is_shared and rank == 0 else []
-            each[rank] = ops.Give(self.token, numbers, paths(rank), places)
-        return each
+        """What is asked of each rank that has a part."""
+        numbers: dict[int, list[int]] = {}
+        for number, layout in enumerate(self.layouts):
+            for rank in layout.ranks:
+                numbers.setdefault(rank, []).append(number)
+        return {
+            rank: ops.Give(
+                self.token, own, paths(rank), [self.offsets[n] for n in own] if is_shared else []
+            )
+            for rank, own in numbers.items()
+        }
 
     def arrays(self, memory: Memory) -> list[np.ndarray[Any, Any]]:
         """The arrays, on that memory."""
-        places = zip(self.kinds, self.offsets, strict=False)
+        places = zip(self.kinds, self.offsets, strict=True)
         return [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in places]
 
-    def buffers(self, memory: Memory) -> list[memoryview]:
-        """What the pickle has beside arrays, on that memory."""
-        n, view = len(self.views), memoryview(memory)
-        places = zip(self.offsets[n:], self.sizes[n:], strict=True)
-        return [view[offset : offset + size] for offset, size in places]
-
-    def targets(self, memory: Memory, rank: int) -> list[np.ndarray[Any, Any]]:
-        """Where the bytes that a rank gives belong: of an element they are the last axis."""
-        found = []
-        places = zip(self.views, self.kinds, self.offsets, strict=False)
-        for views, (shape, dtype), at in places:
+    def targets(self, memory: Memory) -> dict[int, list[np.ndarray[Any, Any]]]:
+        """Where the bytes that each rank gives belong: of an element they are the last axis."""
+        found: dict[int, list[np.ndarray[Any, Any]]] = {}
+        for layout, (shape, dtype), at in zip(self.layouts, self.kinds, self.offsets, strict=True):
             whole = np.ndarray((*shape, dtype.itemsize), np.uint8, memory, at)
-            for shard in views[rank].shards if rank in views else ():
+            for shard in layout.shards:
+                own = found.setdefault(shard.rank, [])
                 if shard.replica_id == 0:
-                    found.append(whole[tuple(slice(*span) for span in shard.index)])
-        buffers = self.buffers(memory) if rank == 0 else []
-        return found + [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+                    own.append(whole[tuple(slice(*span) for span in shard.index)])
+        return found
 
 
 def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
+    """Have the ranks describe the value.
+
+    Raises:
+      TransferError: an array was deleted, or is not the same on all ranks.
+      NotAddressable: some elements are nobody's.
+    """
     ranks = range(world.num_processes)
 
     def describe(rank: int) -> Callable[[CellSpec], ops.Describe]:
@@ -179,31 +178,38 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
 
     answers = world.ask_in_turn({r: describe(r) for r in ranks}, timeout_s=VALUE_TIMEOUT_S)
     told = replies(answers)
-    arrays: list[dict[int, wire.ArrayInfo]] = []
+    layouts: list[ArrayLayout] = []
     for number, info in enumerate(told[0].arrays):
-        if not info.spans:
-            arrays.append({0: info})
-            continue
-        found = {r: one.arrays[number] for r, one in told.items() if number < len(one.arrays)}
-        views = joined(found)
-        kinds = {r: (*alike(v), told[r].places[number : number + 1]) for r, v in views.items()}
-        differing = [r for r, kind in kinds.items() if kind != kinds[0]]
-        missing = [r for r in ranks if r not in views]
-        if differing or missing:
+        have = {r: one for r, one in told.items() if number < len(one.arrays)}
+        infos = {r: one.arrays[number] for r, one in have.items()} if info.spans else {0: info}
+        found = array_layout(name, infos, {})
+        for rank, one in infos.items():
+            if one.note:
+                raise TransferError(
+                    f"{name} is {one.note} on rank {rank}: it no longer has values."
+                )
+        places = {r: one.places[number : number + 1] for r, one in have.items() if r in infos}
+        another = {r for r, note in found.notes.items() if note.startswith("another array")}
+        another |= {r for r, place in places.items() if place != places[0]}
+        fewer = {*ranks} - {*have} if info.spans else set()
+        if another or fewer:
             raise TransferError(
                 f"{name} is not the same on all ranks: "
-                f"{'another array' if differing else 'fewer arrays'} on "
-                f"{name_ranks(differing or missing)}.",
+                f"{'another array' if another else 'fewer arrays'} on "
+                f"{name_ranks(another or fewer)}.",
                 f"%%spmd --all with the line {name} shows each rank's.",
             )
-        arrays.append(views)
-    return _Value(name, token, bytes(answers[0].buffers[0]), arrays, told[0].buffers)
+        if found.missing:
+            raise NotAddressable(
+                f"No rank of this cluster has {found.missing} of the {math.prod(found.shape)} "
+                f"elements of {name}."
+            )
+        layouts.append(found)
+    return _Value(name, token, bytes(answers[0].buffers[0]), told[0].buffers, layouts)
 
 
-def _collect(world: World, value: _Value) -> tuple[list[np.ndarray[Any, Any]], list[memoryview]]:
-    """All arrays, whole, and all buffers."""
-    for views, (shape, _) in zip(value.views, value.kinds, strict=True):
-        _check_complete(value.name, views, shape)
+def _collect(world: World, value: _Value) -> list[np.ndarray[Any, Any]]:
+    """All arrays, whole, and then all buffers."""
     check_memory(value.name, value.total)
     memory: Memory | None = None if value.total else bytearray()
     for way in (_fill_shared, _fetch_through_hosts) if value.total >= SHARED_FROM_NBYTES else ():
@@ -212,11 +218,11 @@ def _collect(world: World, value: _Value) -> tuple[list[np.ndarray[Any, Any]], l
     if memory is None:
         memory = bytearray(value.total)
         answers = _ask(world, value, value.requests(lambda rank: ""))
-        for rank, answer in answers.items():
-            join = _join(value.targets(memory, rank))
-            for frame in answer.buffers:
+        for rank, targets in value.targets(memory).items():
+            join = _join(targets)
+            for frame in answers[rank].buffers:
                 join(0, memoryview(frame))
-    return value.arrays(memory), value.buffers(memory)
+    return value.arrays(memory)
 
 
 def _ask(world: World, value: _Value, each: dict[int, ops.Give]) -> dict[int, Event[ops.Given]]:
@@ -255,29 +261,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
         dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return dtype
-
-
-def _check_complete(name: str, views: Mapping[int, wire.ArrayInfo], shape: tuple[int, ...]) -> None:
-    """Every element must be somebody's first copy. Shards don't overlap, so counting will do.
-
-    Raises:
-      NotAddressable: some are nobody's; what is missing is named by its number.
-      TransferError: the array was deleted.
-    """
-    for rank, view in views.items():
-        if view.note:
-            raise TransferError(f"{name} is {view.note} on rank {rank}: it no longer has values.")
-    held = sum(
-        math.prod(stop - start for start, stop in shard.index)
-        for view in views.values()
-        for shard in view.shards
-        if shard.replica_id == 0
-    )
-    if held != math.prod(shape):
-        raise NotAddressable(
-            f"No rank of this cluster has {math.prod(shape) - held} of the {math.prod(shape)} "
-            f"elements of {name}."
-        )
 
 
 def check_memory(name: str, nbytes: int) -> None:
@@ -343,10 +326,9 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
     with world.processes.memory(ranks) as there:
         _ask(world, value, value.requests(lambda rank: there.path(rank, str(rank))))
         memory = bytearray(value.total)
-        targets = {rank: value.targets(memory, rank) for rank in ranks}
         there.get(
             (rank, str(rank), sum(one.size for one in found), _join(found))
-            for rank, found in targets.items()
+            for rank, found in value.targets(memory).items()
         )
     return memory
 
@@ -406,14 +388,11 @@ class _Unpickler(pickle.Unpickler):
         return self._arrays[pid]
 
     def find_class(self, module: str, name: str) -> Any:
-        if _is_jaxs(module) and "jax" not in sys.modules:
-            self.of_jax.append(found := ops.OfJax(module, name))
-            return found
         if name == "of_jax":
             return self._of_jax
         if name == "subimport" and module.startswith("cloudpickle"):
             return self._module
-        return super().find_class(module, name)
+        return self._of_jax(module, name) if _is_jaxs(module) else super().find_class(module, name)
 
     def _module(self, name: str) -> Any:
         return self._of_jax(name, "") if _is_jaxs(name) else importlib.import_module(name)
@@ -430,43 +409,33 @@ def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
       NeedsJax: it has something of jax's own.
       NotSerialisable: a module or an attribute that it needs is not here.
     """
-    guard = None if "jax" in sys.modules else _NoJax()
-    if guard is not None:
-        sys.meta_path.insert(0, guard)
+    guards = [] if "jax" in sys.modules else [_NoJax()]
+    sys.meta_path[:0] = guards
     unpickler = _Unpickler(data, arrays, buffers)
     try:
         value = unpickler.load()
-        if isinstance(value, ops.OfJax):
-            raise NeedsJax(str(value))
-        return value
     except NeedsJax:
         raise
     except Exception as error:
         if unpickler.of_jax:  # it was called, or is the class of an object
             raise NeedsJax(str(unpickler.of_jax[0])) from None
-        _explain(error)
+        if isinstance(error, ModuleNotFoundError):
+            raise NotSerialisable(
+                f"The value needs a module that this notebook does not have: {error.name}.",
+                "Install it here too, or pull a plain dict, list or array instead.",
+            ) from None
+        if isinstance(error, AttributeError | ImportError):
+            raise NotSerialisable(
+                f"The value can't be rebuilt in this notebook: {error}.",
+                "Pull a plain dict, list or array instead.",
+            ) from None
         raise
     finally:
-        if guard is not None:
+        for guard in guards:
             sys.meta_path.remove(guard)
-
-
-def _explain(error: Exception) -> None:
-    """Say what is not here.
-
-    Raises:
-      NotSerialisable: a module or an attribute.
-    """
-    if isinstance(error, ModuleNotFoundError):
-        raise NotSerialisable(
-            f"The value needs a module that this notebook does not have: {error.name}.",
-            "Install it here too, or pull a plain dict, list or array instead.",
-        ) from None
-    if isinstance(error, AttributeError | ImportError):
-        raise NotSerialisable(
-            f"The value can't be rebuilt in this notebook: {error}.",
-            "Pull a plain dict, list or array instead.",
-        ) from None
+    if isinstance(value, ops.OfJax):
+        raise NeedsJax(str(value))
+    return value
 
 
 # --------------------------------------------------------------------------- push
@@ -499,18 +468,16 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
                 ) from None
         raise
     raws = [b.raw() for b in buffers]
-    sizes = [raw.nbytes for raw in raws]
-    *offsets, total = _offsets(sizes)
-    at = [[o, o + n] for o, n in zip(offsets, sizes, strict=True)]
-    filled = {o: raw for (o, end), raw in zip(at, raws, strict=True) if end > o}
-    token = uuid.uuid4().hex
+    *offsets, total = _offsets([raw.nbytes for raw in raws])
+    at = [[o, o + raw.nbytes] for o, raw in zip(offsets, raws, strict=True)]
+    filled = {o: raw for o, raw in zip(offsets, raws, strict=True) if raw.nbytes}
     for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():
         with contextlib.suppress(NoRoom), way(world, chosen, filled, total) as paths:
-            _assign(world, token, paths, at, [pickled])
+            _assign(world, paths, at, [pickled])
             return
     if total:
         check_memory(" and ".join(values), total * len(chosen))
-    _assign(world, token, dict.fromkeys(chosen, ""), [], [pickled, *raws])
+    _assign(world, dict.fromkeys(chosen, ""), [], [pickled, *raws])
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -525,7 +492,6 @@ def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
 
 def _assign(
     world: World,
-    token: str,
     paths: Mapping[int, str],
     places: list[list[int]],
     buffers: Sequence[bytes | memoryview],
@@ -535,6 +501,8 @@ def _assign(
     Raises:
       CellInterrupted: stop was pressed when all had read it.
     """
+
+    token = secrets.token_hex(8)
 
     @functools.cache  # one body for all ranks is encoded once
     def assign(path: str, turn: CellSpec) -> ops.Assign:

@@ -173,12 +173,11 @@ def is_any_unfinished() -> bool:
     """
     if (jax := sys.modules.get("jax")) is None:
         return False
-    unfinished = [
-        array
-        for array in jax.live_arrays()  # asked in C, as in ``is_ready``
-        if not any(map(operator.call, (array.is_deleted, array.is_ready)))
-    ]
-    return not all(array.is_fully_addressable for array in unfinished)
+    return any(
+        not any(map(operator.call, (array.is_deleted, array.is_ready)))  # in C, as in ``is_ready``
+        and not array.is_fully_addressable
+        for array in jax.live_arrays()
+    )
 
 
 def base_array(array: Any) -> Any:

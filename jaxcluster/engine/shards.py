@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,7 +54,6 @@ MAX_VARIABLES = 1000  # that are told of
 LONG = 10_000  # a list that begins with so many plain values is not looked through for an array
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 VARIABLES_S = 1.5  # past it containers are not entered any more
-MAX_NAMES = 200  # variables that a memory report names
 CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
 
 Leaf = tuple[tuple[str, ...], Any]
@@ -352,21 +351,22 @@ class Buffers:
     position: dict[int, int]
     seen: set[Any]
 
-    def take(self, array: Any) -> list[int]:
-        """Bytes per device of an array's buffers that nobody has counted yet."""
+    def take(self, arrays: Iterable[Any]) -> list[int]:
+        """Bytes per device of these arrays' buffers that nobody has counted yet."""
         held = [0] * len(self.position)
-        try:
-            base, ready = base_array(array), is_ready(array)
-            shards = base.addressable_shards
-        except RuntimeError:  # deleted or donated, in this moment even, by the main thread
-            return held
-        for shard in shards:
-            # The address of a buffer that is still being computed would be waited for.
-            key = shard.data.unsafe_buffer_pointer() if ready else (id(base), shard.replica_id)
-            where = self.position.get(shard.device.id)
-            if where is not None and (where, key) not in self.seen and shard.data.nbytes:
-                self.seen.add((where, key))
-                held[where] += shard.data.nbytes
+        for array in arrays:
+            try:
+                base, ready = base_array(array), is_ready(array)
+                shards = base.addressable_shards
+            except RuntimeError:  # deleted or donated, in this moment even, by the main thread
+                continue
+            for shard in shards:
+                # The address of a buffer that is still being computed would be waited for.
+                key = shard.data.unsafe_buffer_pointer() if ready else (id(base), shard.replica_id)
+                where = self.position.get(shard.device.id)
+                if where is not None and (where, key) not in self.seen and shard.data.nbytes:
+                    self.seen.add((where, key))
+                    held[where] += shard.data.nbytes
         return held
 
 
@@ -377,39 +377,22 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
     devices = jax.local_devices()
     buffers = Buffers({device.id: i for i, device in enumerate(devices)}, set())
     users = dict(users_values(namespace))
-    named = [entry for name, value in users.items() for entry in _named(buffers, name, value)]
     # Out[7], _7 and _ keep what cells ended in
     kept = [value for name, value in namespace.items() if name not in users]
-    named += _named(buffers, "Out (results of earlier cells)", kept)
-    other = [0] * len(devices)
-    for array in jax.live_arrays():
-        other = [a + b for a, b in zip(other, buffers.take(array), strict=True)]
-    named.sort(key=lambda entry: -sum(entry.nbytes))
+    named = [
+        wire.NamedBytes(name, buffers.take(array for _, array in arrays_of(value)))
+        for name, value in [*users.items(), ("Out (results of earlier cells)", kept)]
+    ]
     stats = [device.memory_stats() or {} for device in devices]
     return wire.MemoryReport(
         rank=rank,
         devices=[device.id for device in devices],
-        names=_fold_names(named),
-        other=other,
+        names=[entry for entry in named if any(entry.nbytes)],
+        other=buffers.take(jax.live_arrays()),
         in_use=[s.get("bytes_in_use") for s in stats],
         limit=[s.get("bytes_limit") for s in stats],
         rss_nbytes=rss_nbytes(),
     )
-
-
-def _named(buffers: Buffers, name: str, value: Any) -> list[wire.NamedBytes]:
-    held = [0] * len(buffers.position)
-    for _, array in arrays_of(value):
-        held = [a + b for a, b in zip(held, buffers.take(array), strict=True)]
-    return [wire.NamedBytes(name, held)] if any(held) else []
-
-
-def _fold_names(named: list[wire.NamedBytes]) -> list[wire.NamedBytes]:
-    kept, rest = named[:MAX_NAMES], named[MAX_NAMES:]
-    if rest:
-        sums = [sum(column) for column in zip(*(entry.nbytes for entry in rest), strict=True)]
-        kept.append(wire.NamedBytes(f"{len(rest)} more variables", sums))
-    return kept
 
 
 def _kind_of(value: Any) -> str:

@@ -13,13 +13,14 @@ import os
 import pickle
 import time
 from collections import ChainMap, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
 
+from jaxcluster import wire
 from jaxcluster.engine.arrays import (
     check_leaves,
     describe,
@@ -74,41 +75,19 @@ class Held:
     """What a rank keeps between ``describe`` and ``give``."""
 
     name: str
-    arrays: list[Any]
-    buffers: list[pickle.PickleBuffer]
+    arrays: list[Any]  # jax's, and then the pickle's buffers as numpy's
 
 
-class PulledClasses:
-    """Classes that cells define, in values that are pulled and pushed again.
+class ValueUnpickler(pickle.Unpickler):
+    """Reads a value that was pushed.
 
-    cloudpickle marks a class with a random number of its process. By that, an object that was
-    pulled and is pushed would be of its own class on rank 0 alone, and that class would get its
-    older attributes back. So it gets a number that each rank gives it, as all describe a pulled
-    value. What is pushed with this number is of the rank's own class, which stays as it is.
+    Args:
+      classes: those of cells that were pulled, by their numbers: they stay as they are.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[str, type] = {}
-
-    def renumber(self, cls: type, number: str, reduced: Any) -> Any:
-        """How cloudpickle reduces a class, with that number."""
-        if not isinstance(reduced, tuple) or getattr(reduced[0], "__name__", "") not in MAKE_CLASS:
-            return reduced
-        while len(self._known) >= MOST_CLASSES:
-            del self._known[next(iter(self._known))]
-        self._known[number] = cls
-        make, arguments, *others = reduced
-        return make, (*arguments[:CLASS_NUMBER], number, *arguments[CLASS_NUMBER + 1 :]), *others
-
-    def load(self, pickled: bytes, buffers: Sequence[Any]) -> Any:
-        """A value that was pushed."""
-        return _Unpickler(pickled, buffers, self._known).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, pickled: bytes, buffers: Sequence[Any], known: dict[str, type]) -> None:
+    def __init__(self, pickled: bytes, buffers: Sequence[Any], classes: Mapping[str, type]) -> None:
         super().__init__(io.BytesIO(pickled), buffers=buffers)
-        self._known = known
+        self._classes = classes
         self._met: set[type] = set()
 
     def find_class(self, module: str, name: str) -> Any:
@@ -117,7 +96,7 @@ class _Unpickler(pickle.Unpickler):
             return found
 
         def make(*arguments: Any) -> type:
-            if (cls := self._known.get(arguments[CLASS_NUMBER])) is None:
+            if (cls := self._classes.get(arguments[CLASS_NUMBER])) is None:
                 made: type = found(*arguments)
                 return made
             self._met.add(cls)
@@ -136,6 +115,13 @@ class ArrayPickler(cloudpickle.Pickler):
     Those in dicts come in the order of the keys, as in JAX: other ranks may have filled theirs in
     another one.
 
+    cloudpickle marks a class with a random number of its process. By that, an object that was
+    pulled and is pushed would be of its own class on rank 0 alone. So a class of a cell gets a
+    number that each rank gives it, as all describe a pulled value.
+
+    Args:
+      classes: notes these classes by their numbers.
+
     Attributes:
       places: the keys and attributes of each array, which other ranks' must have too.
     """
@@ -147,7 +133,7 @@ class ArrayPickler(cloudpickle.Pickler):
         file: io.BytesIO,
         buffers: list[pickle.PickleBuffer],
         token: str,
-        classes: PulledClasses,
+        classes: dict[str, type],
         value: Any,
     ) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)
@@ -176,11 +162,16 @@ class ArrayPickler(cloudpickle.Pickler):
         if issubclass(type(obj), type) and (known := reference_to(obj)) is not None:
             return known
         reduced = super().reducer_override(obj)
-        if not issubclass(type(obj), type):
+        is_class = isinstance(reduced, tuple) and issubclass(type(obj), type)
+        if not is_class or getattr(reduced[0], "__name__", "") not in MAKE_CLASS:
             return reduced
+        while len(self._classes) >= MOST_CLASSES:
+            del self._classes[next(iter(self._classes))]
         self._met += 1
         number = f"{self._token} {self._met} {obj.__qualname__}"
-        return self._classes.renumber(obj, number, reduced)
+        self._classes[number] = obj
+        make, arguments, *others = reduced
+        return make, (*arguments[:CLASS_NUMBER], number, *arguments[CLASS_NUMBER + 1 :]), *others
 
 
 class Values:
@@ -191,7 +182,7 @@ class Values:
         self.namespace: dict[str, Any] = {}
         self.lost = LostNames()
         self.last_result: Any = lambda: None
-        self._classes = PulledClasses()
+        self._classes: dict[str, type] = {}  # see ``ArrayPickler``
         self._kept: dict[str, tuple[Any, float]] = {}  # by token: what was described, or pushed
         # Of those that were given up before this rank came to them.
         self._forgotten: deque[str] = deque(maxlen=64)
@@ -234,13 +225,14 @@ class Values:
                 f"{name} can't be pickled on rank {self.rank}: {type(error).__name__}: {error}"
             ) from None
         arrays = [numpy_view(a) for a in pickler.arrays]
-        if not body.pickle:
-            buffers = []
-        if arrays or buffers:
-            self._keep(body.token, Held(name, arrays, buffers))
-        sizes = [b.raw().nbytes for b in buffers]
-        places = [sorted(one) for one in pickler.places]
-        made = Described([describe(a) for a in arrays], sizes, places)
+        raws = [np.frombuffer(b.raw(), np.uint8) for b in buffers] if body.pickle else []
+        if arrays or raws:
+            self._keep(body.token, Held(name, [*arrays, *raws]))
+        infos = [describe(array) for array in arrays]
+        for raw in raws:
+            shard = wire.Shard(self.rank, -1, ((0, raw.nbytes),), raw.nbytes)
+            infos.append(wire.ArrayInfo(raw.shape, "uint8", False, (shard,), raw.nbytes))
+        made = Described(infos, len(raws), [sorted(one) for one in pickler.places])
         return made, [file.getvalue()] if body.pickle else []
 
     def _keep(self, token: str, value: Any) -> None:
@@ -260,18 +252,15 @@ class Values:
         body = request.body
         held, _ = self._kept[body.token]
         parts = _own_parts(held, body.arrays)
-        raws = [buffer.raw() for buffer in held.buffers]
         if body.places:
             with open(body.path, "r+b") as file:
                 target = mmap.mmap(file.fileno(), 0)
-            begins = dict(zip(body.arrays, body.places, strict=False))
+            begins = dict(zip(body.arrays, body.places, strict=True))
             for number, index, values in parts:
                 array = held.arrays[number]
                 np.ndarray(array.shape, array.dtype, target, begins[number])[index] = values
-            for raw, at in zip(raws, body.places[len(body.arrays) :], strict=True):
-                target[at : at + raw.nbytes] = raw
             return Given(_copies(held)), []
-        frames = [np.ascontiguousarray(v).reshape(-1).view(np.uint8).data for *_, v in parts] + raws
+        frames = [np.ascontiguousarray(v).reshape(-1).view(np.uint8).data for *_, v in parts]
         if not body.path:
             return Given(_copies(held)), frames
         with open(body.path, "xb", buffering=0) as file:
@@ -308,7 +297,7 @@ class Values:
             buffers = [shared[start:stop] for start, stop in request.body.buffers]
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
-        values = self._classes.load(bytes(pickled), buffers)
+        values = ValueUnpickler(bytes(pickled), buffers, self._classes).load()
         self._keep(request.body.token, values)
 
     def assign_bind(self, request: Request[AssignBind]) -> list[str]:
@@ -344,13 +333,17 @@ class Values:
 
 def _copies(held: Held) -> list[list[Any]]:
     """Hashes of the parts that other processes have too, as far as a look reaches."""
-    return hashes(enumerate(held.arrays), Room(LOOK_NBYTES))
+    arrays = ((number, one) for number, one in enumerate(held.arrays) if is_array(one))
+    return hashes(arrays, Room(LOOK_NBYTES))
 
 
 def _own_parts(held: Held, numbers: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
     """(array, index, values) of each shard of which this rank has the first copy."""
     for number in numbers:
         array = held.arrays[number]
+        if not is_array(array):
+            yield number, ..., array
+            continue
         wait_ready(array, held.name, READY_TIMEOUT_S)
         for shard in array.addressable_shards:
             if shard.replica_id == 0:

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model import replicas
@@ -176,9 +175,10 @@ def array_layout(
     said = {**(notes or {}), **{rank: info.note for rank, info in infos.items() if info.note}}
     alive = {rank: info for rank, info in sorted(joined(infos).items()) if not info.note}
     first = next(iter(alive.values()), None) or next(iter(infos.values()))
+    like = (first.shape, first.dtype, first.spans)
     shards: list[Shard] = []
     for rank, info in alive.items():
-        if alike(info) != alike(first):
+        if (info.shape, info.dtype, info.spans) != like:
             span = "" if info.spans == first.spans else ", across processes" * info.spans
             said[rank] = f"another array: {info.dtype}{list(info.shape)}{span}"
             continue
@@ -188,11 +188,6 @@ def array_layout(
     facts = {**vars(first), "note": "", "ready": all(info.ready for info in alive.values())}
     facts["shards"] = tuple(shards)
     return ArrayLayout(**facts, name=name, devices=devices, notes=dict(sorted(said.items())))
-
-
-def alike(info: wire.ArrayInfo) -> tuple[Any, ...]:
-    """Equal for ranks' reports of one array."""
-    return info.shape, info.dtype, info.spans
 
 
 def joined(infos: Mapping[int, wire.ArrayInfo]) -> dict[int, wire.ArrayInfo]:

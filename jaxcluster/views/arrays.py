@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Part, TreeLayout
@@ -11,7 +11,7 @@ from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import blocks, formatting
 from jaxcluster.views.blocks import Block, Rank, Row, Table
-from jaxcluster.wire import Bounds, MeshInfo, Shard
+from jaxcluster.wire import MeshInfo, Shard
 
 MAX_ROWS = 12  # of a picture
 MAX_COLUMNS = 8
@@ -30,48 +30,33 @@ def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:
     return out + (formatting.check(check) if check is not None else [])
 
 
-def choose_axes(cut: Sequence[Sequence[object]]) -> list[int]:
-    """The two axes that are cut most, the later one as columns; the last ones if none is."""
-    return sorted(sorted(range(len(cut)), key=lambda axis: (-len(cut[axis]), -axis))[:2])
-
-
 def _picture(layout: ArrayLayout) -> list[Block]:
     """The parts as a table; nothing if they form no grid, or are cut on more than two axes."""
-    ndim = len(layout.shape)
-    parts = [*layout.parts, *(Part(gap, ()) for gap in layout.gaps)]
-    cut = [sorted({part.index[axis] for part in parts}) for axis in range(ndim)]
-    shown = choose_axes(cut)
-    if not shown or any(len(cut[axis]) > 1 for axis in range(ndim) if axis not in shown):
+    held = {part.index: part for part in layout.parts}
+    every = [*held, *layout.gaps]
+    cut = [sorted({index[axis] for index in every}) for axis in range(len(layout.shape))]
+    most = sorted(range(len(cut)), key=lambda axis: (-len(cut[axis]), -axis))
+    axes = sorted(most[:2])  # the later one as columns
+    if not axes or len(every) != math.prod(len(cut[axis]) for axis in axes):
         return []
-    grid = _grid(layout, {tuple(part.index[axis] for axis in shown): part for part in parts})
-    return [grid] if grid is not None else []
+    panel = {tuple(index[axis] for axis in axes): held.get(index) for index in every}
+    *across, columns = (cut[axis] for axis in axes)
+    shown = columns[:MAX_COLUMNS]
+    rows: list[Row] = [
+        ["".join(map(_span, row)), *(_holder(layout, panel[(*row, at)]) for at in shown)]
+        for row in itertools.islice(itertools.product(*across), MAX_ROWS)
+    ]
+    more = len(every) - len(rows) * len(shown)
+    note = f"... and {plural(more, 'part')} more" if more else ""
+    return [Table(["", *map(_span, shown)], rows, note)]
 
 
 def _span(span: tuple[int, int]) -> str:
     return f"{span[0]}:{span[1]}"
 
 
-def _grid(layout: ArrayLayout, panel: Mapping[Bounds, Part]) -> Table | None:
-    """The parts as a table; None if they form no grid."""
-    row_spans = sorted({bounds[:-1] for bounds in panel})
-    column_spans = sorted({bounds[-1] for bounds in panel})
-    for spans in ([row[0] for row in row_spans if row], column_spans):
-        if any(a[1] > b[0] for a, b in itertools.pairwise(spans)):
-            return None
-    rows, columns = row_spans[:MAX_ROWS], column_spans[:MAX_COLUMNS]
-    more = len(row_spans) * len(column_spans) - len(rows) * len(columns)
-    return Table(
-        ["", *map(_span, columns)],
-        [
-            ["".join(map(_span, row)), *(_holder(layout, panel.get((*row, at))) for at in columns)]
-            for row in rows
-        ],
-        f"... and {plural(more, 'part')} more" if more else "",
-    )
-
-
 def _holder(layout: ArrayLayout, part: Part | None) -> str | Rank:
-    if part is None or not part.shards:
+    if part is None:
         return "(no one)"
     ids = [shard.device for shard in part.shards]
     held = formatting.devices(ids, layout.devices)
@@ -169,16 +154,16 @@ def _headline(info: MeshInfo) -> str:
 
 def _mesh(info: MeshInfo, found: Meshes) -> Table:
     """The last axis in columns."""
-    sizes, names = info.axis_sizes, info.axis_names
-    columns = sizes[-1] if sizes else 1
+    *others, columns = info.axis_sizes or [1]
     shown = min(columns, 2 * MAX_COLUMNS)
     rows: list[Row] = []
-    for first in range(0, min(len(info.devices), MAX_TABLE * columns), columns):
-        ids = info.devices[first : first + shown]
-        rows.append([_place(first, sizes), *(_device(found, id) for id in ids)])
+    for number, place in enumerate(itertools.product(*map(range, others))):
+        if number < MAX_TABLE:
+            ids = info.devices[number * columns :][:shown]
+            rows.append([",".join(map(str, place)), *(_device(found, id) for id in ids)])
     left = len(info.devices) - len(rows) * shown
-    head = [", ".join(names[:-1]), *(f"{names[-1]} {at}" for at in range(shown) if names)]
-    head += [""] * (len(rows[0]) - len(head)) if rows else []
+    *names, last = info.axis_names or [""]
+    head = [", ".join(names), *(f"{last} {at}" for at in range(shown))]
     return Table(head, rows, f"... and {plural(left, 'device')} more" if left > 0 else "")
 
 
@@ -187,16 +172,6 @@ def _device(found: Meshes, id: int) -> str | Rank:
     if device is None:
         return f"device {id}"
     return Rank(device.rank, f"rank {device.rank} {formatting.device(device, id)}")
-
-
-def _place(number: int, sizes: Sequence[int]) -> str:
-    """The indices of all axes but the last at a flat position."""
-    at = []
-    number //= sizes[-1] if sizes else 1
-    for size in reversed(sizes[:-1]):
-        at.append(str(number % size))
-        number //= size
-    return ",".join(reversed(at))
 
 
 # --------------------------------------------------------------------------- memory

@@ -169,21 +169,19 @@ class CellDisplay:
             self.show(self._result)
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
+        info = wire.parse(wire.ArrayInfo, output.content["array"])
         found: ArrayLayout | TreeLayout | None = None
         values, cut = None, False
         try:
             found = array_queries.look(self.cluster.world, "", record.ranks)
-            if isinstance(found, ArrayLayout):
-                if found.odd:
-                    groups = replicas.tell_groups(found.odd)
-                    told = f"Ranks have different copies of it: {groups}. {replicas.SEED}\n"
-                    self.on_notice(told)
-                is_small = math.prod(found.shape) <= SMALL_ARRAY
-                edge = max(found.shape, default=0) if is_small else 3
-                values, cut = array_queries.corners(self.cluster.world, found, edge)
+            if isinstance(found, ArrayLayout) and found.odd:
+                groups = replicas.tell_groups(found.odd)
+                self.on_notice(f"Ranks have different copies of it: {groups}. {replicas.SEED}\n")
+            is_small = math.prod(info.shape) <= SMALL_ARRAY
+            edge = max(info.shape, default=0) if is_small else 3
+            values, cut = array_queries.corners(self.cluster.world, found, edge)
         except JaxClusterError as error:
             self.on_notice(str(error))
-        info = wire.parse(wire.ArrayInfo, output.content["array"])
         shown = text.spanning_array(info, values, cut)
         bundle: Bundle = {}
         if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook

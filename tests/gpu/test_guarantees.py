@@ -34,19 +34,23 @@ def test_a_large_value_comes_and_goes(ranks: jaxcluster.Cluster) -> None:
     assert ranks.pull("big").sum() == sum(range(1 << 22))
 
 
-def test_a_skipped_collective_is_named(
-    several: jaxcluster.Cluster,
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("if r != 1:\n    s = float(total(g * 2))\n    print(s)", "rank 1 ended the cell"),
+        ("if r != 1: s = total(g * 3)", "rank 1 ended the cell"),
+        # Each would wait in the compiler for the other, which tunes a program on all processes.
+        ("s = (g * 2.5 if r == 0 else g - 1.5).sum()\nprint(s)", "different programs"),
+        ("s = total(g) if r == 0 else largest(g)\nprint(float(s))", "different programs"),
+        ("f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))\nprint(f(g))", "different programs"),
+    ],
+    ids=["skipped", "not waited for", "compiled", "of one shape", "a constant"],
+)
+def test_launches_that_differ_are_refused(
+    several: jaxcluster.Cluster, source: str, told: str
 ) -> None:
-    with pytest.raises(Divergence) as caught:
-        several.run("if r != 1:\n    s = float(total(g * 2))\n    print(s)", show=False)
-    assert caught.value.ranks == (1,)
-    check_whole(several)
-
-
-def test_ranks_that_compile_different_programs_are_found(several: jaxcluster.Cluster) -> None:
-    """Each would wait in the compiler for the other, which tunes a program on all processes."""
-    with pytest.raises(Divergence, match="different programs"):
-        several.run("s = (g * 2.5 if r == 0 else g - 1.5).sum()\nprint(s)", show=False)
+    with pytest.raises(Divergence, match=told):
+        several.run(source, show=False)
     check_whole(several)
 
 
@@ -62,24 +66,6 @@ def test_a_rank_that_waits_answers_whatever_is_collected_meanwhile(
             "if r != 1:\n    threading.Timer(0.5, gc.collect).start()\n    print(float(total(g)))",
             show=False,
         )
-    check_whole(several)
-
-
-def test_a_skip_that_nobody_waits_for_yet_is_found(several: jaxcluster.Cluster) -> None:
-    with pytest.raises(Divergence):
-        several.run("if r != 1: s = total(g * 3)", show=False)
-    check_whole(several)
-
-
-def test_other_programs_of_one_shape_never_mix(several: jaxcluster.Cluster) -> None:
-    with pytest.raises(Divergence, match="different programs"):
-        several.run("s = total(g) if r == 0 else largest(g)\nprint(float(s))", show=False)
-    check_whole(several)
-
-
-def test_a_constant_that_differs_is_another_program(several: jaxcluster.Cluster) -> None:
-    with pytest.raises(Divergence):
-        several.run("f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))\nprint(f(g))", show=False)
     check_whole(several)
 
 

@@ -7,18 +7,17 @@ import contextlib
 import gc
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import last_launch, until
+from helpers import until
 
 import jaxcluster
 from jaxcluster.cluster import transfer
-from jaxcluster.errors import NotAddressable, NotSerialisable, RankError, TransferError, UsageError
+from jaxcluster.errors import NotSerialisable, RankError, TransferError, UsageError
 
 LARGE = 300_000  # elements: well above what a frame is quicker for
 
@@ -73,19 +72,7 @@ def test_every_sharding_is_assembled_in_place(cluster: jaxcluster.Cluster, spec:
     np.testing.assert_array_equal(cluster["s"], np.arange(128).reshape(16, 8))
 
 
-def test_scalars_empty_and_local_arrays(cluster: jaxcluster.Cluster) -> None:
-    cluster.run(
-        "total = jnp.sum(x)\nempty = jnp.zeros((0, 3))\nlocal = jnp.arange(5) + rank\n"
-        "flag = jax.device_put(np.array([True, False] * 4), NamedSharding(mesh, P(('i', 'j'))))"
-    )
-    assert cluster["total"].shape == ()
-    assert int(cluster["total"]) == 496
-    assert cluster["empty"].shape == (0, 3)
-    np.testing.assert_array_equal(cluster["local"], np.arange(5))  # rank 0's
-    np.testing.assert_array_equal(cluster["flag"], np.array([True, False] * 4))
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "uint32", "complex64", "bool_"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "complex64", "bool_"])
 def test_dtypes_are_kept(cluster: jaxcluster.Cluster, way: str, dtype: str) -> None:
     cluster.run(
         f"d = jax.device_put(jnp.arange({LARGE}).astype(jnp.{dtype}),"
@@ -96,6 +83,13 @@ def test_dtypes_are_kept(cluster: jaxcluster.Cluster, way: str, dtype: str) -> N
         assert pulled.dtype.name == dtype.rstrip("_")
         assert pulled.shape == (size,)
         assert pulled.astype(np.float64 if dtype != "complex64" else np.complex64)[2] in (1, 2)
+
+
+def test_scalars_empty_and_local_arrays(cluster: jaxcluster.Cluster) -> None:
+    cluster.run("total = jnp.sum(x)\nempty = jnp.zeros((0, 3))\nlocal = jnp.arange(5) + rank")
+    assert (cluster["total"].shape, int(cluster["total"])) == ((), 496)
+    assert cluster["empty"].shape == (0, 3)
+    np.testing.assert_array_equal(cluster["local"], np.arange(5))  # rank 0's
 
 
 def test_pytrees_of_spanning_arrays_keep_their_structure(
@@ -161,27 +155,14 @@ def test_an_object_of_a_cells_registered_dataclass_is_of_its_class_here_and_ther
 
 
 def test_what_comes_as_dicts_and_lists_says_so(cluster: jaxcluster.Cluster, no_jax: None) -> None:
-    cluster.run("specs = {'a': (P('i'), 3)}")
-    with pytest.raises(NotSerialisable):
-        cluster["specs"]
+    cluster.run("specs, spec = {'a': (P('i'), 3)}, P('i')")
+    for name in ("spec", "specs"):
+        with pytest.raises(NotSerialisable, match="the notebook does not import") as caught:
+            cluster[name]
+        assert f"%spmd print({name})" in str(caught.value)
     cluster.run("import optax\nstate = optax.adam(0.1).init({'w': x})")
     with pytest.warns(UserWarning, match="state is here as dicts and lists: its classes need jax"):
         assert set(cluster["state"]) == {0}
-
-
-def test_what_only_jax_can_rebuild_says_so(cluster: jaxcluster.Cluster, no_jax: None) -> None:
-    cluster.run("spec = P('i')")
-    with pytest.raises(NotSerialisable) as caught:
-        cluster["spec"]
-    assert "the notebook does not import" in str(caught.value)
-    assert "%spmd print(spec)" in str(caught.value)
-
-
-def test_a_pull_needs_no_collective(cluster: jaxcluster.Cluster) -> None:
-    cluster.run("float(jnp.sum(x))", show=False)
-    before = last_launch(cluster)
-    cluster["x"]
-    assert last_launch(cluster) == before
 
 
 def test_a_pull_waits_its_turn_behind_a_cell(cluster: jaxcluster.Cluster, tmp_path: Path) -> None:
@@ -202,28 +183,21 @@ def test_a_pull_waits_its_turn_behind_a_cell(cluster: jaxcluster.Cluster, tmp_pa
     assert found == [2]
 
 
-def test_what_does_not_exist_is_said_not_to(cluster: jaxcluster.Cluster) -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("learning_rte", "Did you mean learning_rate?"),
+        # Only the user's own names are suggested.
+        *((name, "%spmd %who lists the ranks' variables.") for name in ("qit", "opn", "Iin")),
+    ],
+)
+def test_what_does_not_exist_is_said_not_to(
+    cluster: jaxcluster.Cluster, name: str, hint: str
+) -> None:
     cluster.run("learning_rate = 0.1")
     with pytest.raises(TransferError) as caught:
-        cluster["learning_rte"]
-    assert str(caught.value) == (
-        "Rank 0 has no variable 'learning_rte'.\nDid you mean learning_rate?"
-    )
-
-
-@pytest.mark.parametrize("name", ["nonexist", "qit", "opn", "Iin", "get_ipythn", "inputt"])
-def test_only_the_users_own_names_are_suggested(cluster: jaxcluster.Cluster, name: str) -> None:
-    with pytest.raises(TransferError) as caught:
         cluster[name]
-    assert str(caught.value) == (
-        f"Rank 0 has no variable {name!r}.\n%spmd %who lists the ranks' variables."
-    )
-
-
-@pytest.mark.parametrize("name", ["a b", "x.y", "x[0]", "", "class"])
-def test_what_is_no_name_is_refused(cluster: jaxcluster.Cluster, name: str) -> None:
-    with pytest.raises(UsageError, match="is not a variable name"):
-        cluster[name]
+    assert str(caught.value) == f"Rank 0 has no variable {name!r}.\n{hint}"
 
 
 def test_what_can_not_be_pickled_says_where_and_why(cluster: jaxcluster.Cluster) -> None:
@@ -242,26 +216,6 @@ def test_what_differs_between_ranks_names_them(cluster: jaxcluster.Cluster) -> N
     cluster.run("del missing", ranks=[3])
     with pytest.raises((TransferError, RankError), match="Rank 3 has no variable 'missing'"):
         cluster["missing"]
-
-
-def test_a_deleted_array_is_said_to_be_deleted(cluster: jaxcluster.Cluster) -> None:
-    cluster.run("gone = jnp.array(x)\ngone.delete()")
-    with pytest.raises((TransferError, NotAddressable), match="deleted"):
-        cluster["gone"]
-
-
-def test_what_does_not_fit_into_memory_is_refused_before_it_is_sent(
-    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Memory:
-        available = 100
-
-    monkeypatch.setattr(transfer.psutil, "virtual_memory", lambda: Memory)
-    with pytest.raises(TransferError) as caught:
-        cluster["x"]
-    assert str(caught.value).startswith("x holds 128 B; this machine has 100 B free.\nPull a part")
-    monkeypatch.undo()
-    assert cluster["x"].shape == (4, 8)
 
 
 # --------------------------------------------------------------------------- push
@@ -305,6 +259,8 @@ def test_values_may_be_bound_on_some_ranks(cluster: jaxcluster.Cluster) -> None:
     cluster.push({"role": "chosen"}, ranks=[1, 2])
     record = cluster.run("print(role)", show=False)
     assert [record.stdout(r).strip() for r in range(4)] == ["other", "chosen", "chosen", "other"]
+    with pytest.raises(UsageError, match="There is no rank 9"):
+        cluster.push({"a": 1}, ranks=[9])
 
 
 def test_what_was_pushed_comes_back_equal(cluster: jaxcluster.Cluster, way: str) -> None:
@@ -343,25 +299,6 @@ def test_a_push_waits_its_turn_behind_a_cell(cluster: jaxcluster.Cluster) -> Non
     assert cluster["seen"] == 0
 
 
-def test_what_can_not_be_pushed_is_named(cluster: jaxcluster.Cluster) -> None:
-    cluster["before"] = 1
-    with pytest.raises(NotSerialisable) as caught:
-        cluster.push({"before": 2, "generator": (i for i in ())})
-    assert str(caught.value).startswith("generator can't be pickled: TypeError: ")
-    assert cluster["before"] == 1
-
-
-@pytest.mark.parametrize("name", ["a b", "", "x.y", 3])
-def test_what_is_no_name_can_not_be_pushed(cluster: jaxcluster.Cluster, name: Any) -> None:
-    with pytest.raises(UsageError, match="is not a variable name"):
-        cluster.push({name: 1})
-
-
-def test_a_push_to_ranks_that_do_not_exist_is_refused(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(UsageError, match="There is no rank 9"):
-        cluster.push({"a": 1}, ranks=[9])
-
-
 def test_a_module_that_only_the_notebook_has_is_named(
     cluster: jaxcluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,19 +309,3 @@ def test_a_module_that_only_the_notebook_has_is_named(
     with pytest.raises((RankError, TransferError), match="only_in_the_notebook"):
         cluster.push({"thing": only_in_the_notebook.Thing()})
     monkeypatch.delitem(sys.modules, "only_in_the_notebook")
-
-
-# --------------------------------------------------------------------------- size and time
-
-
-def test_a_large_array_crosses_in_bounded_time(cluster: jaxcluster.Cluster, way: str) -> None:
-    """Not a benchmark: those are in benchmarks/. It would take minutes, were it pickled twice."""
-    cluster.run(
-        "large = jax.make_array_from_callback((8, 1 << 21), NamedSharding(mesh, P(('i', 'j'))),"
-        " lambda i: np.full((1, 1 << 21), i[0].start, np.float32))"
-    )
-    began = time.monotonic()
-    pulled = cluster["large"]
-    assert time.monotonic() - began < 30
-    np.testing.assert_array_equal(pulled[:, -1], np.arange(8))
-    cluster.run("del large")

@@ -22,17 +22,13 @@ with jaxcluster.start(2) as cluster:
 EXPECTED = overhosts.hosts() or [socket.gethostname()] * 2
 
 
-def test_a_cluster_of_the_tests_own_process(pair: jaxcluster.Cluster) -> None:
+def test_clusters_of_tests_notebooks_and_scripts_are_there(
+    pair: jaxcluster.Cluster, notebook: Notebook, private_home: Home
+) -> None:
     assert [facts.hostname for facts in pair.record.facts] == EXPECTED
-
-
-def test_a_cluster_of_a_notebook(notebook: Notebook) -> None:
     notebook.ok("%jaxcluster start -n 2")
     shown = notebook.ok(f"%%spmd --all\n{WHERE}").text
     notebook.ok("%jaxcluster stop")
     assert [f"on {host}" in shown for host in EXPECTED] == [True, True], shown
-
-
-def test_a_cluster_of_a_script(private_home: Home) -> None:
     done = python("-c", SCRIPT, env=private_home.environ())
     assert str([f"on {host}\n" for host in EXPECTED]) in done.stdout, done.stderr

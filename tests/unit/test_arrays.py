@@ -22,7 +22,7 @@ def test_a_deleted_array_is_not_ready() -> None:
     assert not is_ready(array)
     with pytest.raises(NotReady, match="x is deleted or was donated"):
         wait_ready(array, "x", 10.0)
-    assert Buffers({0: 0}, set()).take(array) == [0]
+    assert Buffers({0: 0}, set()).take([array]) == [0]
 
 
 def test_arrays_that_are_deleted_while_they_are_looked_at() -> None:

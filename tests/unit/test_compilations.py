@@ -15,7 +15,7 @@ import json
 from dataclasses import dataclass
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
-from jaxcluster.engine import fingerprint
+from jaxcluster.engine.private import fingerprint
 from jaxcluster.engine.private.compilations import _key
 from jaxcluster.engine.private.programs import is_made_together
 

@@ -60,16 +60,6 @@ def test_a_module_imports_what_there_is_and_uses_it(path: Path) -> None:
             assert passed_on or re.search(rf"\b{name}\b", body), f"{name} is not used"
 
 
-def test_listeners_and_observers_are_made_where_they_are_bound_to_a_signal() -> None:
-    for path in MODULES:
-        found = re.findall(r"addEventListener|Observer\(|setInterval|\.on\w+ = ", path.read_text())
-        assert (not found) or path.name == "lifetime.js", (path.name, found)
-
-
-def test_a_module_tells_one_story() -> None:
-    assert max(len(path.read_text().splitlines()) for path in MODULES) < 200
-
-
 ALONE = "alone.css"  # for pages without the extension: it is part of another bundle
 
 

@@ -37,20 +37,15 @@ def test_equal_values_have_equal_hashes_and_others_have_not() -> None:
     assert taken(3) == taken(np.int64(3)) != taken(4)
 
 
-def test_a_launch_that_is_given_nothing_has_no_hash() -> None:
-    given = Given()
-    assert given.take(Program((0, 1), 1)) == 0
+def test_a_hash_is_of_what_one_launch_is_given() -> None:
+    given, launch = Given(), Program((0, 1), 1)
+    assert given.take(launch) == 0
     given.add(1.5, Sharding(0, 1))
-    assert given.take(Program((0, 1), 1)) != 0
-    assert given.take(Program((0, 1), 1)) == 0
-
-
-def test_what_was_given_to_a_launch_that_was_not_made_is_not_anothers() -> None:
+    assert given.take(launch) != 0 == given.take(launch)
+    given.add(1.5, Sharding(0, 1))
+    given.forget()  # it was not made
+    assert given.take(launch) == 0
     assert taken(1.5, on=(0, 1, 2)) == 0
-    given = Given()
-    given.add(1.5, Sharding(0, 1))
-    given.forget()
-    assert given.take(Program((0, 1), 1)) == 0
 
 
 def test_of_other_threads_nothing_is_known() -> None:

@@ -78,13 +78,6 @@ def test_an_uneven_array_says_how_uneven() -> None:
     assert found.missing == 0
 
 
-def test_a_partly_replicated_array_counts_its_copies() -> None:
-    found = layouts.array((8, 8), {"i": 4, "j": 2}, ("j",))
-    assert [part.ranks for part in found.parts] == [(0, 1, 2, 3)] * 2
-    assert found.replication == 4
-    assert [s.replica_id for s in found.parts[0].shards] == [0, 1, 2, 3]
-
-
 def test_the_part_of_a_silent_rank_is_a_gap_unless_another_has_a_copy() -> None:
     known = layouts.devices(4, 2)
     infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))

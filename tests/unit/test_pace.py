@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pace
 import pytest
 from pace import MOST, Deadline, slowness
 
@@ -29,16 +28,6 @@ def test_a_deadline_is_moved_out_as_much_as_the_machine_is_slow(
     assert deadline.is_over and deadline.is_over
     assert len(probes) == 1  # once, so that a test that hangs comes to its end
     assert str(deadline).startswith("10 s") and ("times 2.5" in str(deadline)) is (slow > 1)
-
-
-def test_a_machine_is_as_slow_as_its_work_takes_or_as_others_wait_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cores = len(pace.os.sched_getaffinity(0))
-    for work, load, found in ((0.5, 0.0, 1.0), (2.0, 0.1, 2.0), (0.5, 1.5, 1.5), (50.0, 0.0, MOST)):
-        monkeypatch.setattr(pace, "_work_s", lambda work=work: work * pace.REFERENCE_S)
-        monkeypatch.setattr(pace.os, "getloadavg", lambda load=load: (load * cores, 0.0, 0.0))
-        assert slowness() == pytest.approx(found)
 
 
 def test_this_machine_can_be_probed() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from helpers import python
 
-from jaxcluster.engine.private import programs, self_test
+from jaxcluster.engine.private import programs
 
 SCRIPT = """
 import json
@@ -41,43 +41,23 @@ def found() -> dict[str, Any]:
     return answers
 
 
-def test_all_private_names_are_in_this_jax(found: dict[str, Any]) -> None:
+def test_all_private_names_are_in_this_jax_also_once_wrapped(found: dict[str, Any]) -> None:
     moved = [name for name, is_there in found["before"].items() if not is_there]
     assert not moved, f"jax {found['jax']} has moved what {moved} need(s)"
-
-
-def test_each_group_of_names_says_what_its_loss_costs(found: dict[str, Any]) -> None:
-    assert set(found["before"]) == set(self_test.PROBES)
-
-
-def test_gloo_is_given_its_address(found: dict[str, Any]) -> None:
-    assert found["set"]
-    assert found["hostname"] == "127.0.0.1"
-
-
-def test_a_second_address_takes_the_place_of_the_first(found: dict[str, Any]) -> None:
-    assert found["set again"]
-    assert found["hostname again"] == "127.0.0.2"
-    assert found["wrapped once"]
-
-
-def test_the_names_are_still_there_once_wrapped(found: dict[str, Any]) -> None:
     assert all(found["after"].values())
+    assert (found["moved"], found["backends"]) == (False, 0)
 
 
-def test_the_self_test_can_fail(found: dict[str, Any]) -> None:
-    assert found["moved"] is False
+def test_gloo_is_given_the_last_address(found: dict[str, Any]) -> None:
+    assert found["set"] and found["set again"] and found["wrapped once"]
+    assert (found["hostname"], found["hostname again"]) == ("127.0.0.1", "127.0.0.2")
 
 
-def test_the_self_test_starts_no_backend(found: dict[str, Any]) -> None:
-    assert found["backends"] == 0
-
-
-def test_the_collectives_of_a_program_are_found_in_order() -> None:
+def test_the_collectives_of_a_program_are_found() -> None:
     hlo = """
   tmp_1 = f32[8]{0} all-reduce-start(f32[8]{0} tmp_0), channel_id=1, to_apply={}
-  tmp_2 = f32[8]{0} all-reduce-done(f32[8]{0} tmp_1)
-  tmp_3 = (f32[16]{0}, s32[]) all-gather(f32[8]{0} tmp_2), dimensions={0}
   ROOT tmp_4 = f32[8]{0} fusion(f32[8]{0} tmp_2), kind=kLoop, calls=all-reduce.fused
 """
-    assert [op for _, op in programs.collectives_of(hlo)] == ["all-reduce", "all-gather"]
+    reduce, fusion = hlo.strip("\n").splitlines()
+    found = [programs._is_collective(text) for text in (hlo, reduce, fusion, "")]
+    assert found == [True, True, False, True]

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import layouts
 import numpy as np
@@ -141,29 +142,25 @@ def test_html_uses_only_what_sanitizers_leave(name: str) -> None:
     assert found.attributes <= {"bgcolor"}
 
 
-def test_names_are_escaped() -> None:
-    found = layouts.array((4,), {"i": 4}, ("i",), name="p['<b>&']")
-    view = shards.layout_view(found)
-    assert "<b>&" not in blocks.html(view.blocks).replace("<b>p[&#x27;&lt;b&gt;&amp;&#x27;]", "")
-
-
 # -------------------------------------------------------------------------- text
 
 
-def test_long_pictures_and_tables_say_how_much_is_left_out() -> None:
-    text = blocks.text(
-        arrays.array(layouts.array((64, 64), {"a": 64, "b": 8}, ("a", "b"), ranks=64))
-    )
-    assert "... and 416 parts more" in text
-    assert "... and 32 more ranks" in text
-    assert len(text.splitlines()) < 90
-
-
-def test_a_tree_of_thousands_is_cut_and_says_so() -> None:
-    found = layout.tree_layout("params", *layouts.tree(2000))
-    text = blocks.text(arrays.tree(found))
-    assert "... and 1,940 leaves more" in text
-    assert len(text.splitlines()) < 70
+@pytest.mark.parametrize(
+    ("shown", "left_out"),
+    [
+        (
+            layouts.array((64, 64), {"a": 64, "b": 8}, ("a", "b"), 64, name="p['<b>']"),
+            ["... and 416 parts more", "... and 32 more ranks"],
+        ),
+        (layout.tree_layout("p", *layouts.tree(2000)), ["... and 1,940 leaves more"]),
+    ],
+    ids=["array", "tree"],
+)
+def test_long_pictures_and_tables_say_how_much_is_left_out(shown: Any, left_out: list[str]) -> None:
+    view = shards.layout_view(shown)
+    assert [words in view.text for words in left_out] == [True] * len(left_out)
+    assert len(view.text.splitlines()) < 90
+    assert "<b>'" not in blocks.html(view.blocks)
 
 
 def test_a_tree_of_too_many_shards_leaves_its_pictures_to_be_asked_for() -> None:
@@ -215,18 +212,13 @@ def test_options_of_the_magic_do_not_touch_the_name() -> None:
         arguments.shards_line("--check")
 
 
-def test_memory_names_the_hosts_where_there_are_several() -> None:
+@pytest.mark.parametrize("limit", [None, 1024])
+def test_memory_names_hosts_and_limits_where_there_are_any(limit: int | None) -> None:
+    """CPU devices have no limit: there is no column of nothing."""
     known = layouts.devices(2, 1, ranks_per_host=1)
-    reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [None], [None]) for r in range(2)}
-    found = array_queries.Memory(reports, known)
-    lines = blocks.text(arrays.memory(found)).splitlines()
-    assert lines[0].split()[:3] == ["rank", "host", "device"]
-    assert [line.split()[1:3] for line in lines[1:3]] == [["0", "host-00"], ["1", "host-01"]]
-    shown = blocks.html(arrays.memory(found))
-    assert ">host<" in shown and ">host-00<" in shown and ">host-01<" in shown
-    # CPU devices have no limit: there is no column of nothing.
-    assert "free" not in lines[0] and ">free<" not in shown
-    reports[1] = wire.MemoryReport(1, [2048], [], [8], [8], [1024])
-    found = array_queries.Memory(reports, known)
-    assert blocks.text(arrays.memory(found)).splitlines()[0].split()[-1] == "free"
-    assert blocks.html(arrays.memory(found)).count("<td>1016 B</td>") == 1
+    reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [8], [limit]) for r in range(2)}
+    shown = arrays.memory(array_queries.Memory(reports, known))
+    head, *rows = [line.split() for line in blocks.text(shown).splitlines()[:3]]
+    assert head[:3] == ["rank", "host", "device"] and (head[-1] == "free") is (limit is not None)
+    assert [row[1:3] for row in rows] == [["0", "host-00"], ["1", "host-01"]]
+    assert blocks.html(shown).count("<td>1016 B</td>") == (2 if limit else 0)

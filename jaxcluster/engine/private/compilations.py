@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.engine import log
-from jaxcluster.engine.fingerprint import calls_into_process
 from jaxcluster.engine.private import loaded, programs
+from jaxcluster.engine.private.fingerprint import calls_into_process
 from jaxcluster.host.free_space import memory_room
 
 # With one of these JAX keeps programs, or compiles them again on purpose.
@@ -119,13 +119,13 @@ def keep_compiled(folder: CompiledFolder) -> None:
                 text, _, serialized = kept.partition(b"\n")
                 executable = backend.deserialize_executable(serialized, device_list, options)
                 read = lambda: (folder.read(name) or b"").partition(b"\n")[2]  # noqa: E731
-                loaded.note(executable, programs.Text.parse(json.loads(text)), read)
+                loaded.note(executable, json.loads(text), read)
                 return executable
         executable = original(*given, **more)
         loaded.note(executable)
 
         def make() -> bytes:
-            text = json.dumps(programs.Text.of(executable).plain).encode()
+            text = json.dumps(programs.has_collectives(executable)).encode()
             return b"\n".join((text, executable.serialize()))
 
         with _told("kept"):

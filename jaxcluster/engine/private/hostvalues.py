@@ -15,6 +15,15 @@ MAKERS = (
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
 )
+NAMES = " ".join(
+    [
+        *(f"array:{name}" for name in MAKERS),
+        "array:ArrayImpl",
+        "interpreters.pxla:shard_arg_handlers",
+        "literals:TypedNdArray",
+        "literals:typed_scalar_types",
+    ]
+)
 _heard: list[Any] = []
 
 
@@ -27,7 +36,7 @@ def hear_host_values(given: Given) -> bool:
     Returns:
       False where a private name has moved: then nothing is told.
     """
-    if not is_there(can_hear):
+    if not is_there(NAMES):
         return False
     import jax
     from jax._src import array as jax_array
@@ -76,17 +85,3 @@ def hear_host_values(given: Given) -> bool:
         for module in (jax, jax_array):
             setattr(module, name, told)
     return True
-
-
-def can_hear() -> bool:
-    """Whether JAX takes in values, and reads arrays, where it is looked for.
-
-    Raises:
-      ImportError, AttributeError: it has none of these names.
-    """
-    from jax._src import array, literals
-    from jax._src.interpreters import pxla
-
-    makes = all(hasattr(array, name) for name in MAKERS)
-    takes = {np.ndarray, literals.TypedNdArray, array.ArrayImpl} <= set(pxla.shard_arg_handlers)
-    return makes and takes and bool(literals.typed_scalar_types)

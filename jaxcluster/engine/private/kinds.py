@@ -7,6 +7,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+NAMES = (
+    "array:ArrayImpl.is_ready random.prng:PRNGKeyArray pjit:_cpp_pjit sharding_impls:UNSPECIFIED"
+)
+
 
 @dataclass(frozen=True)
 class Kinds:
@@ -58,19 +62,3 @@ def jitted(function: Any, info: Any) -> Any:
 
     known = {name: leaves(name) for name in ("in_shardings_leaves", "out_shardings_leaves")}
     return pjit._cpp_pjit(function, info._replace(**known))
-
-
-def can_save() -> bool:
-    """Whether the names are there, by which arrays and jitted functions are saved."""
-    import jax
-    from jax._src import pjit, sharding_impls
-    from jax._src.array import ArrayImpl
-    from jax._src.random import prng
-
-    return (
-        hasattr(ArrayImpl, "is_ready")
-        and hasattr(prng, "PRNGKeyArray")
-        and hasattr(pjit, "_cpp_pjit")
-        and hasattr(sharding_impls, "UNSPECIFIED")
-        and hasattr(jax.jit(len), "_jit_info")
-    )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine.fingerprint import of_lowered
 from jaxcluster.engine.private import loaded
+from jaxcluster.engine.private.fingerprint import of_lowered
 
 # The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
 # never looks there, and it is serialized with the executable.
@@ -21,8 +20,8 @@ def describe(executable: Any) -> Program:
     """What tells a compiled program from others, for whoever announces its launches."""
     signature = _signature_of(executable)
     if signature is None:  # deserialized, and not compiled by a rank
-        text = Text.of(executable.xla_executable)
-        signature = _fingerprint(executable, text, 0), text.is_collective
+        text = _hlo_text(executable.xla_executable)
+        signature = _fingerprint(executable, _hash(text.encode())), _is_collective(text)
     fingerprint, is_collective = signature
     processes = tuple(sorted({d.process_index for d in executable.device_list}))
     name = _readable(executable.name)
@@ -43,8 +42,10 @@ def sign(
     if unloaded.device_list is None or unloaded.device_list.is_fully_addressable:
         return
     source = source_of(computation, compiler_options) if source is None else source
-    text = loaded.text_of(unloaded.xla_executable) or Text.of(unloaded.xla_executable)
-    signature = (_SIGNED, _fingerprint(unloaded, text, source), text.is_collective)
+    is_collective = loaded.text_of(unloaded.xla_executable)
+    if is_collective is None:
+        is_collective = has_collectives(unloaded.xla_executable)
+    signature = _SIGNED, _fingerprint(unloaded, source), is_collective
     unloaded.keepalive = [*(unloaded.keepalive or ()), signature]
 
 
@@ -54,8 +55,7 @@ def source_of(computation: Any, compiler_options: Any) -> int:
     # Where a process writes to and what it has measured are its own.
     common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
     text = repr((computation._name, sorted(common.items(), key=str))).encode()
-    digest = hashlib.blake2b(text + _lowered(computation), digest_size=7).digest()
-    return int.from_bytes(digest, "little")
+    return _hash(text + _lowered(computation))
 
 
 def uncompiled(computation: Any, source: int, processes: tuple[int, ...]) -> Program:
@@ -80,7 +80,7 @@ def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
 
 
 def _lowered(computation: Any) -> bytes:
-    """A digest of what is compiled; b"" where there can be none: then the compiled text is left."""
+    """A digest of what is compiled; b"" where there can be none: names and types are left."""
     try:
         return of_lowered(computation._hlo, computation.const_args)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):  # it has moved
@@ -95,41 +95,13 @@ def _signature_of(executable: Any) -> tuple[int, bool] | None:
     return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """What the text of a compiled program tells.
+def has_collectives(executable: Any) -> bool:
+    """Whether an executable of XLA's has collectives, or may have: its text can't be read."""
+    return _is_collective(_hlo_text(executable))
 
-    What was noted where it was compiled holds wherever it is loaded.
 
-    Attributes:
-      digest: of all of it; "" if it can't be read.
-      collectives: in its order, (shape, operation).
-    """
-
-    digest: str
-    collectives: tuple[tuple[str, str], ...]
-
-    @classmethod
-    def of(cls, executable: Any) -> Text:
-        """The text of an executable of XLA's."""
-        if not (hlo := _hlo_text(executable)):
-            return cls("", ())
-        digest = hashlib.blake2b(hlo.encode(), digest_size=16).hexdigest()
-        return cls(digest, tuple(collectives_of(hlo)))
-
-    @classmethod
-    def parse(cls, plain: Any) -> Text:
-        return cls(plain[0], tuple((shape, operation) for shape, operation in plain[1]))
-
-    @property
-    def plain(self) -> Any:
-        """As JSON can have it."""
-        return [self.digest, self.collectives]
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether it has collectives, or may have."""
-        return not self.digest or bool(self.collectives)
+def _is_collective(hlo: str) -> bool:
+    return not hlo or _COLLECTIVE.search(hlo) is not None
 
 
 def _inputs(executable: Any) -> str:
@@ -159,39 +131,29 @@ def hlo_print_options() -> Any:
     return _hlo.HloPrintOptions
 
 
-def _fingerprint(executable: Any, compiled: Text, source: int) -> int:
+def _fingerprint(executable: Any, source: int) -> int:
     """What tells programs apart, equal on all processes that compiled the same one.
 
-    XLA's own fingerprint is not: it covers the source lines, so the same program compiled at
-    another line, which a branch on the rank does, has another (jaxlib 0.10.2 and 0.12). The text
-    for fingerprints leaves them out, and most constants with them: these are in ``source``. It
-    takes 0.1 % of the time that the compilation took.
-
-    On other platforms than CPU each process tunes its kernels by its own timings, so even that text
-    may differ. There the collectives in their order must do.
+    It is made of what was compiled, as compilers may make two programs of one: XLA's own covers the
+    source lines, so the same program at another line, which a branch on the rank does, has another
+    (jaxlib 0.10.2 and 0.12). On other platforms than CPU each process tunes its kernels by its own
+    timings.
     """
     devices = [d.id for d in executable.device_list]
     outputs = [a.str_short() for a in executable.output_avals]
     inputs = [str(s) for s in executable.input_shardings]
-    outside = repr((_inputs(executable), outputs, inputs))
-    on_cpu = executable.backend.platform == "cpu"
-    hlo = compiled.digest if on_cpu else repr(compiled.collectives)
-    text = f"{executable.name} {devices} {outside} {hlo}".encode()
-    digest = hashlib.blake2b(text, digest_size=7).digest()
-    # What was compiled (24 bits), and what came of it (32 bits).
-    compiled_bits = int.from_bytes(digest, "little") & 0xFFFFFFFF
-    return (source & 0xFFFFFF) << 32 | (compiled_bits or 1)
+    outside = repr((executable.name, devices, _inputs(executable), outputs, inputs, source))
+    return _hash(outside.encode()) or 1
+
+
+def _hash(text: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
 
 
 _COLLECTIVE = re.compile(
-    r"(?<!\S)(\S+) (all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute"
-    r"|ragged-all-to-all|reduce-scatter)(?:-start)?\("
+    r"\s(all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute"
+    r"|ragged-all-to-all|reduce-scatter)(-start)?\("
 )
-
-
-def collectives_of(hlo: str) -> list[tuple[str, str]]:
-    """The collectives of a program in its text's order: (shape, operation)."""
-    return _COLLECTIVE.findall(hlo)
 
 
 def _readable(name: str) -> str:

@@ -8,7 +8,6 @@ not import jax.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from jaxcluster.engine.private import (
     compilations,
@@ -26,43 +25,35 @@ def _gloo_address() -> bool:
     from jax._src import xla_bridge
     from jax._src.lib import _jax
 
-    return _has(_jax, "make_gloo_tcp_collectives") and getattr(xla_bridge, "_jax", None) is _jax
+    return hasattr(_jax, "make_gloo_tcp_collectives") and xla_bridge._jax is _jax
 
 
 def _one_slice() -> bool:
     from jax._src import sharding_impls
-    from jax._src.lib import _jax
 
     constants = sharding_impls.make_mesh.__code__.co_consts
-    return _has(_jax.Device, "__getattr__") and "slice_index" in constants
+    return is_there("lib:_jax.Device.__getattr__") and "slice_index" in constants
 
 
 def _launches() -> bool:
-    from jax._src import pjit
-    from jax._src.interpreters import pxla
-
-    return (
-        _has(programs.hlo_print_options(), "fingerprint")
-        and _has(pxla.UnloadedMeshExecutable, "build_unsafe_call")
-        and _has(pxla.MeshExecutable, "create_cpp_call")
-        and _has(pxla.MeshComputation, "compile")
-        and _has(pjit, "_get_fastpath_data")
+    return hasattr(programs.hlo_print_options(), "fingerprint") and is_there(
+        "interpreters.pxla:UnloadedMeshExecutable.build_unsafe_call "
+        "interpreters.pxla:MeshExecutable.create_cpp_call "
+        "interpreters.pxla:MeshComputation.compile "
+        "pjit:_get_fastpath_data"
     )
 
 
 def _saved_variables() -> bool:
-    from jax._src import tree_util
+    import jax
 
-    registers = any(_has(tree_util, name) for name in pytrees.REGISTERS)
-    return registers and _has(tree_util, "_registry") and kinds.can_save()
-
-
-def _has(owner: Any, *names: str) -> bool:
-    return all(hasattr(owner, name) for name in names)
+    registers = any(is_there(f"tree_util:{name}") for name in pytrees.REGISTERS)
+    is_known = registers and hasattr(jax.jit(len), "_jit_info")
+    return is_known and is_there(f"tree_util:_registry {kinds.NAMES}")
 
 
 # What each group of private names is for, what happens where they have moved, and how to look.
-PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
+PROBES: dict[str, tuple[str, str | Callable[[], bool]]] = {
     "gloo address": (
         "CPU collectives use this host's name, which must resolve to its own address",
         _gloo_address,
@@ -78,7 +69,7 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     ),
     "host values": (
         "values that should be equal on all ranks are compared only where arrays are pulled",
-        hostvalues.can_hear,
+        hostvalues.NAMES,
     ),
     "waits": (
         "a wait in JAX's coordination service can't be stopped",
@@ -90,7 +81,7 @@ PROBES: dict[str, tuple[str, Callable[[], bool]]] = {
     ),
     "transfers": (
         "device_put from process to process is refused on CPU, and not checked on GPU and TPU",
-        transfers.can_announce,
+        transfers.NAMES,
     ),
     "compiled programs": (
         "new processes compile all programs again",

@@ -31,6 +31,10 @@ from jaxcluster.engine.private import is_there
 
 NAME = "batched_copy_array_to_devices_with_sharding"  # what asks for transfers
 IMPL = "_device_put_sharding_impl"
+NAMES = (
+    f"dispatch:xc.{NAME} dispatch:{IMPL} dispatch:_batched_device_put_impl "
+    "dispatch:_device_put_impl xla_bridge:CROSS_HOST_TRANSFER_SOCKET_ADDRESS"
+)
 SOCKETS = 4  # of the data, as JAX has it by default, on all of the machine's addresses
 PORTS = range(10_000, 32_000)  # that no operating system hands out by itself
 TRIES = 20
@@ -45,7 +49,7 @@ def announce_transfers(agreement: Agreement) -> bool:
       False where a private name has moved (jax 0.10.2 and 0.12: ``dispatch.xc``,
       ``dispatch._device_put_sharding_impl``).
     """
-    if not is_there(can_announce):
+    if not is_there(NAMES):
         return False
     from jax._src import dispatch
 
@@ -56,28 +60,6 @@ def announce_transfers(agreement: Agreement) -> bool:
     dispatch.xc = _Client(client, copy, agreement)  # type: ignore[assignment]
     setattr(dispatch, IMPL, _by_sharding(getattr(dispatch, IMPL)))
     return True
-
-
-def can_announce() -> bool:
-    """Whether JAX asks for transfers where it is looked for.
-
-    Raises:
-      ImportError, AttributeError: it has none of these names.
-    """
-    from jax._src import dispatch, xla_bridge
-
-    def calls(function: Any, *names: str) -> bool:
-        return set(names) <= set(function.__code__.co_names)
-
-    put: Any = getattr(dispatch, IMPL)
-    put = getattr(put, "__wrapped__", put)
-    return (
-        calls(dispatch._batched_device_put_impl, "xc", NAME)
-        and hasattr(dispatch.xc, NAME)
-        and calls(dispatch._device_put_impl, IMPL)
-        and put.__code__.co_varnames[:4] == ("x", "aval", "device", "copy")
-        and hasattr(xla_bridge, "CROSS_HOST_TRANSFER_SOCKET_ADDRESS")
-    )
 
 
 def _by_sharding(put: Callable[..., Any]) -> Callable[..., Any]:

@@ -90,10 +90,10 @@ def reference_to(cls: type) -> Any:
 
 
 class Described(Message):
-    """A value's arrays and the sizes of its other buffers; its pickle is the reply's buffer."""
+    """A value's arrays; its pickle is the reply's buffer."""
 
     arrays: list[ArrayInfo]
-    buffers: list[int]
+    buffers: int = 0  # so many of the arrays, the last ones, are the pickle's other buffers
     places: list[list[str]] = field(default_factory=list)  # equal where ranks have the same array
 
 
@@ -115,9 +115,9 @@ class Given(Message):
 
 
 class Give(Operation[Given], op="give"):
-    """Give what a rank has of a held value: first copies of shards, and then the other buffers.
+    """Give what a rank has of a held value, in the reply's buffers or in a file.
 
-    In the reply's buffers, or in a file.
+    That is the shards of which it has the first copy, in the order in which it has described them.
     """
 
     token: str

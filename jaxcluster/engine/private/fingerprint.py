@@ -3,29 +3,22 @@
 What the compiler makes of a program may differ between processes that compile the same one (each
 tunes its kernels by its own timings), and its text for fingerprints leaves constants out. What JAX
 lowered has every constant in full, and nothing of the process that lowered it, but for what is
-taken out here: source lines and names of variables, results and inner functions, addresses of
-Python objects, and numbers of groups.
+taken out here: source lines and names of variables, results and inner functions, and addresses of
+Python objects.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 
-from jaxcluster.engine.private import mlir
-
 # Custom calls whose text holds an address in the process that lowered them. What they stand for is
-# Python that runs while the program is compiled, so it shows in the compiled text alone.
+# Python that runs while the program is compiled, which is not compared.
 _ADDRESSED = {"CustomSPMDPartitioning", "InspectSharding"}
-
-# Arrays that ``shard_alike`` has put into a group, which its process counts, also where it compiles
-# other programs (jax 0.10.2; later ones have none).
-_GROUP = re.compile(r"(shard_(?:as|like) )(\d+)")
 
 
 class Hash(Protocol):
@@ -40,7 +33,8 @@ def of_lowered(module: Any, constants: Iterable[Any] = ()) -> bytes:
     Args:
       constants: those that JAX passes as arguments instead of writing them into the module.
     """
-    ir, passmanager = mlir.modules()
+    from jaxlib.mlir import ir, passmanager  # jax.extend.mlir's: that imports for 0.1 s
+
     digest = hashlib.blake2b(digest_size=16)
     with module.context:
         copy = module.operation.clone(ip=False)
@@ -56,13 +50,9 @@ def of_lowered(module: Any, constants: Iterable[Any] = ()) -> bytes:
 def _forget_names(ir: Any, module: Any) -> None:
     """Take out what two functions that compute the same may have called in two ways."""
     inner: dict[str, str] = {}
-    groups: dict[str, int] = {}
 
     def number(name: str) -> str:
         return inner.setdefault(name, f"f{len(inner)}")
-
-    def group(number: str) -> int:
-        return groups.setdefault(number, len(groups))
 
     for op in _operations(module.operation):
         attributes, name = op.attributes, op.name
@@ -81,14 +71,6 @@ def _forget_names(ir: Any, module: Any) -> None:
             target = ir.StringAttr(attributes["call_target_name"]).value
             if target in _ADDRESSED and "backend_config" in attributes:
                 del attributes["backend_config"]
-            if "mhlo.sharding" in attributes:
-                sharding = ir.StringAttr(attributes["mhlo.sharding"]).value
-                if "shard_" in sharding:
-                    told = _GROUP.sub(lambda m: f"{m[1]}{group(m[2])}", sharding)
-                    attributes["mhlo.sharding"] = ir.StringAttr.get(told)
-        elif name == "sdy.sharding_group":
-            own = ir.IntegerAttr(attributes["group_id"])
-            attributes["group_id"] = ir.IntegerAttr.get(own.type, group(str(own.value)))
 
 
 def _operations(op: Any) -> Iterator[Any]:
@@ -109,7 +91,8 @@ def calls_into_process(module: Any) -> bool:
 
     Another process of the same fork server may have something else at the same address.
     """
-    ir, _ = mlir.modules()
+    from jaxlib.mlir import ir
+
     for op in _operations(module.operation):
         if op.name == "stablehlo.custom_call":
             target = ir.StringAttr(op.attributes["call_target_name"]).value
