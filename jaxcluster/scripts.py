@@ -34,7 +34,7 @@ EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -
 LOG_LINES = 20  # of what a rank that failed has printed last
 LOOK_S = (0.02, 0.2)  # between looks at what is printed: after one that has found some, and at last
 # After a failure the other ranks are interrupted, and then ended: after an error, and a death.
-FAILED_S, DIED_S = (2.0, 7.0), (0.5, 3.0)
+FAILED_S, DIED_S = (2.0, 7.0), (1.0, 3.0)
 STREAMS = ("stdout", "stderr")
 
 _RANKS_FILE = re.compile(r"rank-\d+\.txt")
