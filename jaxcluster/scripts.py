@@ -1,11 +1,13 @@
-"""``jaxcluster run``: a script on all ranks of a cluster of its own, as one cell, to its end.
+"""``jaxcluster run``: a script in plain processes of a cluster of its own, to its end.
 
-The cluster, and all that a cell finds out about its ranks, are those of a notebook. Here is what a
-shell expects of a command beside that: arguments, output, signals and an exit status.
+The processes agree on their launches as those of ``jaxcluster.agree`` do. What they print goes to
+files on their hosts, which are read here. Here is what a shell expects of a command: arguments,
+output, signals and an exit status.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dataclasses
 import os
@@ -13,32 +15,31 @@ import re
 import signal
 import sys
 import tempfile
+import threading
+import time
 import tokenize
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
 from jaxcluster import arguments, cluster, wire
-from jaxcluster.cluster.questions import here
-from jaxcluster.errors import (
-    CellFailed,
-    CellInterrupted,
-    JaxClusterError,
-    UsageError,
-)
-from jaxcluster.model.outputs import ANSI, CellRecord
+from jaxcluster.cluster.starting import start_world
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import UsageError
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
-from jaxcluster.views.statusline import OnTerminal, StatusLine, can_write_over
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
-LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
-LOG_LINES = 200  # of a dead rank's log
+LOG_LINES = 20  # of what a rank that failed has printed last
+LOOK_S = (0.02, 0.2)  # between looks at what is printed: after one that has found some, and at last
+# After a failure the other ranks are interrupted, and then ended: after an error, and a death.
+FAILED_S, DIED_S = (2.0, 7.0), (1.0, 3.0)
+STREAMS = ("stdout", "stderr")
 
 _RANKS_FILE = re.compile(r"rank-\d+\.txt")
-
+_GLOO = re.compile(r"^\[Gloo\] Rank .*\n", re.MULTILINE)  # of JAX's collectives on CPUs
+_OURS = re.compile(r"^jaxcluster: .*$", re.MULTILINE)
 
 # What starts several processes at once: its name, and its variables for how many and for which.
 _STARTERS = (
@@ -69,7 +70,7 @@ def check_alone(environ: Mapping[str, str]) -> None:
 
 
 def run(words: list[str]) -> int:
-    """The command. Returns the exit status: that of the first rank that has failed, else 0.
+    """The command. Returns the exit status: see ``exit_status``.
 
     Raises:
       JaxClusterError: the cluster did not start, or a word is wrong.
@@ -77,7 +78,7 @@ def run(words: list[str]) -> int:
     parser = arguments.Parser("jaxcluster run")
     own, rest = arguments.split_run(parser, words)
     parsed = parser.read(own)
-    script, source = read_script(rest)
+    script = read_script(rest)
     if parsed.detach:
         raise UsageError(
             "jaxcluster run has no --detach: its cluster ends with the script.",
@@ -92,88 +93,99 @@ def run(words: list[str]) -> int:
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return 0
+    outputs, signals = Outputs(make_folder(logs, script), everything), Signals()
     try:
-        compile(source, script.path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        say("".join(traceback.format_exception_only(error)).rstrip("\n"))
-        return 1
-    outputs = Outputs(make_folder(logs, script), everything)
-    with Signals() as signals:
+        with StartDisplay(rich=False) as display:
+            world, allocation = start_world(spec, display.progress, script=script)
+            display.clear()
         try:
-            return _run(spec, script, source, outputs, signals)
-        except KeyboardInterrupt:  # during the start
-            return 128 + (signals.received or signal.SIGINT)
+            return wait(world, outputs, signals)
         finally:
-            if logs is None:
-                with contextlib.suppress(OSError):  # not empty, once there are ranks
-                    outputs.folder.rmdir()
-
-
-def _run(
-    spec: wire.ClusterSpec,
-    script: wire.Script,
-    source: str,
-    outputs: Outputs,
-    signals: Signals,
-) -> int:
-    display = StartDisplay(rich=False)
-    try:
-        started = cluster.start_spec(spec, display.progress)
+            signals.set(signal.SIG_IGN)
+            world.end()
+            allocation.end()
+    except KeyboardInterrupt:  # during the start, or the second one
+        return 128 + (signals.received or signal.SIGINT)
     finally:
-        display.clear()
-    try:
-        outputs.begin(started.num_processes)
-        may_ask = sys.stdin is not None and sys.stdin.isatty()
-        status = outputs.status
-        cell = started.submit(
-            source,
-            script=script,
-            execution_count=1,
-            shown_ranks=range(started.num_processes),
-            on_output=outputs.take,
-            on_notice=lambda told: outputs.say(for_script(told.rstrip("\n"), script)),
-            prompt=here(lambda output: None, outputs.clear) if may_ask else None,
-        )
-        if isinstance(status, OnTerminal):
-            cell.on_status = lambda told: status.show(for_script(told, script))
-        outputs.stop = cell.stop
-        signals.cell, signals.clear = cell, outputs.clear
-        error = _wait(cell)
-        outputs.clear()
-        outputs.end()
-        for rank in started.dead:
-            outputs.write(rank, f"\n── its process's log ──\n{started.logs(rank, LOG_LINES)}\n")
-        if error is not None and not outputs.is_closed:
-            say(tell(error, script))
-            say(f"All outputs: {outputs.folder}")
-        if outputs.is_closed:
-            return 128 + signal.SIGPIPE
-        return exit_status(outputs.failed, started.dead, error, signals.received)
-    finally:
-        signals.ignore()
-        started.stop()
+        if logs is None:
+            with contextlib.suppress(OSError):  # not empty, once there are ranks
+                outputs.folder.rmdir()
 
 
-def _wait(cell: cluster.RunningCell) -> BaseException | None:
-    """How it has ended. Another signal while the ranks are given time ends the wait."""
-    try:
-        try:
-            cell.wait()
-        except KeyboardInterrupt:
-            if cell.done:
-                raise
-            cell.stop()  # it came before the wait
-            cell.wait()
-    except (JaxClusterError, CellInterrupted) as error:
-        return error
-    return None
+def wait(world: World, outputs: Outputs, signals: Signals) -> int:
+    """Show what the script prints, and pass signals on, to its end; returns the exit status."""
+    ranks, look_s, failed_at, is_told = range(world.num_processes), LOOK_S[0], 0.0, False
+    ended = threading.Event()
+    world.on_death = ended.set
+    signals.is_first_passed_on = True
+    outputs.begin(len(ranks))
+    while (left := ranks - world.dead.keys()) and not outputs.closed:
+        ended.wait(look_s)
+        ended.clear()
+        look_s = LOOK_S[0] if outputs.follow(world) else min(1.5 * look_s, LOOK_S[1])
+        now, number = time.monotonic(), signals.received
+        if number and not is_told:
+            is_told = True
+            name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+            say(f"\n{name}: stopping the script on all ranks. A second one ends it at once.")
+            world.processes.signal(number if number == signal.SIGINT else signal.SIGTERM, left)
+        failed = [death for death in world.dead.values() if death.code != 0]
+        if not failed_at and (number or not (failed or world.coordinator_died)):
+            continue
+        failed_at = failed_at or now
+        limits = FAILED_S if all((death.code or 0) > 0 for death in failed) else DIED_S
+        if now > failed_at + limits[0] and not is_told:
+            is_told = True
+            world.processes.signal(signal.SIGINT, left)
+        if now > failed_at + limits[1]:
+            break
+    dead = dict(world.dead)  # the others are ended by us
+    while not outputs.closed and outputs.follow(world):
+        pass
+    outputs.end()
+    if isinstance(outputs.closed, BrokenPipeError):
+        return 128 + signal.SIGPIPE
+    if outputs.closed:
+        raise outputs.closed
+    rank, status = exit_status(dead, signals.received)
+    if rank is not None:
+        death = dead[rank]
+        how = f"ended with {death.why}" if (death.code or 0) > 0 else f"died: {death.why}"
+        say(f"jaxcluster: rank {rank} {how}.{outputs.last(rank)}")
+    elif world.coordinator_died:
+        status = 1
+        say(f"jaxcluster: the coordinator ended: {world.coordinator_died}.")
+    if status:
+        say(f"All outputs: {outputs.folder}")
+    return status
+
+
+def exit_status(dead: Mapping[int, wire.Death], received: int) -> tuple[int | None, int]:
+    """The rank whose end is the run's, if one has failed, and the exit status.
+
+    A death counts before an error: what the others raise has mostly come of it. So does a status
+    other than 1, which is that of a ``Divergence``, too.
+
+    Args:
+      dead: how the ranks have ended, in that order.
+      received: the signal that this process was told to stop by, or 0.
+    """
+    failed = {rank: death.code for rank, death in dead.items() if death.code != 0}
+    statuses = {r: 1 if c is None else c if c > 0 else 128 - c for r, c in failed.items()}
+    if received:
+        of_stops = (128 + signal.SIGINT, 128 + received)
+        statuses = {rank: status for rank, status in statuses.items() if status not in of_stops}
+    if not statuses:
+        return None, 128 + received if received and failed else 0
+    rank = min(statuses, key=lambda rank: ((failed[rank] or -1) > 0, statuses[rank] == 1))
+    return rank, statuses[rank]
 
 
 # --------------------------------------------------------------------------- what is to be run
 
 
-def read_script(words: Sequence[str]) -> tuple[wire.Script, str]:
-    """The script in these words, and its source; a module's is found by the ranks.
+def read_script(words: Sequence[str]) -> wire.Script:
+    """The script in these words; a module's source is found by the ranks.
 
     Raises:
       UsageError: there is none, or it can't be read.
@@ -184,24 +196,18 @@ def read_script(words: Sequence[str]) -> tuple[wire.Script, str]:
         module = words[1]
         if not all(part.isidentifier() for part in module.split(".")):
             raise UsageError(f"-m {module}: that is not the name of a module.", EXAMPLE)
-        return wire.Script(["-m", *words[2:]], "", os.getcwd(), module), ""
+        return wire.Script(["-m", *words[2:]], "", os.getcwd(), module)
     typed = words[0]
-    if typed in ("-", "-c"):
-        raise UsageError(f"jaxcluster run takes a file or a module, not {typed}.", EXAMPLE)
     path = os.path.abspath(typed)
-    if os.path.isdir(path):
-        raise UsageError(f"{typed} is a folder.", EXAMPLE)
     try:
         with tokenize.open(path) as file:
             source = file.read()
-    except FileNotFoundError:
-        raise UsageError(f"There is no script {typed}.", EXAMPLE) from None
     except OSError as error:
         raise UsageError(f"{typed} can't be read: {error.strerror}.", EXAMPLE) from None
     except (SyntaxError, UnicodeDecodeError) as error:
         raise UsageError(f"{typed} is not Python: {error}.", EXAMPLE) from None
     folder = os.path.dirname(os.path.realpath(path))
-    return wire.Script([typed, *words[1:]], path, folder), source
+    return wire.Script([typed, *words[1:]], path, folder, source=source)
 
 
 def make_folder(named: str | None, script: wire.Script) -> Path:
@@ -232,22 +238,18 @@ class Outputs:
 
     Attributes:
       folder: of the files.
-      failed: the reply of the first rank that has failed by an error or an exit status.
-      is_closed: nobody reads our output any more (``| head``).
-      stop: ends the run then.
-      status: where the line stands that says what the ranks wait for.
+      read: by rank, how many bytes of its standard output and its standard error have come.
+      closed: why nothing more can be shown here, such as ``| head``, which ends the run.
     """
 
     def __init__(self, folder: Path, everything: bool) -> None:
         self.folder = folder
-        self.failed: wire.CellReply | None = None
-        self.is_closed = False
-        self.stop: Callable[[], None] = lambda: None
-        self.status: StatusLine = OnTerminal() if can_write_over() else StatusLine()
+        self.read: dict[int, list[int]] = {}
+        self.closed: OSError | None = None
         self._everything = everything
+        self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
         self._open_lines: dict[tuple[int, str], str] = {}  # with --all
         self._told_full = False
-        self._unshown: set[str] = set()  # streams that take nothing
         for stream in (sys.stdout, sys.stderr):
             if reconfigure := getattr(stream, "reconfigure", None):
                 reconfigure(errors="backslashreplace")
@@ -257,186 +259,105 @@ class Outputs:
         for old in self.folder.glob("rank-*.txt"):
             if _RANKS_FILE.fullmatch(old.name):  # the others are the user's
                 old.unlink(missing_ok=True)
+        decoder = codecs.getincrementaldecoder("utf-8")
         for rank in range(num_processes):
-            self.write(rank, "")
+            self.read[rank] = [0, 0]
+            self._decoders |= {(rank, stream): decoder("backslashreplace") for stream in STREAMS}
+            self._write(rank, b"")
         say(f"jaxcluster: {name_ranks(range(num_processes))}. All outputs: {self.folder}")
 
-    def take(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
-        """One piece of a rank's output, or its end."""
-        if isinstance(what, wire.CellReply):
-            if what.error is not None:
-                self.write(what.rank, "".join(f"{line}\n" for line in what.error.traceback))
-                if what.status == "error":
-                    self.failed = self.failed or what
-            return
-        stream, text = text_of(what)
-        self.write(what.rank, text)
+    def take(self, rank: int, stream: str, data: bytes) -> None:
+        """What a rank has printed."""
+        self.read[rank][STREAMS.index(stream)] += len(data)
+        self._write(rank, data)
+        text = _GLOO.sub("", self._decoders[rank, stream].decode(data))
         if self._everything:
-            self._show_lines(what.rank, stream, text)
-        elif what.rank == 0:
-            self._show(stream, text)
+            text = self._open_lines.pop((rank, stream), "") + text
+            whole, newline, self._open_lines[rank, stream] = text.rpartition("\n")
+            text = "".join(f"[{rank}] {line}\n" for line in whole.split("\n")) if newline else ""
+        elif rank != 0:
+            ours = _OURS.findall(text) if stream == "stderr" else ()
+            text = "".join(f"{line}\n" for line in ours)
+        self._show(stream, text)
 
-    def say(self, line: str) -> None:
-        """A line of ours, between those of the ranks."""
-        with self.status.room():
-            say(line)
+    def follow(self, world: World) -> bool:
+        """Take in what has been printed since; returns whether there was any."""
+        found = world.processes.tail(self.read)
+        new = [
+            (rank, stream, data)
+            for rank, parts in found.items()
+            for stream, data in zip(STREAMS, parts, strict=True)
+            if data
+        ]
+        for one in new:
+            self.take(*one)
+        return bool(new)
 
-    def clear(self) -> None:
-        """Nobody waits any more, or somebody is asked."""
-        self.status.show("")
-
-    def write(self, rank: int, text: str) -> None:
-        """Add to a rank's file. A full disk is told once, and the run goes on."""
-        try:
-            path = self.folder / f"rank-{rank}.txt"
-            with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-        except OSError as error:
-            if not self._told_full:
-                self._told_full = True
-                self.say(f"jaxcluster: {self.folder} can't be written to ({error.strerror}).")
+    def last(self, rank: int) -> str:
+        """The last lines that a rank has printed, unless they were shown."""
+        if self._everything or rank == 0:
+            return ""
+        with contextlib.suppress(OSError):
+            text = (self.folder / f"rank-{rank}.txt").read_text(errors="backslashreplace")
+            return "".join(f"\n{line}" for line in text.splitlines()[-LOG_LINES:])
+        return ""
 
     def end(self) -> None:
         """Show lines that have no end."""
         for (rank, stream), text in self._open_lines.items():
-            if text:
-                self._show(stream, f"[{rank}] {text}\n")
+            self._show(stream, f"[{rank}] {text}\n" if text else "")
         self._open_lines.clear()
 
-    def _show_lines(self, rank: int, stream: str, text: str) -> None:
-        text = self._open_lines.pop((rank, stream), "") + text
-        whole, newline, rest = text.rpartition("\n")
-        if len(rest) > LINE_CHARS:
-            whole, newline, rest = text, "\n", ""
-        lines = "".join(f"[{rank}] {line}\n" for line in whole.split("\n")) if newline else ""
-        self._open_lines[rank, stream] = rest
-        self._show(stream, lines)
+    def _write(self, rank: int, data: bytes) -> None:
+        """Add to a rank's file. A full disk is told once, and the run goes on."""
+        try:
+            with open(self.folder / f"rank-{rank}.txt", "ab") as file:
+                file.write(data)
+        except OSError as error:
+            if not self._told_full:
+                self._told_full = True
+                say(f"jaxcluster: {self.folder} can't be written to ({error.strerror}).")
 
     def _show(self, stream: str, text: str) -> None:
         target: TextIO | None = sys.stderr if stream == "stderr" else sys.stdout
-        if target is None or not text:  # started with it closed
-            return
-        if self.is_closed or stream in self._unshown:
+        if target is None or not text or self.closed:  # started with it closed
             return
         try:
-            with self.status.room():
-                target.write(text)
-                target.flush()
-                self.status.writes(text)
+            target.write(text)
+            target.flush()
         except OSError as error:
-            self._unshown.add(stream)
+            self.closed = error
             with open(os.devnull, "wb") as nowhere:  # at the end it would fail again
                 os.dup2(nowhere.fileno(), target.fileno())
-            if isinstance(error, BrokenPipeError):
-                self.is_closed = True
-                self.stop()
-            else:  # a full disk: the files may lie on another one
-                self.say(
-                    f"jaxcluster: {stream} can't be written to ({error.strerror}); the script goes "
-                    f"on. All outputs: {self.folder}"
-                )
-
-
-def text_of(output: wire.RankOutput) -> tuple[str, str]:
-    """Where a piece of output goes, and what."""
-    if output.kind == "stream":
-        return output.content["name"], output.content["text"]
-    if output.kind in ("display_data", "execute_result"):
-        return "stdout", f"{output.content['data'].get('text/plain', '')}\n"
-    return "stdout", ""
-
-
-def exit_status(
-    failed: wire.CellReply | None,
-    dead: Mapping[int, wire.Death],
-    error: BaseException | None,
-    received: int,
-) -> int:
-    """The status of the first rank that has failed; 128 and the signal's number, where one did it.
-
-    A death counts before an error: what the others raise is mostly what has come of it.
-
-    Args:
-      failed: the first reply of a failure.
-      dead: the ranks whose processes have ended, in that order.
-      error: how the cell has ended.
-      received: the signal that this process was told to stop by, or 0.
-    """
-    for death in dead.values():
-        if death.code is None:
-            return 1
-        if death.code:
-            return death.code if death.code > 0 else 128 - death.code
-    if failed is not None and failed.error is not None:
-        is_exit = failed.error.ename == "SystemExit" and failed.error.evalue.isdecimal()
-        return int(failed.error.evalue) if is_exit else 1
-    if isinstance(error, KeyboardInterrupt):
-        return 128 + (received or signal.SIGINT)
-    return 1 if error is not None else 0
-
-
-def tell(error: BaseException, script: wire.Script) -> str:
-    """An error of the run, as text. Its tracebacks and messages stay as the script made them."""
-    if isinstance(error, CellFailed) and error.traceback:
-        shown = "\n".join(error.traceback)
-        return "\n".join(filter(None, [shown, for_script(error.hint, script)]))
-    kind = "" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: "
-    return for_script(f"{kind}{error}", script)
-
-
-def for_script(told: str, script: wire.Script) -> str:
-    """A message of ours, which knows cells, about a script."""
-    name = script.module or os.path.basename(script.path)
-    told = re.sub(r"\b[Cc]ell \[1\]", lambda _: name, told)
-    return re.sub(r"\b([Tt])h(e|is) cell\b", r"\1h\2 script", told)
 
 
 def say(line: str) -> None:
     """A line of ours on standard error, which may be closed."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            shown = line if sys.stderr.isatty() else ANSI.sub("", line)
-            print(shown, file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
 
 
 class Signals:
-    """Ctrl-C, SIGTERM and SIGHUP, passed on: the first stops the script, the second ends it.
+    """Ctrl-C, SIGTERM and SIGHUP: the first is for the script, a second one ends it at once.
 
     Attributes:
       received: the number of the first; 0 while there was none.
-      cell: to which SIGTERM goes.
-      clear: called before something is said of it.
+      is_first_passed_on: else it ends all, too: there is no script yet.
     """
 
     def __init__(self) -> None:
-        self.received = 0
-        self.cell: cluster.RunningCell | None = None
-        self.clear: Callable[[], None] = lambda: None
-        self._before: dict[int, Any] = {}
+        self.received, self.is_first_passed_on = 0, False
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # Some are ignored, as nohup has it.
+        self._numbers = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
+        self.set(self._hear)
 
-    def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            before = signal.getsignal(number)
-            if before is not signal.SIG_IGN:  # as nohup has it
-                self._before[number] = before
-                signal.signal(number, self._hear)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for number, handler in self._before.items():
+    def set(self, handler: Any) -> None:
+        for number in self._numbers:
             signal.signal(number, handler)
 
-    def ignore(self) -> None:
-        """From now on: all is being ended."""
-        for number in self._before:
-            signal.signal(number, signal.SIG_IGN)
-
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if not self.received:
-            self.received = number
-            if self.cell is not None:
-                self.cell.terminates = number != signal.SIGINT
-                self.clear()
-                name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-                say(f"\n{name}: stopping the script on all ranks. A second one ends it at once.")
-        raise KeyboardInterrupt
+        is_first, self.received = not self.received, self.received or number
+        if not (is_first and self.is_first_passed_on):
+            raise KeyboardInterrupt

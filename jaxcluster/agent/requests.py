@@ -92,6 +92,12 @@ class Get(Request[int], cmd="get"):
     nbytes: int = CHUNK
 
 
+class Tail(Request[list[int]], cmd="tail"):
+    """What these files have from these positions on; how much of each. Missing ones are empty."""
+
+    files: list[tuple[str, int]]
+
+
 class Ring(Request[tuple[int, int, int]], cmd="ring"):
     """What ``ringfile.read`` finds there: its start, end and size."""
 
@@ -113,6 +119,10 @@ def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[A
     """
     if isinstance(request, Look):
         return {pid: look_at(pid) for pid in request.pids}, b""
+    if isinstance(request, Tail):
+        each = CHUNK // max(1, len(request.files))
+        parts = [_part(folder.inside(path), at, each) for path, at in request.files]
+        return [len(part) for part in parts], b"".join(parts)
     path = folder.inside(request.path)  # type: ignore[attr-defined]
     match request:
         case Mkdir():
@@ -135,6 +145,15 @@ def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[A
         case Remove():
             path.unlink(missing_ok=True)
     return None, b""
+
+
+def _part(path: Path, at: int, nbytes: int) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(at)
+            return file.read(nbytes)
+    except FileNotFoundError:
+        return b""
 
 
 def _put(path: Path, at: int, data: Buffer) -> None:

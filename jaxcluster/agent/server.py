@@ -408,7 +408,7 @@ class Agent:
         beside: Buffer = b""
         try:
             request = parsed(message)
-            if isinstance(request, forks.Spawn | forks.Kill | forks.Stop):
+            if isinstance(request, forks.Spawn | forks.Kill | forks.Signal | forks.Stop):
                 self._ask_family(client, id, request)
                 return
             answer, beside = self._do(client, request, data[0] if data else b"")

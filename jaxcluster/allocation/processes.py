@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import threading
@@ -11,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from jaxcluster import wire
-from jaxcluster.agent.client import OnMessage, answers
-from jaxcluster.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring
+from jaxcluster.agent.client import Asked, OnMessage, answers, wait_all
+from jaxcluster.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring, Tail
 from jaxcluster.agreement.frames import KEY
 from jaxcluster.allocation import bulk
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
@@ -23,7 +24,7 @@ from jaxcluster.host.ringfile import Part
 from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Spawn, Stop, rank_socket
+from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Signal, Spawn, Stop, rank_socket
 from jaxcluster.wire.link import Channel, Link
 
 ASK_S = 10.0
@@ -72,12 +73,28 @@ class Processes:
         """The hosts that have ranks, or may; the first one has rank 0."""
         return self.fleet.in_use
 
-    def start(self) -> list[int]:
-        """Start controller and ranks; returns the ranks' pids, each on its own host.
+    def start(self, are_scripts: bool = False) -> list[int]:
+        """Start the ranks, with ipyparallel's controller; returns their pids, each on its own host.
+
+        Args:
+          are_scripts: their processes become a script's, and need no controller.
 
         Raises:
           LaunchError: a fork server did not start them in time.
         """
+        role = "script" if are_scripts else "rank"
+        deadline = time.monotonic() + self.spec.timeout_s
+        asked = [] if are_scripts else [self._begin_controller()]
+        asked += [h.begin(Spawn([self._rank(r, h, role) for r in h.ranks])) for h in self.hosts]
+        found = [one.wait(max(0.1, deadline - time.monotonic()))[0] for one in asked]
+        self._pids = [pid for pids in found[not are_scripts :] for pid in pids]
+        if not are_scripts:
+            threading.Thread(
+                target=self._hand_out, name="jaxcluster-controller", daemon=True
+            ).start()
+        return self._pids
+
+    def _begin_controller(self) -> Asked[list[int]]:
         first = self.hosts[0]
         first.ask(Mkdir(SECURITY), ASK_S)
         argv = (
@@ -86,14 +103,7 @@ class Processes:
             f"--location={first.address}",
         )
         # It needs no jax, which fork servers import last.
-        controller = self._process("controller", first, argv=argv)
-        asked = [first.begin(Spawn([controller]))]
-        asked += [h.begin(Spawn([self._rank(r, h) for r in h.ranks])) for h in self.hosts]
-        deadline = time.monotonic() + self.spec.timeout_s
-        _, *found = [one.wait(max(0.1, deadline - time.monotonic()))[0] for one in asked]
-        self._pids = [pid for pids in found for pid in pids]
-        threading.Thread(target=self._hand_out, name="jaxcluster-controller", daemon=True).start()
-        return self._pids
+        return first.begin(Spawn([self._process("controller", first, argv=argv)]))
 
     def _process(
         self,
@@ -108,7 +118,7 @@ class Processes:
         log = f"{where.folder}/{RANKS}/{name}.log"
         return Process(role, env, os.getcwd(), log, argv, rank)
 
-    def _rank(self, rank: int, where: Host) -> Process:
+    def _rank(self, rank: int, where: Host, role: str = "rank") -> Process:
         folder = f"{where.folder}/{RANKS}"
         is_first = where is self.hosts[0]
         security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
@@ -122,8 +132,12 @@ class Processes:
             "host": "" if where.is_here else where.name,
             "history": f"{where.folder}/{HISTORY}/rank-{rank}",
         }
+        if role == "script":
+            own = ("rank", "address", "host_address", "host")
+            engine = {name: engine[name] for name in own}
+            engine |= {"num_ranks": self.spec.num_processes, "output": f"{folder}/rank-{rank}"}
         env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
-        return self._process("rank", where, env=env, rank=rank)
+        return self._process(role, where, env=env, rank=rank)
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
@@ -265,6 +279,40 @@ class Processes:
           LaunchError: its host is lost, or its fork server does not answer.
         """
         self.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
+
+    def signal(self, number: int, ranks: Iterable[int]) -> None:
+        """Send the processes of ranks a signal. Hosts that do not answer are passed over."""
+        asked = [
+            where.begin(Signal([self._pids[rank] for rank in there], number))
+            for where, there in self._by_host(ranks).items()
+        ]
+        wait_all(asked, ASK_S, LaunchError)
+
+    def tail(self, read: Mapping[int, Sequence[int]]) -> dict[int, list[bytes]]:
+        """What scripts have printed since, on standard output and on standard error.
+
+        Args:
+          read: by rank, how much of both has been read.
+        """
+        asked = list[tuple[tuple[int, ...], Asked[list[int]]]]()
+        found = dict[int, list[bytes]]()
+        for where, there in self._by_host(read).items():
+            names = [(rank, at, end) for rank in there for at, end in enumerate(("out", "err"))]
+            files = [(f"{RANKS}/rank-{rank}.{end}", read[rank][at]) for rank, at, end in names]
+            asked.append((tuple(there), where.begin(Tail(files))))
+        for ranks, (sizes, data) in answers(asked, ASK_S).items():
+            ends = [0, *itertools.accumulate(sizes)]
+            parts = [bytes(data[a:b]) for a, b in itertools.pairwise(ends)]
+            found |= {rank: parts[2 * at : 2 * at + 2] for at, rank in enumerate(ranks)}
+        return found
+
+    def _by_host(self, ranks: Iterable[int]) -> dict[Host, list[int]]:
+        """Those of each host that is not lost."""
+        found: dict[Host, list[int]] = {}
+        for rank in ranks:
+            if not (where := self.host_of(rank)).lost:
+                found.setdefault(where, []).append(rank)
+        return found
 
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         """What their hosts' kernels say of the processes of ranks, of those that answer."""

@@ -532,9 +532,8 @@ class Cluster:
         world, limit_s = self.world, options.timeout_s
         if limit_s is not None:
             check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
-        if options.script is None:
-            rewrite.check_depth(source)
-            source = rewrite.with_all_lines(source)
+        rewrite.check_depth(source)
+        source = rewrite.with_all_lines(source)
         ranks = world.check_ranks(options.ranks)
         shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)
         is_cell = options.message is None and not options.post_mortem
@@ -549,7 +548,6 @@ class Cluster:
             cell_id=options.cell_id,
             message=options.message,
             post_mortem=options.post_mortem,
-            script=options.script,
             profile=str(profile_folder(options.profile)) if options.profile else "",
             sent_ns=time.time_ns(),
             who=who_we_are(),

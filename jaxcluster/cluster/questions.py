@@ -35,9 +35,6 @@ IN_BACKGROUND = (
     "this cell runs in the background (--async, or on a thread) and can't ask. Run it without "
     "--async, or set the value in an earlier cell"
 )
-NO_TERMINAL = (
-    "jaxcluster run has no terminal here. Read the value from the script's arguments or from a file"
-)
 NOBODY = (
     "this notebook runs without a prompt (as in nbconvert or papermill). Set the value in a cell "
     "instead"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import events, recovery, stopbutton
-from jaxcluster.cluster.questions import IN_BACKGROUND, NO_TERMINAL, Conversation, Prompt
+from jaxcluster.cluster.questions import IN_BACKGROUND, Conversation, Prompt
 from jaxcluster.cluster.world import Silences, tell_silences
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model import notices, rewrite, verdict, waiting
@@ -60,8 +60,6 @@ class CellOptions:
         again.
       prompt: where questions of its ranks are put; None: they are refused.
       post_mortem: look at the ranks' last errors, and run no code.
-      script: what is run, whose code the source is ("" of a module). The ranks are of no use
-        afterwards: none is replaced. See ``engine.mainscript``.
       profile: the folder for files of JAX's profiler; "" for none.
       is_waited_for: its notebook sends nothing else before it has ended.
     """
@@ -77,7 +75,6 @@ class CellOptions:
     buffers: Sequence[bytes] = ()
     prompt: Prompt | None = None
     post_mortem: bool = False
-    script: wire.Script | None = None
     profile: str | Path = ""
     is_waited_for: bool = False
 
@@ -93,7 +90,6 @@ class RunningCell(verdict.Ending):
       on_status: told the one line that says what the cell waits for, each time it is another one,
         and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
       talk: puts its ranks' questions to the user.
-      terminates: a stop is SIGTERM's, and goes to what handles that on the ranks.
       has_code: it runs what a user has typed, as no message and no debugger does.
       done: nothing is to be done for it any more, but to tell how it has ended.
     """
@@ -111,13 +107,10 @@ class RunningCell(verdict.Ending):
         self.paused: set[int] = set()
         self.on_notice = options.on_notice
         self.on_status: Callable[[str], None] | None = None
-        self.terminates = False
         self.done = False
         self._world, self._sink, self._ids = cluster.world, sink, ids
         self._on_output = options.on_output
-        self._is_script = options.script is not None
-        why_nobody = NO_TERMINAL if self._is_script else IN_BACKGROUND
-        self.talk = Conversation(self._world.link, options.prompt, why_nobody)
+        self.talk = Conversation(self._world.link, options.prompt, IN_BACKGROUND)
         self._silences = Silences(self._world)
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
@@ -180,7 +173,7 @@ class RunningCell(verdict.Ending):
             self._closed_at = time.monotonic()
         with stopbutton.held():  # they are told, all of them
             self.talk.end()
-            each = dict.fromkeys(self._open_ranks(), Interrupt(self.record.seq, self.terminates))
+            each = dict.fromkeys(self._open_ranks(), Interrupt(self.record.seq))
             self._world.link.request_each(each, sink=Sink())
 
     @property
@@ -241,12 +234,8 @@ class RunningCell(verdict.Ending):
         return bool(self.stuck)
 
     def _deaf(self, ranks: Sequence[int]) -> Sequence[int]:
-        """Those whose code has not heard that the cell is closed; all, after a death.
-
-        So too if a script has failed elsewhere, since nobody is there to stop it a second time.
-        """
-        was_stopped = self.refusal is not None and self.refusal.kind == "stopped"
-        if self.deaths or (self._is_script and not was_stopped):
+        """Those whose code has not heard that the cell is closed; all, after a death."""
+        if self.deaths:
             return ranks
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         return [rank for rank in ranks if rank not in states or not states[rank].heard]
@@ -354,7 +343,7 @@ class RunningCell(verdict.Ending):
     def _recover(self) -> None:
         """Give the ranks new processes, if some are lost or can't be used any more."""
         is_torn = self.refusal is not None and self.refusal.kind == "torn"
-        if self._is_script or self.cluster.closed or self.cluster.world is not self._world:
+        if self.cluster.closed or self.cluster.world is not self._world:
             return
         if not (self.deaths or self.stuck or is_torn):
             return

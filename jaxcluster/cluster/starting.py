@@ -40,7 +40,7 @@ from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.link import Event, replies
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.start import Facts, Probe, Reachability, Reserve, Reserved, Serve
+from jaxcluster.wire.ops.start import Facts, Probe, Reachability, Reserve, Reserved, Script, Serve
 
 R = TypeVar("R")
 
@@ -67,6 +67,7 @@ class Starting:
     Args:
       say: told what is happening, a line at a time.
       allocation: what the ranks are to run on, where there is one: it is kept if this fails.
+      script: what they run, in place of cells.
 
     Attributes:
       spec: what is started.
@@ -77,9 +78,13 @@ class Starting:
     """
 
     def __init__(
-        self, spec: wire.ClusterSpec, say: Progress, allocation: Allocation | None = None
+        self,
+        spec: wire.ClusterSpec,
+        say: Progress,
+        allocation: Allocation | None = None,
+        script: Script | None = None,
     ) -> None:
-        self.spec, self.say, self.allocation = spec, say, allocation
+        self.spec, self.say, self.allocation, self.script = spec, say, allocation, script
         self.is_restart = allocation is not None
         self.began = time.time_ns() // 1_000_000
         self.steps: dict[int, events.StartStep] = {}
@@ -112,7 +117,7 @@ class Starting:
         world.on_stopping = self.cancel
         world.listen()
         ranks = range(spec.num_processes)
-        pids = processes.start()
+        pids = processes.start(are_scripts=self.script is not None)
         world.connect()
         facts = self._ask(
             dict.fromkeys(ranks, Facts()),
@@ -134,8 +139,12 @@ class Starting:
             raise
         if not self.is_restart and (note := versions.note_on(facts[0].jax, devices[0].moved)):
             print(f"Note: {note}.", file=sys.stderr)
-        self.say("connecting engines ...")
-        self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
+        if self.script is None:
+            self.say("connecting engines ...")
+            self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
+        else:
+            self._ask(dict.fromkeys(ranks, self.script), "did not begin the script")
+            world.link.close()  # they are plain processes now
         record = registry.ClusterRecord(
             name=spec.name,
             spec=spec,
@@ -151,7 +160,8 @@ class Starting:
             pid_space=pid_space(),
             hosts=processes.fleet.records(),
         )
-        registry.write(record)
+        if self.script is None:  # else there is nothing to attach to
+            registry.write(record)
         if spec.detach:
             self.allocation.detach()
         world.settle(record)
@@ -415,15 +425,17 @@ def start_world(
     say: Progress,
     watch: Callable[[Starting | None], None] = lambda starting: None,
     allocation: Allocation | None = None,
+    script: Script | None = None,
 ) -> tuple[World, Allocation]:
     """Start what ``spec`` describes; returns its ranks, and what they run on.
 
     Args:
       watch: is given the start that goes on, and may raise to end it.
       allocation: what they are to run on, where there is one; it is kept if this fails.
+      script: what they run, in place of cells.
     """
     began = time.perf_counter()
-    starting = events.course = Starting(spec, say, allocation)
+    starting = events.course = Starting(spec, say, allocation, script)
     events.tell()
     try:
         watch(starting)

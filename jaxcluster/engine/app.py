@@ -7,13 +7,11 @@ is an ipyparallel engine now and runs cells).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,21 +27,18 @@ from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
+from jaxcluster.engine.forked import apply_warnings
 from jaxcluster.engine.history import History
 from jaxcluster.engine.inspection import own_gpus, resources
-from jaxcluster.engine.private import coordination
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import share_files_in
-from jaxcluster.host.reachability import connection_errors
 from jaxcluster.rank.state.states import States
 from jaxcluster.supervision.processes import pid_space_mark, process_token
-from jaxcluster.supervision.starting import WARNINGS
 from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
-WAYS_S = 5.0  # for other ranks' listeners to answer
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
@@ -120,7 +115,6 @@ class Rank:
         compiled: str = "",
     ) -> None:
         self.rank = rank
-        self.compiled = compiled  # a folder
         self.connection_file = connection_file
         self.control = ControlChannel(address)
         self.history = History(Path(history) if history else None, rank)
@@ -128,18 +122,14 @@ class Rank:
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.facts = engine_facts(rank, host_address, host)
-        self.reservation: bootstrap.Reservation | None = None
-        self.devices: list[str] = []
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
         self.attached = False
         self._serve_request: Request[start.Serve] | None = None
         self.comms: Comms | None = None
         handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
-        handle(start.Facts, "now", lambda request: self.facts)
-        handle(start.Reserve, "side", self._reserve)
-        handle(start.Probe, "side", spread(bootstrap.probe))
-        handle(start.Reachability, "side", self._reachability)
-        handle(wire.InitializeRequest, "main", self._initialize)
+        self.startup = bootstrap.Startup(
+            self.control, self.facts, self.runner, turns.connect, print, compiled
+        )
         handle(start.Serve, "main", self._serve)
         handle(wire.CellRequest, "now", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
@@ -175,7 +165,8 @@ class Rank:
 
     @property
     def _process(self) -> inspection.Process:
-        return inspection.Process(self.facts.hostname, self.devices, not self.attached)
+        devices = [f"{d.platform}:{d.id}" for d in self.startup.devices]
+        return inspection.Process(self.facts.hostname, devices, not self.attached)
 
     def _state(self) -> wire.RankState:
         return inspection.rank_state(self.runner, self._process)
@@ -187,36 +178,13 @@ class Rank:
         """Stop a cell on all its ranks, or (None) what runs; again, if it was stopped before."""
         seq, runner = request.body.seq, self.runner
         is_running = runner.current is not None and seq in (None, runner.current.cell.seq)
-        if runner.turns.stop(seq) or request.body.terminate:
-            runner.interrupts.interrupt(seq, request.body.terminate)
+        if runner.turns.stop(seq):
+            runner.interrupts.interrupt(seq)
         return is_running
-
-    def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
-        if self.reservation is not None:
-            self.reservation.release()
-        self.reservation = bootstrap.Reservation(request.body.address)
-        return start.Reserved(
-            self.reservation.port,
-            self.reservation.probe_port,
-            coordination.can_coordinate_elsewhere(),
-        )
-
-    def _reachability(self, request: Request[start.Reachability]) -> list[str]:
-        to = request.body.to
-        whys = connection_errors([*to.items()], WAYS_S)
-        return [address for address, why in zip(to, whys, strict=True) if why]
-
-    def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
-        reply = bootstrap.initialize(request.body, self.runner, self.compiled)
-        if self.reservation is not None:
-            self.reservation.release()
-            self.reservation = None
-        self.devices = [f"{d.platform}:{d.id}" for d in reply.devices]
-        self.gpus = own_gpus(reply.devices)
-        return reply
 
     def _serve(self, request: Request[start.Serve]) -> Any:
         self._serve_request = request
+        self.gpus = own_gpus(self.startup.devices)
         raise StopJobs
 
     def attach(self, kernel: Any) -> None:
@@ -274,22 +242,6 @@ def find_modules_here() -> None:
     if not os.environ.get("PYTHONSAFEPATH"):
         here = ("", os.getcwd())
         sys.path[:] = [*here, *(path for path in sys.path if path not in here)]
-
-
-def apply_warnings() -> None:
-    """Treat warnings of cells as PYTHONWARNINGS says; those of all else stay warnings.
-
-    An option that names a module (``error:::numpy``) holds for that module, as ever.
-    """
-    options = os.environ.pop(WARNINGS, None) or os.environ.get("PYTHONWARNINGS", "")
-    if options:
-        os.environ["PYTHONWARNINGS"] = options  # for what cells start
-    for option in filter(None, options.split(",")):
-        parts = [*option.split(":"), "", "", "", ""][:5]
-        parts[3] = parts[3].strip() or "__main__"
-        made: Any = warnings  # it has the words of these options in private functions
-        with contextlib.suppress(made._OptionError):
-            made._setoption(":".join(parts))
 
 
 def main() -> None:

@@ -6,10 +6,8 @@ For jobs whose scripts stay as they are: a ``.pth`` file or ``sitecustomize`` im
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
-from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -20,9 +18,7 @@ MODULE = "jax._src.distributed"
 class Finder:
     """Finds that one module of JAX's, once."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, *more: Any) -> ModuleSpec | None:
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
@@ -32,23 +28,18 @@ class Finder:
 
             def exec_module(module: ModuleType) -> None:
                 load(module)
-                module.initialize = agreeing(module.initialize)  # type: ignore[attr-defined]
+                initialize = vars(module)["initialize"]
+
+                def initialize_and_agree(*args: Any, **kwargs: Any) -> None:
+                    initialize(*args, **kwargs)
+                    from jaxcluster.engine.job import agree
+
+                    agree()
+
+                vars(module)["initialize"] = initialize_and_agree
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-def agreeing(initialize: Any) -> Any:
-    """JAX's function, with the agreement begun behind it."""
-
-    @functools.wraps(initialize)
-    def initialize_and_agree(*args: Any, **kwargs: Any) -> None:
-        initialize(*args, **kwargs)
-        from jaxcluster.engine.job import agree
-
-        agree()
-
-    return initialize_and_agree
 
 
 if MODULE not in sys.modules:

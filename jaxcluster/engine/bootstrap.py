@@ -1,8 +1,8 @@
-"""From an engine process to a JAX process: reserve a port, probe the way, initialize.
+"""From a forked process to a JAX process: reserve a port, probe the way, initialize.
 
-The three steps run in this order on all ranks, driven by the notebook. Probing comes first because
-a ``jax.distributed.initialize`` that can't reach its coordinator *aborts the process*, without an
-exception; the port is reserved because a busy one segfaults it.
+The notebook, or ``jaxcluster run``, drives the steps on all ranks in this order. Probing comes
+first because a ``jax.distributed.initialize`` that can't reach its coordinator aborts the process,
+without an exception. The port is reserved because a busy one segfaults the process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,23 +19,25 @@ from urllib.parse import unquote
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
+from jaxcluster.engine.control import ControlChannel, Request
+from jaxcluster.engine.job import Job, agree_on_launches
 from jaxcluster.engine.private import (
     compilations,
     coordination,
-    hostvalues,
-    launches,
+    is_there,
     options,
     pytrees,
     self_test,
     transfers,
 )
 from jaxcluster.host import tpus
-from jaxcluster.host.reachability import why_not_listen
+from jaxcluster.host.reachability import connection_errors, why_not_listen
+from jaxcluster.wire.ops import start
 
 T = TypeVar("T")
 
 POLL_S = 0.002
-SWITCH_S = 0.0005
+WAYS_S = 5.0  # for other ranks' listeners to answer
 LOOPBACK = "127.0.0.1"
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
@@ -146,15 +147,63 @@ def _dial(address: str) -> socket.socket:
     return socket.create_connection((host.strip("[]"), int(port)), timeout=1)
 
 
-def initialize(
-    request: wire.InitializeRequest, runner: CellRunner, compiled: str = ""
-) -> wire.InitializeReply:
+class Startup:
+    """What a process answers before it is a rank or a script's: it becomes a JAX process.
+
+    Args:
+      owner: has the process's agreement, and the hashes of what it gives to launches.
+      connect: connects the main thread to the referee, by the path of its socket.
+      note: says a line about a script that initializes JAX itself.
+      compiled: the folder for compiled programs, for ranks that come after this one; "": none.
+
+    Attributes:
+      devices: JAX's, of this process.
+    """
+
+    def __init__(
+        self,
+        control: ControlChannel,
+        facts: wire.EngineFacts,
+        owner: CellRunner | Job,
+        connect: Callable[[str], Any],
+        note: Callable[[str], None],
+        compiled: str = "",
+    ) -> None:
+        self.agreement, self.given = owner.agreement, owner.given
+        self.connect, self.note, self.compiled = connect, note, compiled
+        self.devices: list[wire.DeviceInfo] = []
+        self._reservation: Reservation | None = None
+        control.handle(start.Facts, "now", lambda request: facts)
+        control.handle(start.Reserve, "side", self._reserve)
+        control.handle(start.Probe, "side", lambda request: probe(**vars(request.body)))
+        control.handle(start.Reachability, "side", self._reachability)
+        control.handle(wire.InitializeRequest, "main", self._initialize)
+
+    def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
+        if self._reservation is not None:
+            self._reservation.release()
+        made = self._reservation = Reservation(request.body.address)
+        elsewhere = is_there(coordination.can_coordinate_elsewhere)
+        return start.Reserved(made.port, made.probe_port, elsewhere)
+
+    def _reachability(self, request: Request[start.Reachability]) -> list[str]:
+        to = request.body.to
+        whys = connection_errors([*to.items()], WAYS_S)
+        return [address for address, why in zip(to, whys, strict=True) if why]
+
+    def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
+        reply = initialize(request.body, self)
+        self.devices = reply.devices
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+        return reply
+
+
+def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.InitializeReply:
     """Make this process rank ``process_id`` of the cluster and start its backend.
 
     Must run on the main thread, before anything has touched a JAX device.
-
-    Args:
-      compiled: the folder for compiled programs, for ranks that come after this one.
 
     Raises:
       RuntimeError: what JAX says, e.g. that a backend was already started.
@@ -184,18 +233,11 @@ def initialize(
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     # The referee may still start.
-    dial_until(lambda: runner.turns.connect(request.referee), request.initialization_timeout)
-    runner.agreement.watch_threads()
-    runner.agreement.guard_signals()
-    agreement = runner.agreement
-    is_checked = request.is_checked and launches.announce_launches(agreement)
-    # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would
-    # take longer than the agreement.
-    sys.setswitchinterval(SWITCH_S)
-    if compiled:
-        compilations.keep_compiled(compilations.CompiledFolder(Path(compiled)))
-    if is_checked:
-        hostvalues.hear_host_values(runner.given)
+    dial_until(lambda: startup.connect(request.referee), request.initialization_timeout)
+    agreement = startup.agreement
+    is_checked = request.is_checked and agree_on_launches(agreement, startup.given)
+    if startup.compiled:
+        compilations.keep_compiled(compilations.CompiledFolder(Path(startup.compiled)))
     pytrees.remember_keys()
     # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
     is_announced = is_checked and transfers.announce_transfers(agreement)
@@ -223,7 +265,7 @@ def initialize(
             coordinator_bind_address=request.coordinator_bind_address,
             **coordination.one_partition(request.platforms),
         )
-    coordination.keep_initialized(runner.note)
+    coordination.keep_initialized(startup.note)
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
     if is_checked:  # the backend has been given JAX's own client

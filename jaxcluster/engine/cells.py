@@ -24,7 +24,6 @@ from jaxcluster.engine import (
     interrupts,
     log,
     magics,
-    mainscript,
     profiling,
     tracebacks,
 )
@@ -213,11 +212,6 @@ class CellRunner:
         self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
         return DEFERRED
 
-    def note(self, line: str) -> None:
-        """Say something about the code that runs; a script's output stays its own."""
-        if self.current is None or self.current.cell.script is None:
-            print(line)
-
     def in_turn(self, handler: Handler) -> Handler:
         """A handler, for the control thread, that has its request's turn among cells."""
 
@@ -306,7 +300,7 @@ class CellRunner:
         await self._execute(running)
         if self.is_child():  # forked by the cell, which ends with it
             log.write("\n".join(running.error.traceback if running.error else []))
-            mainscript.end_child(0 if running.status == "ok" else 1)
+            _end_child(0 if running.status == "ok" else 1)
         self._end_turn(running)
         if running.is_profiled:
             attempt(profiling.end)
@@ -384,9 +378,6 @@ class CellRunner:
             attempt(self.deliver, running.request, cell.message)
         elif cell.post_mortem:
             attempt(debugging.post_mortem, self.last_error)
-        elif cell.script is not None:
-            names, numbers = self.shell.user_ns, self.cell_numbers
-            attempt(mainscript.run, cell.script, cell.source, names, numbers)
         else:
             return self._run_source(running)
         return None
@@ -398,8 +389,6 @@ class CellRunner:
         except BaseException as error:
             running.raised = error
             running.error = self._plain(error)
-            if isinstance(error, SystemExit):  # of a script
-                running.error.traceback[:] = [f"It ended with exit status {error.code}."]
 
     def _run_source(self, running: Running) -> Coroutine[Any, Any, None] | None:
         shell, source = self.shell, running.cell.source
@@ -529,6 +518,14 @@ class CellRunner:
         """The notebook whose cell this is stops its clocks, and says who waits for whom."""
         if (running := self.current) is not None and not self.is_child():
             running.request.send("paused", wire.Paused(kind))
+
+
+def _end_child(status: int) -> None:
+    """End a process that a cell has forked, with all that it has printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # a stream may be the user's
+            stream.flush()
+    os._exit(status)
 
 
 def _has_await(source: str) -> bool:

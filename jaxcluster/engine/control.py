@@ -43,6 +43,7 @@ SEND_HWM = 32  # messages in zmq's own queue to a notebook; then they wait here
 RETRY_S = (0.001, 0.02)  # how soon it is tried again to send them: at first, and at last
 FULL_MESSAGES = 8  # that wait for the socket: print() waits for it, but not longer than
 FULL_S = 5.0
+CLOSE_MS = 1000  # that the notebook has to take the last messages
 
 
 @dataclass
@@ -101,6 +102,8 @@ class ControlChannel:
         self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
+        self._thread = threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True)
+        self._closing = False
         self._thread_id = 0
         self._waiting: dict[bytes, deque[tuple[bytes | _Stream, Sequence[Buffer]]]] = {}
         self._retry_s = RETRY_S[0]
@@ -135,8 +138,17 @@ class ControlChannel:
         del self._watched[descriptor]
 
     def start(self) -> None:
-        threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True).start()
+        self._thread.start()
         self._bound.wait(10)
+
+    def close(self) -> None:
+        """End the thread, once all is sent: a script has no threads of ours."""
+        self._closing = True
+        self._wake()
+        self._thread.join()
+        self._pool.shutdown()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def run_jobs(self) -> None:
         """On the main thread, before it has an event loop: do ``main`` jobs until one says stop."""
@@ -195,7 +207,8 @@ class ControlChannel:
     def _serve(self) -> None:
         self._thread_id = threading.get_ident()
         # A context of its own: the main thread's may be stuck or torn down.
-        socket = zmq.Context().socket(zmq.ROUTER)
+        context = zmq.Context()
+        socket = context.socket(zmq.ROUTER)
         procfs.name_this_thread(procfs.CONTROL_COMM)
         # A queue without a bound would take all that a rank prints faster than it can be sent.
         socket.setsockopt(zmq.SNDHWM, SEND_HWM)
@@ -211,12 +224,14 @@ class ControlChannel:
         poller.register(socket.fileno(), select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
         self._bound.set()
-        while True:
+        while self._waiting or not self._closing:
             try:
                 self._turn(socket, poller)
             except Exception as error:  # a rank whose thread had ended would not be heard of again
                 log.error(error)
                 self._wake()  # the message that can't be sent is dropped: for what comes after it
+        socket.close(CLOSE_MS)
+        context.term()
 
     def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
         """Wait for something to do, and do it."""

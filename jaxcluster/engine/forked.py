@@ -12,11 +12,15 @@ What needs nothing, seen with Python 3.11 to 3.13: ``random`` reseeds itself aft
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
 import time
+import warnings
 from typing import Any
+
+from jaxcluster.supervision.starting import WARNINGS
 
 
 def become_a_process_of_its_own(cwd: str) -> None:
@@ -47,3 +51,19 @@ def _renew_numpy() -> None:
         return
     # Not only its state: its seed sequence would spawn the same children everywhere.
     numpy_random.set_bit_generator(numpy_random.MT19937())
+
+
+def apply_warnings() -> None:
+    """Treat warnings of a user's code as PYTHONWARNINGS says; those of all else stay warnings.
+
+    An option that names a module (``error:::numpy``) holds for that module, as ever.
+    """
+    options = os.environ.pop(WARNINGS, None) or os.environ.get("PYTHONWARNINGS", "")
+    if options:
+        os.environ["PYTHONWARNINGS"] = options  # for what it starts
+    for option in filter(None, options.split(",")):
+        parts = [*option.split(":"), "", "", "", ""][:5]
+        parts[3] = parts[3].strip() or "__main__"
+        made: Any = warnings  # it has the words of these options in private functions
+        with contextlib.suppress(made._OptionError):
+            made._setoption(":".join(parts))

@@ -33,7 +33,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxcluster.engine.forked import become_a_process_of_its_own
@@ -55,6 +55,10 @@ LATE_MODULES = (
     "threadpoolctl",
     "tornado.platform.asyncio",
 )
+
+
+class Forked(BaseException):
+    """Leaves the server's loop, in a process that was forked from it: a script is below no loop."""
 
 
 class ForkServer:
@@ -115,7 +119,7 @@ class ForkServer:
         id = message["id"]
         match parsed(message):
             case forks.Spawn(procs):
-                if any(proc.role == "rank" for proc in procs):
+                if any(proc.rank is not None for proc in procs):
                     self._preload()
                 self._say(id=id, answer=[self._fork(proc) for proc in procs])
             case forks.Kill(pids):
@@ -124,6 +128,10 @@ class ForkServer:
                 # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
                 ends.kill_groups(targets)
                 self._reap()
+            case forks.Signal(pids, number):
+                for pid in {*pids} & self.children:
+                    os.kill(pid, number)
+                self._say(id=id, answer=None)
             case forks.End():
                 self.folders = ()
                 self.leaving = True
@@ -137,24 +145,32 @@ class ForkServer:
     def _fork(self, proc: forks.Process) -> int:
         parent = os.getpid()
         pid = os.fork()
-        if pid:
-            self.children.add(pid)
-            return pid
+        if not pid:
+            raise Forked(proc, parent)
+        self.children.add(pid)
+        return pid
+
+    def become(self, proc: forks.Process, parent: int) -> Callable[[], None]:
+        """In the child: be the process until its end, or until the script that is returned."""
         code = 1
         try:
-            self._become(proc, parent)
+            self._forget(proc, parent)
+            name = "app" if proc.role == "rank" else proc.role
+            module = importlib.import_module(f"jaxcluster.engine.{name}")
+            run = module.main(*([] if proc.rank is not None else [proc.argv]))
+            if run is not None:
+                return run  # type: ignore[no-any-return]
             code = 0
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         except BaseException:
             traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):  # the process ends here, whatever comes
-                sys.stderr.flush()
-            os._exit(code)
+        with contextlib.suppress(Exception):  # the process ends here, whatever comes
+            sys.stderr.flush()
+        os._exit(code)  # else a rank would wait at JAX's shutdown barrier
 
-    def _become(self, proc: forks.Process, parent: int) -> None:
-        """In the child: forget the server, take on the process's own session, log and settings."""
+    def _forget(self, proc: forks.Process, parent: int) -> None:
+        """Forget the server, and take on the process's own session, log and settings."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for end in self.wake:
@@ -167,9 +183,6 @@ class ForkServer:
         os.chdir(proc.cwd)
         become_a_process_of_its_own(proc.cwd)
         gc.enable()
-        is_rank = proc.role == "rank"
-        module = importlib.import_module(f"jaxcluster.engine.{'app' if is_rank else proc.role}")
-        module.main(*([] if is_rank else [proc.argv]))
 
     # ------------------------------------------------------------------ ends
 
@@ -248,7 +261,14 @@ def main(argv: list[str] | None = None) -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     allow_files()
     processes.adopt_orphans()
-    ForkServer(args.folder).run()
+    server = ForkServer(args.folder)
+    try:
+        server.run()
+    except Forked as forked:
+        proc, parent = forked.args
+    run = server.become(proc, parent)
+    del server
+    run()
 
 
 if __name__ == "__main__":

@@ -92,18 +92,11 @@ class Interrupts:
         self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self.on_unraisable
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
 
-    def interrupt(self, seq: int | None, terminate: bool = False) -> bool:
-        """Interrupt cell ``seq`` (None: whichever runs). False if it does not run. Any thread.
-
-        Args:
-          terminate: by SIGTERM, if its code handles that.
-        """
+    def interrupt(self, seq: int | None) -> bool:
+        """Interrupt cell ``seq`` (None: whichever runs). False if it does not run. Any thread."""
         running = self._runner.current
         if running is None or running.over or (seq is not None and running.cell.seq != seq):
             return False
-        if terminate and callable(signal.getsignal(signal.SIGTERM)):
-            signal.pthread_kill(self._runner.main_thread_id, signal.SIGTERM)
-            return True
         running.interrupted, running.heard = True, False
         running.interrupts += 1
         self._runner.agreement.refusals = 0

@@ -25,7 +25,7 @@ def rank_socket(folder: str, rank: int) -> str:
 class Process(Message):
     """One process that it is to start."""
 
-    role: str  # rank, controller or coordinator
+    role: str  # rank, script, controller or coordinator
     env: Mapping[str, str]  # above its agent's own
     cwd: str
     log: str  # the file that gets what it prints
@@ -79,6 +79,13 @@ class Kill(Request[None], cmd="kill"):
     """End these, or all where none are named; answered when they are reaped."""
 
     pids: list[int]
+
+
+class Signal(Request[None], cmd="signal"):
+    """Send these a signal, not those that they have started."""
+
+    pids: list[int]
+    number: int
 
 
 class Stop(Request[None], cmd="stop"):

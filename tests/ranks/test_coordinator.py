@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from helpers import free_port
+from helpers import free_port, until
 from overhosts import coordinator_of, processes_of, send_signal
 
 import jaxcluster
-from jaxcluster import wire
 from jaxcluster.cluster import dry_run, make_spec
 from jaxcluster.wire.ops.status import State
 
@@ -27,24 +22,6 @@ g = jax.make_array_from_callback((16,), NamedSharding(mesh, P("x")), lambda i: n
 keep = "my variable"
 print(float(jnp.sum(g)))
 """
-
-
-@pytest.fixture(autouse=True)
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    root = Path(f"/tmp/jcco{os.getpid()}")
-    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(root))
-    yield root
-    from jaxcluster.allocation.here import quit_warm
-
-    quit_warm()
-    shutil.rmtree(root, ignore_errors=True)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
-        time.sleep(0.01)
 
 
 def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
@@ -119,25 +96,6 @@ def test_barriers_are_jaxs_own_but_for_those_who_come_after_one_that_does_not_be
         insiders = "elif rank != 3:\n    after('1'); print(meet('odd', [0, 2]))"
         assert said(outsider + insiders) == ["met", "INVALID_ARGUMENT", "met", ""]
         assert said("print(meet('all again'))") == ["met"] * 4
-
-
-def test_the_plan_of_each_rank_says_where_the_service_is() -> None:
-    request = wire.parse(
-        wire.InitializeRequest,
-        {
-            "process_id": 0,
-            "num_processes": 1,
-            "coordinator_address": "127.0.0.1:1",
-            "coordinator_bind_address": None,
-            "local_device_ids": None,
-            "initialization_timeout": 1,
-            "heartbeat_timeout_seconds": 1,
-            "platforms": None,
-            "num_cpu_devices": None,
-            "collectives_address": None,
-        },
-    )
-    assert request.coordinator_process is False
 
 
 @pytest.mark.one_machine("hosts have a coordinator of their own")

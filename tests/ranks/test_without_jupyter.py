@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -128,6 +128,34 @@ def test_ipython_in_a_terminal_runs_cells_on_the_ranks(
     assert "jaxcluster/" not in text
 
 
+@pytest.fixture
+def terminal(private_home: Home, tmp_path: Path) -> Iterator[Callable[..., pexpect.spawn[str]]]:
+    """Runs cells in an IPython in a terminal of its own."""
+    options = ["--no-banner", "--no-confirm-exit", "--colors=NoColor", "--simple-prompt", "--quick"]
+    spawned = pexpect.spawn(
+        sys.executable,
+        ["-m", "IPython", *options],
+        env=private_home.environ(PYTHONPATH=os.getcwd(), TERM="xterm"),
+        cwd=str(tmp_path),
+        encoding="utf-8",
+        timeout=80,
+        dimensions=(40, 200),
+    )
+
+    def run(*cells: str) -> pexpect.spawn[str]:
+        spawned.sendline(f"all(get_ipython().run_cell(one).success for one in {cells!r}) or 0;")
+        return spawned
+
+    try:
+        spawned.expect_exact("In [1]:")
+        yield run
+        spawned.sendline("exit")
+        spawned.expect(pexpect.EOF)
+    finally:
+        spawned.close(force=True)
+    private_home.wait_until_empty()
+
+
 LIVE = """%%spmd --all
 import os, sys, time
 print("\\r 50%", end="", file=sys.stderr if rank == 0 else sys.stdout, flush=True)
@@ -138,22 +166,9 @@ rank"""
 
 
 def test_a_terminal_shows_the_lines_of_all_ranks_as_they_go_on(
-    private_home: Home, tmp_path: Path
+    terminal: Callable[..., pexpect.spawn[str]], tmp_path: Path
 ) -> None:
     """Above rank 0's progress bar, with what they ask; the debugger's output stands there once."""
-    options = ["--no-banner", "--no-confirm-exit", "--colors=NoColor", "--simple-prompt", "--quick"]
-    terminal = pexpect.spawn(
-        sys.executable,
-        ["-m", "IPython", *options],
-        env=private_home.environ(PYTHONPATH=os.getcwd()),
-        cwd=str(tmp_path),
-        encoding="utf-8",
-        timeout=80,
-        dimensions=(40, 200),
-    )
-
-    def run(*cells: str) -> None:
-        terminal.sendline(f"all(get_ipython().run_cell(one).success for one in {cells!r}) or 0;")
 
     def see(*texts: str) -> None:
         """Wait until all of them are on the terminal, in whatever order."""
@@ -162,61 +177,36 @@ def test_a_terminal_shows_the_lines_of_all_ranks_as_they_go_on(
         while missing := [text for text in texts if text not in seen]:
             assert time.monotonic() < end, f"{missing} not in {seen}"
             with contextlib.suppress(pexpect.TIMEOUT):
-                seen += terminal.read_nonblocking(10_000, timeout=1)
+                seen += shown.read_nonblocking(10_000, timeout=1)
 
-    try:
-        see("In [1]:")
-        run(*LOAD, "%%spmd\nimport jax\nrank = jax.process_index()\nprint('rea' + 'dy')", LIVE)
-        see("[rank 0]  50%", "[rank 1]  50%rank one is here\r\n")
-        (tmp_path / "go").touch()
-        see("[rank 0] 100%\r\n", "[rank 1] 1\r\n", "Out[", "]: 0\r\n")
-        run("%%spmd --ranks 0,1\nprint('ha' 'lf', end='')\nbreakpoint()\nprint('en' + 'ded')")
-        see("] half", "rank 0> ")
-        terminal.sendline("p 'rank', 40 + rank")
-        see("[rank 0] ('rank', 40)", "rank 0> ")
-        terminal.sendline("c")
-        see("rank 1 asks", "rank 1> ")
-        terminal.sendline("p 'rank', 40 + rank")
-        see("[rank 1] ('rank', 41)", "rank 1> ")
-        terminal.sendline("c")
-        see("] ended\r\n")
-        terminal.sendline("exit")
-        terminal.expect(pexpect.EOF)
-    finally:
-        terminal.close(force=True)
-    private_home.wait_until_empty()
+    ready = "%%spmd\nimport jax\nrank = jax.process_index()\nprint('rea' + 'dy')"
+    shown = terminal(*LOAD, ready, LIVE)
+    see("[rank 0]  50%", "[rank 1]  50%rank one is here\r\n")
+    (tmp_path / "go").touch()
+    see("[rank 0] 100%\r\n", "[rank 1] 1\r\n", "Out[", "]: 0\r\n")
+    terminal("%%spmd --ranks 0,1\nprint('ha' 'lf', end='')\nbreakpoint()\nprint('en' + 'ded')")
+    see("] half", "rank 0> ")
+    for rank, then in ((0, "rank 1 asks"), (1, "] ended\r\n")):
+        shown.sendline("p 'rank', 40 + rank")
+        see(f"[rank {rank}] ('rank', {40 + rank})", f"rank {rank}> ")
+        shown.sendline("c")
+        see(then, *(["rank 1> "] if rank == 0 else []))
 
 
-def test_a_terminal_has_one_line_of_who_is_waited_for(private_home: Home, tmp_path: Path) -> None:
+def test_a_terminal_has_one_line_of_who_is_waited_for(
+    terminal: Callable[..., pexpect.spawn[str]],
+) -> None:
     """Below a line of rank 0 that has no end yet, and written over as it goes on."""
-    options = ["--no-banner", "--no-confirm-exit", "--colors=NoColor", "--simple-prompt", "--quick"]
-    terminal = pexpect.spawn(
-        sys.executable,
-        ["-m", "IPython", *options],
-        env=private_home.environ(PYTHONPATH=os.getcwd(), TERM="xterm"),
-        cwd=str(tmp_path),
-        encoding="utf-8",
-        timeout=80,
-        dimensions=(40, 200),
-    )
-    cells = (
-        *LOAD,
+    waits = (
         "%%spmd\nimport jax, time\nprint('ha' + 'lf', end='')\n"
-        "if jax.process_index(): time.sleep(8)",
+        "if jax.process_index(): time.sleep(8)"
     )
     told = r"\x1bD\x1b\[1A\x1b7\r+\nRank 1 is at work in line 4 \({} s\); the other ranks have "
     wiped = r"ended the cell\.\x1b8\x1b7\r+\n\x1b\[J\x1b8"
-    try:
-        terminal.expect_exact("In [1]:")
-        terminal.sendline(f"all(get_ipython().run_cell(one).success for one in {cells!r}) or 0;")
-        terminal.expect("half" + told.format("[56]") + wiped + told.format("[67]"))
-        terminal.expect(wiped)
-        terminal.expect_exact("In [2]:")
-        terminal.sendline("exit")
-        terminal.expect(pexpect.EOF)
-    finally:
-        terminal.close(force=True)
-    private_home.wait_until_empty()
+    shown = terminal(*LOAD, waits)
+    shown.expect("half" + told.format("[56]") + wiped + told.format("[67]"))
+    shown.expect(wiped)
+    shown.expect_exact("In [2]:")
 
 
 def test_in_a_pipe_it_is_told_now_and_then_without_control_characters(
@@ -229,31 +219,17 @@ def test_in_a_pipe_it_is_told_now_and_then_without_control_characters(
     )
 
 
-def test_ipython_in_a_terminal_shows_errors_as_a_notebook_does(
-    ipython: Callable[..., subprocess.CompletedProcess[str]],
+def test_ipython_shows_errors_as_a_notebook_does_and_ends_its_cluster(
+    ipython: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
 ) -> None:
+    """What is happening at a start is shown in a terminal, where it is wiped, and not in a pipe."""
     done = ipython(*LOAD, "%%spmd\na = 1\n1 / 0")
     text = plain(done.stdout + done.stderr)
+    assert len(re.findall(r"(?m)^Cluster 'main'", text)) == 1
+    assert "engines 1/2" not in text
     assert "On all 2 ranks:" in text
     assert re.search(r"Cell In\[\d+\], line 3", text)
     # Beside it there may be the early notice of whichever rank was first.
     assert len(re.findall(r"(?m)^ZeroDivisionError: division by zero", text)) == 1
     assert "jaxcluster/" not in text
-
-
-def test_a_cluster_ends_with_its_ipython(
-    ipython: Callable[..., subprocess.CompletedProcess[str]], private_home: Home
-) -> None:
-    done = ipython(*LOAD, "%%spmd\nprint('here')")
-    assert "here" in done.stdout
     private_home.wait_until_empty()
-
-
-def test_a_start_in_a_pipe_prints_one_line(
-    ipython: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    """What is happening is shown in a terminal, where it is wiped again, and not in a file."""
-    done = ipython(*LOAD)
-    lines = [line for line in plain(done.stdout).splitlines() if line.strip()]
-    assert [line for line in lines if line.startswith("Cluster 'main'")] == lines
-    assert "engines 1/2" not in done.stdout + done.stderr

@@ -52,6 +52,14 @@ def test_nothing_is_written_outside_of_it(folder: folders.Folder, tmp_path: Path
     assert (folder.path / "a").read_bytes() == b"x"
 
 
+def test_what_files_have_since_comes_together(folder: folders.Folder) -> None:
+    answer(folder, "put", b"abc", path="a", at=0)
+    found = answer(folder, "tail", files=[("a", 1), ("missing", 0), ("a", 3), ("a", 0)])
+    assert found == ([2, 0, 0, 3], b"bcabc")
+    with pytest.raises(PermissionError):
+        answer(folder, "tail", files=[("../out", 0)])
+
+
 def test_a_file_begins_anew_at_0_and_is_got_in_pieces(
     folder: folders.Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

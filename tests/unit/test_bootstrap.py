@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -18,8 +17,6 @@ from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
 from jaxcluster.engine.private import (
     coordination,
-    hostvalues,
-    launches,
     pytrees,
     self_test,
     transfers,
@@ -32,30 +29,24 @@ LOOPBACK = "127.0.0.1"
 # --------------------------------------------------------------------------- the port
 
 
-def test_a_reserved_port_is_given_to_nobody_else() -> None:
-    reservation = Reservation(LOOPBACK)
-    try:
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind((LOOPBACK, reservation.port))
-    finally:
-        reservation.release()
+@pytest.fixture
+def reservation() -> Iterator[Reservation]:
+    made = Reservation(LOOPBACK)
+    yield made
+    made.release()
 
 
-def test_the_coordinator_can_share_the_reserved_port() -> None:
+def test_a_reserved_port_is_the_coordinators_alone_until_it_is_released(
+    reservation: Reservation,
+) -> None:
     """gRPC listens with SO_REUSEPORT."""
-    reservation = Reservation(LOOPBACK)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((LOOPBACK, reservation.port))
+    bootstrap.check_coordinator(f"{LOOPBACK}:{reservation.port}")
     with socket.socket() as coordinator:
         coordinator.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         coordinator.bind((LOOPBACK, reservation.port))
         coordinator.listen()
-        with socket.create_connection((LOOPBACK, reservation.port), timeout=10):
-            connection, _ = coordinator.accept()
-            connection.close()
-    reservation.release()
-
-
-def test_a_released_port_is_free_again() -> None:
-    reservation = Reservation(LOOPBACK)
     reservation.release()
     with socket.socket() as other:
         other.bind((LOOPBACK, reservation.port))
@@ -64,10 +55,13 @@ def test_a_released_port_is_free_again() -> None:
 # --------------------------------------------------------------------------- the probe
 
 
-def test_the_probe_tells_this_ranks_own_address_on_the_way_to_rank_0() -> None:
-    reservation = Reservation(LOOPBACK)
+def test_the_probe_tells_this_ranks_own_address_on_the_way_to_rank_0(
+    reservation: Reservation,
+) -> None:
     assert bootstrap.probe(LOOPBACK, reservation.probe_port) == LOOPBACK
     reservation.release()
+    with pytest.raises(OSError):  # else the process would be aborted
+        bootstrap.probe(LOOPBACK, reservation.probe_port, timeout_s=1)
 
 
 def test_more_probes_than_a_listener_lets_wait_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,13 +73,6 @@ def test_more_probes_than_a_listener_lets_wait_reach_it(monkeypatch: pytest.Monk
     assert found == [""] * 40
     reservation.release()
     assert not reservation._accepts.is_alive()
-
-
-def test_a_probe_that_reaches_nobody_fails_instead_of_aborting_the_process() -> None:
-    reservation = Reservation(LOOPBACK)
-    reservation.release()
-    with pytest.raises(OSError):
-        bootstrap.probe(LOOPBACK, reservation.probe_port, timeout_s=1)
 
 
 def test_waiting_for_the_coordinator_ends_when_it_listens() -> None:
@@ -106,17 +93,10 @@ def test_waiting_for_the_coordinator_ends_when_it_listens() -> None:
         thread.join()
 
 
-def test_a_coordinator_that_never_listens_is_named() -> None:
-    reservation = Reservation(LOOPBACK)
-    reservation.release()
-    with pytest.raises(TimeoutError) as caught:
-        bootstrap.wait_for_coordinator(f"{LOOPBACK}:{reservation.port}", 0.01)
-    assert f"the coordinator at {LOOPBACK}:{reservation.port} gave no answer in 0 s" in str(
-        caught.value
-    )
-
-
-def test_a_coordinator_without_a_name_that_is_known_is_not_waited_for() -> None:
+def test_a_coordinator_that_never_listens_is_named(reservation: Reservation) -> None:
+    address = f"{LOOPBACK}:{reservation.port}"
+    with pytest.raises(TimeoutError, match=f"at {address} gave no answer in 0 s"):
+        bootstrap.wait_for_coordinator(address, 0.01)
     with pytest.raises(TimeoutError, match=r"no-such-host.invalid:1 gave no answer \("):
         bootstrap.wait_for_coordinator("no-such-host.invalid:1", 600)
 
@@ -127,9 +107,6 @@ def test_rank_0_says_at_once_where_it_can_not_listen() -> None:
         for address in addresses:  # a taken port, another host's address, a name of nobody's
             with pytest.raises(ValueError, match=f"can't listen at {address} on rank 0's host"):
                 bootstrap.check_coordinator(address)
-    reservation = Reservation(LOOPBACK)
-    bootstrap.check_coordinator(f"{LOOPBACK}:{reservation.port}")  # held for it
-    reservation.release()
     bootstrap.check_coordinator("unix:/tmp/socket")
 
 
@@ -198,9 +175,8 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         (coordination, "keep_initialized", lambda note: None),
         (coordination, "announce_waits", lambda agreement: None),
         (self_test, "missing", lambda: {"jax.private": "It is not seen."}),
-        (launches, "announce_launches", lambda agreement: True),
+        (bootstrap, "agree_on_launches", lambda *_: fake.calls.append(("agreed", None)) or True),
         (transfers, "announce_transfers", lambda agreement: False),
-        (hostvalues, "hear_host_values", lambda given: True),
         (pytrees, "remember_keys", lambda: True),
     ):
         monkeypatch.setattr(module, name, fake_of_it)
@@ -209,20 +185,20 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         "wait_for_coordinator",
         lambda address, timeout_s: fake.calls.append(("wait", (address, timeout_s))),
     )
-    before, switch_s = dict(os.environ), sys.getswitchinterval()
+    before = dict(os.environ)
     yield fake
-    sys.setswitchinterval(switch_s)
     os.environ.clear()
     os.environ.update(before)
 
 
-class Runner:
-    """As much of a CellRunner as ``initialize`` needs; the referee comes up a while later."""
+class Startup:
+    """As much of a Startup as ``initialize`` needs; the referee comes up a while later."""
 
-    def __init__(self, calls: list[tuple[str, Any]]) -> None:
-        self.calls, self.refused = calls, 2
-        self.turns = self.agreement = self
-        self.given = self.note = None
+    agreement = given = note = None
+    compiled = ""
+
+    def __init__(self, calls: list[tuple[str, Any]], refused: int = 2) -> None:
+        self.calls, self.refused = calls, refused
 
     def connect(self, path: str) -> None:
         if self.refused:
@@ -230,21 +206,18 @@ class Runner:
             raise ConnectionRefusedError
         self.calls.append(("referee", path))
 
-    def watch_threads(self) -> None:
-        self.calls.append(("threads", None))
 
-    def guard_signals(self) -> None:
-        self.calls.append(("signals", None))
-
-
-def initialize(jax: FakeJax, request: wire.InitializeRequest = REQUEST) -> wire.InitializeReply:
-    runner: Any = Runner(jax.calls)
-    return bootstrap.initialize(request, runner)
+def initialize(
+    jax: FakeJax, request: wire.InitializeRequest = REQUEST, refused: int = 2
+) -> wire.InitializeReply:
+    startup: Any = Startup(jax.calls, refused)
+    return bootstrap.initialize(request, startup)
 
 
-def test_initialize_is_given_what_was_asked_for_and_jax_detects_nothing(jax: FakeJax) -> None:
+def test_jax_is_given_what_was_asked_for_and_detects_nothing(jax: FakeJax) -> None:
     initialize(jax)
-    assert dict(jax.calls)["initialize"] == {
+    names, calls = [name for name, _ in jax.calls], dict(jax.calls)
+    assert calls["initialize"] == {
         "coordinator_address": "10.0.0.1:9000",
         "num_processes": 2,
         "process_id": 1,
@@ -254,36 +227,32 @@ def test_initialize_is_given_what_was_asked_for_and_jax_detects_nothing(jax: Fak
         "heartbeat_timeout_seconds": 11,
         "coordinator_bind_address": "0.0.0.0:9000",
     }
-
-
-def test_environment_and_settings_come_before_initialize(jax: FakeJax) -> None:
-    initialize(jax)
-    names = [name for name, _ in jax.calls]
     assert os.environ["JAXCLUSTER_TEST_ENV"] == "set"
-    assert dict(jax.calls)["jax_platforms"] == "cpu"
-    assert dict(jax.calls)["jax_num_cpu_devices"] == 2
-    assert dict(jax.calls)["gloo"] == "10.0.0.2"
+    assert (calls["jax_platforms"], calls["jax_num_cpu_devices"]) == ("cpu", 2)
+    assert calls["gloo"] == "10.0.0.2"
     assert names[-2:] == ["wait", "initialize"]
-    assert dict(jax.calls)["wait"] == ("10.0.0.1:9000", 6)  # before the notebook gives up
+    assert calls["wait"] == ("10.0.0.1:9000", 6)  # before the notebook gives up
+    assert calls["referee"] == "/run/referee.sock"  # which came late
+    assert names.index("referee") < names.index("agreed") < names.index("initialize")
 
 
-def test_rank_0_does_not_wait_for_itself(jax: FakeJax) -> None:
+def test_rank_0_waits_for_nobody_checks_where_it_listens_and_names_what_has_moved(
+    jax: FakeJax,
+) -> None:
     jax.process_index = lambda: 0
-    initialize(jax, replace(REQUEST, process_id=0))
+    first = replace(REQUEST, process_id=0)
+    assert initialize(jax, first).moved == {"jax.private": "It is not seen."}
     assert "wait" not in dict(jax.calls)
-
-
-def test_rank_0_checks_where_it_listens_before_jax_does(jax: FakeJax) -> None:
-    jax.process_index = lambda: 0
+    jax.calls.clear()
+    there = {"coordinator_bind_address": None, "coordinator_address": "no-such.invalid:1"}
     with pytest.raises(ValueError, match="can't listen at no-such"):
-        there = {"coordinator_bind_address": None, "coordinator_address": "no-such.invalid:1"}
-        initialize(jax, replace(REQUEST, process_id=0, **there))
+        initialize(jax, replace(first, **there))
     assert "initialize" not in dict(jax.calls)
 
 
 def test_the_reply_lists_this_process_devices(jax: FakeJax) -> None:
     reply = initialize(jax)
-    assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
+    assert (reply.rank, reply.process_count, reply.device_count, reply.moved) == (1, 2, 4, {})
     assert [(d.id, d.kind, d.platform, d.coords) for d in reply.devices] == [
         (2, "cpu", "cpu", None),
         (3, "TPU v4", "tpu", [0, 1, 2]),
@@ -296,19 +265,9 @@ def test_another_number_than_ours_is_an_error(jax: FakeJax) -> None:
         initialize(jax)
 
 
-def test_the_referee_is_there_before_jax_and_may_come_late(jax: FakeJax) -> None:
-    initialize(jax)
-    names = [name for name, _ in jax.calls]
-    assert dict(jax.calls)["referee"] == "/run/referee.sock"
-    assert names.index("referee") < names.index("threads") < names.index("initialize")
-    assert sys.getswitchinterval() == pytest.approx(bootstrap.SWITCH_S)
-
-
 def test_a_referee_that_never_listens_ends_the_start(jax: FakeJax) -> None:
-    runner: Any = Runner(jax.calls)
-    runner.refused = 1000
     with pytest.raises(ConnectionRefusedError):
-        bootstrap.initialize(replace(REQUEST, initialization_timeout=0), runner)
+        initialize(jax, replace(REQUEST, initialization_timeout=0), refused=1000)
     assert "initialize" not in dict(jax.calls)
 
 
@@ -317,8 +276,7 @@ def test_without_agreement_nothing_of_jax_is_wrapped(
 ) -> None:
     wrapped: list[Any] = []
     for module, name in (
-        (launches, "announce_launches"),
-        (hostvalues, "hear_host_values"),
+        (bootstrap, "agree_on_launches"),
         (transfers, "announce_transfers"),
         (coordination, "announce_waits"),
     ):
@@ -327,36 +285,19 @@ def test_without_agreement_nothing_of_jax_is_wrapped(
     assert (reply.recording, wrapped) == (False, [])
 
 
-def test_one_rank_says_which_names_of_jax_have_moved(jax: FakeJax) -> None:
-    assert initialize(jax).moved == {}
-    jax.process_index = lambda: 0
-    assert initialize(jax, replace(REQUEST, process_id=0)).moved == {
-        "jax.private": "It is not seen."
-    }
-
-
 # --------------------------------------------------------------------------- proxies
 
 EXEMPT = "no_grpc_proxy"  # gRPC reads the lower-case names alone
 
 
-@pytest.fixture
-def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def test_a_proxy_is_not_asked_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(EXEMPT, "")
-    return monkeypatch
-
-
-def test_a_proxy_is_not_asked_for_the_coordinator(no_proxies: pytest.MonkeyPatch) -> None:
-    no_proxies.setenv("https_proxy", "http://proxy:3128")
-    no_proxies.setenv("no_proxy", "localhost")
-    bootstrap.keep_proxies_away("127.0.0.1:9000")
-    assert os.environ[EXEMPT] == "localhost,127.0.0.1"
-    bootstrap.keep_proxies_away("127.0.0.1:9000")
-    assert os.environ[EXEMPT] == "localhost,127.0.0.1"
-
-
-def test_without_a_proxy_nothing_is_changed(no_proxies: pytest.MonkeyPatch) -> None:
     bootstrap.keep_proxies_away("127.0.0.1:9000")
     assert os.environ[EXEMPT] == ""
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "localhost")
+    for _ in range(2):
+        bootstrap.keep_proxies_away("127.0.0.1:9000")
+        assert os.environ[EXEMPT] == "localhost,127.0.0.1"

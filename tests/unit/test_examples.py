@@ -22,7 +22,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
 import jaxcluster
-from jaxcluster import cli, cluster, doctor, mcp, wire
+from jaxcluster import cli, cluster, doctor, mcp, scripts, wire
 from jaxcluster.allocation import allocation
 from jaxcluster.arguments import Help
 from jaxcluster.cluster import sessions, starting
@@ -77,7 +77,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     def reached(*args: object, **kwargs: object) -> NoReturn:
         raise Reached
 
-    def started(spec: wire.ClusterSpec, *args: object) -> NoReturn:
+    def started(spec: wire.ClusterSpec, *args: object, **more: object) -> NoReturn:
         if spec.launcher == "local":
             with contextlib.suppress(PlanError):  # this machine has no GPUs
                 starting.plan_here(spec)
@@ -86,6 +86,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
         raise Reached
 
     monkeypatch.setattr(sessions, "start_world", started)
+    monkeypatch.setattr(scripts, "start_world", started)
     monkeypatch.setattr(cluster, "dry_run", started)
     monkeypatch.setattr(doctor, "look_before", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", list)

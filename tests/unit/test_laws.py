@@ -243,7 +243,6 @@ def test_no_python_that_is_started_takes_modules_from_the_current_folder() -> No
         "arguments.py: ['-', '-c']",
         "arguments.py: ['-m', '--module']",
         "arguments.py: ['-m']",
-        "scripts.py: ['-', '-c']",
         "scripts.py: ['-m']",
     }
 

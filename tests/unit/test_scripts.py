@@ -1,33 +1,29 @@
-"""``jaxcluster run``: its words, its output and its status; the end that a script's process has."""
+"""``jaxcluster run``: its words, its output, its signals and its status."""
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import builtins
-import concurrent.futures
-import dataclasses
-import multiprocessing
 import os
 import signal
 import sys
 import tempfile
-import threading
-import time
-import types
-import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster import arguments, scripts, wire
-from jaxcluster.engine import mainscript
-from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, LaunchError, UsageError
-from jaxcluster.model.outputs import CellRecord
+from jaxcluster.errors import LaunchError, UsageError
 
-SCRIPT = wire.Script(["x/train.py"], "/home/me/x/train.py", "/home/me/x")
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """The command has them to its process's end."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 # --------------------------------------------------------------------------- words
@@ -72,10 +68,9 @@ def test_help_has_an_example_of_each_option_with_a_script() -> None:
         ([], "needs a script"),
         (["-n", "2", "-m"], "needs a script"),
         (["-m", "no-module"], "not the name of a module"),
-        (["nowhere.py"], "There is no script nowhere.py"),
+        (["nowhere.py"], "nowhere.py can't be read: No such file"),
         (["--detach", "train.py"], "has no --detach"),
-        (["-"], "takes a file or a module, not -"),
-        (["."], ". is a folder"),
+        (["."], ". can't be read: Is a directory"),
         (["latin.py"], "latin.py is not Python"),
     ],
 )
@@ -91,32 +86,28 @@ def test_what_is_no_script_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("starter", "environ"),
+    ("starter", "size", "number"),
     [
-        ("srun", {"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "0"}),
-        ("mpiexec", {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "0"}),
-        ("mpiexec", {"PMI_SIZE": "3", "PMI_RANK": "0"}),
+        ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
+        ("mpiexec", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("mpiexec", "PMI_SIZE", "PMI_RANK"),
     ],
 )
 def test_one_of_several_processes_is_refused_and_the_others_say_nothing(
-    starter: str, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    starter: str, size: str, number: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv(size, "3")
+    monkeypatch.setenv(number, "0")
     with pytest.raises(UsageError, match=f"{starter} has started this command 3 times") as error:
         scripts.run(["-n", "2", "train.py"])
     assert f"Leave out {starter}: jaxcluster run --launcher auto" in error.value.hint
-    for name in environ:
-        if not name.endswith(("SIZE", "TASKS")):
-            monkeypatch.setenv(name, "2")
-    with pytest.raises(SystemExit) as ended:
+    monkeypatch.setenv(number, "2")
+    with pytest.raises(SystemExit, match="2"):
         scripts.run(["-n", "2", "train.py"])
-    assert ended.value.code == 2
     assert scripts.run(["-n", "2", "--launcher", "local", "--dry-run", "train.py"]) == 0
-    for name in environ:
-        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv(size, "1")
     assert scripts.run(["-n", "2", "--dry-run", "train.py"]) == 0
 
 
@@ -127,48 +118,37 @@ def test_a_script_is_read_as_python_reads_it(
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "latin.py").write_bytes(b"# coding: latin-1\nname = '\xe9'\n")
     (tmp_path / "link.py").symlink_to("real/latin.py")
-    script, source = scripts.read_script(["link.py", "--steps", "3"])
+    script = scripts.read_script(["link.py", "--steps", "3"])
     assert script.argv == ["link.py", "--steps", "3"]
     assert script.path == str(tmp_path / "link.py")
     assert script.folder == str(tmp_path / "real")  # Python follows the link for sys.path
-    assert source.endswith("name = 'é'\n")
-
-
-def test_a_module_is_left_to_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    script, source = scripts.read_script(["-m", "packed", "a"])
+    assert script.source.endswith("name = 'é'\n")
+    script = scripts.read_script(["-m", "packed", "a"])  # the ranks find its source
     assert (script.module, script.argv[1:], script.folder) == ("packed", ["a"], str(tmp_path))
-    assert source == ""
 
 
 # --------------------------------------------------------------------------- what comes of it
 
 
-def failed(ename: str, evalue: str) -> wire.CellReply:
-    return wire.CellReply(1, 1, "error", 0.0, wire.ErrorInfo(ename, evalue, [f"{ename}: {evalue}"]))
-
-
 @pytest.mark.parametrize(
-    ("first", "dead", "error", "received", "status"),
+    ("codes", "received", "expected"),
     [
-        (None, {}, None, 0, 0),
-        (failed("SystemExit", "3"), {}, CellFailed(), 0, 3),
-        (failed("ValueError", "3"), {}, CellFailed(), 0, 1),
-        (None, {}, Divergence(), 0, 1),
-        (failed("ValueError", ""), {1: wire.Death("", -9)}, None, 0, 137),
-        (None, {0: wire.Death("", 0), 1: wire.Death("", 5)}, None, 0, 5),
-        (None, {0: wire.Death("", 0)}, None, 0, 0),
-        (None, {1: wire.Death("its host is lost")}, None, 0, 1),
-        (None, {}, CellInterrupted(), signal.SIGINT, 130),
-        (None, {}, CellInterrupted(), signal.SIGTERM, 143),
-        (failed("SystemExit", "9"), {}, CellFailed(), signal.SIGTERM, 9),
-        (None, {}, None, signal.SIGTERM, 0),  # its own handler has ended it well
+        ([0, 0], 0, (None, 0)),
+        ([1, 3], 0, (1, 3)),  # the first one's may be a Divergence
+        ([1, 1], 0, (0, 1)),
+        ([5, -9, 1], 0, (1, 137)),
+        ([5, None], 0, (1, 1)),  # its host is lost
+        ([130, 130], signal.SIGINT, (None, 130)),
+        ([130, 130], signal.SIGTERM, (None, 143)),
+        ([130, 9], signal.SIGTERM, (1, 9)),
+        ([0, 0], signal.SIGTERM, (None, 0)),  # its own handler has ended it well
     ],
 )
-def test_the_status_is_that_of_a_death_else_of_the_first_rank_that_failed(
-    first: wire.CellReply | None, dead: Any, error: Any, received: int, status: int
+def test_the_status_is_that_of_a_death_else_of_a_rank_that_failed(
+    codes: list[int | None], received: int, expected: tuple[int | None, int]
 ) -> None:
-    assert scripts.exit_status(first, dead, error, received) == status
+    dead = {rank: wire.Death("", code) for rank, code in enumerate(codes)}
+    assert scripts.exit_status(dead, received) == expected
 
 
 def outputs(folder: Path, everything: bool = False) -> scripts.Outputs:
@@ -177,78 +157,49 @@ def outputs(folder: Path, everything: bool = False) -> scripts.Outputs:
     return made
 
 
-def text(rank: int, what: str, stream: str = "stdout") -> wire.RankOutput:
-    return wire.RankOutput(rank, 1, "stream", {"name": stream, "text": what})
-
-
-FOLDER = "All outputs: {}"
-RECORD = CellRecord(1, 1, "", [0, 1])
-
-
 def test_rank_0_is_shown_and_all_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rank-7.txt").write_text("of an earlier run")
     (tmp_path / "rank-notes.txt").write_text("the user's")
     made = outputs(tmp_path)
-    for what in (text(0, "a\r"), text(1, "b\n"), text(0, "c\n", "stderr"), text(0, "d")):
-        made.take(RECORD, what)
-    made.take(RECORD, failed("ValueError", "bad"))
+    gloo = b"[Gloo] Rank 0 is connected to 1 peer ranks.\n"
+    for rank, data in ((0, b"a\r"), (1, b"b\n"), (0, gloo), (0, b"\xc3"), (0, b"\xa9 \xff")):
+        made.take(rank, "stdout", data)
+    made.take(0, "stderr", b"c\n")
+    made.take(1, "stderr", b"x\njaxcluster: rank 1 waits\n")
     made.end()
     shown = capsys.readouterr()
-    assert shown.out == "a\rd"
-    assert shown.err == f"jaxcluster: ranks 0, 1. All outputs: {tmp_path}\nc\n"
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "rank-0.txt": "a\nc\nd",  # read_text takes \r for an end of line
-        "rank-1.txt": "b\nValueError: bad\n",
-        "rank-notes.txt": "the user's",
+    assert shown.out == "a\ré \\xff"
+    head = f"jaxcluster: ranks 0, 1. All outputs: {tmp_path}\n"
+    assert shown.err == f"{head}c\njaxcluster: rank 1 waits\n"
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "rank-0.txt": b"a\r" + gloo + b"\xc3\xa9 \xffc\n",
+        "rank-1.txt": b"b\nx\njaxcluster: rank 1 waits\n",
+        "rank-notes.txt": b"the user's",
     }
-    assert made.failed == failed("ValueError", "bad")
+    assert made.read == {0: [len(gloo) + 6, 2], 1: [2, 27]}
+    assert made.last(1) == "\nb\nx\njaxcluster: rank 1 waits"
 
 
-def test_the_first_failure_counts_and_none_that_came_of_it(tmp_path: Path) -> None:
-    made = outputs(tmp_path)
-    ended = dataclasses.replace(failed("KeyboardInterrupt", ""), status="interrupted")
-    for reply in (ended, failed("ValueError", "first"), failed("ValueError", "second")):
-        made.take(RECORD, reply)
-    assert made.failed == failed("ValueError", "first")
-
-
-def test_what_is_no_text_is_shown_and_kept_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open(tmp_path / "shown", "w", encoding="ascii") as terminal:
-        monkeypatch.setattr(sys, "stdout", terminal)
-        outputs(tmp_path).take(RECORD, text(0, "\u00e9 \udc80\n"))
-        monkeypatch.undo()
-    assert (tmp_path / "shown").read_text() == "\\xe9 \\udc80\n"
-    assert (tmp_path / "rank-0.txt").read_text() == "\u00e9 \\udc80\n"
-
-
-def test_a_line_without_an_end_is_not_held_back_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(scripts, "LINE_CHARS", 8)
+def test_lines_of_all_ranks_stay_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = outputs(tmp_path, everything=True)
-    for _ in range(3):
-        made.take(RECORD, text(1, "12345"))
-    assert capsys.readouterr().out == "[1] 1234512345\n"
+    for rank, data in ((0, b"a"), (1, b"b\nc"), (0, b"A\n")):
+        made.take(rank, "stdout", data)
+    made.end()
+    assert capsys.readouterr().out == "[1] b\n[0] aA\n[1] c\n"
 
 
-def test_a_reader_that_has_gone_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, stopped = outputs(tmp_path), []
-    made.stop = lambda: stopped.append(True)
-    reads, writes = os.pipe()
-    os.close(reads)
-    with os.fdopen(writes, "w") as nobody:
-        monkeypatch.setattr(sys, "stdout", nobody)
-        for _ in range(2):
-            made.take(RECORD, text(0, "a\n"))
-        monkeypatch.undo()
-    assert stopped == [True] and made.is_closed
-    assert (tmp_path / "rank-0.txt").read_text() == "a\na\n"
+    made = outputs(tmp_path)
+    made.folder = tmp_path / "gone"
+    for _ in range(2):
+        made.take(0, "stdout", b"a\n")
+    shown = capsys.readouterr()
+    assert shown.out == "a\na\n"
+    assert shown.err.count("can't be written to (No such file or directory)") == 1
 
 
 def test_a_folder_of_outputs_is_named_after_the_script_as_far_as_names_go(
@@ -263,253 +214,136 @@ def test_a_folder_of_outputs_is_named_after_the_script_as_far_as_names_go(
     assert made.stat().st_mode & 0o777 == 0o700
 
 
-class Started:
-    """A cluster of a run, of whose cell the test is."""
-
-    num_processes: int = 1
-
-    def __init__(self) -> None:
-        self.dead: dict[int, Any] = {}
-        self.asked: list[str] = []
-        self.handlers: list[Any] = []
-        self.waits: list[BaseException] = [KeyboardInterrupt(), CellInterrupted("cell [1]")]
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        ask = self.asked.append
-        return types.SimpleNamespace(stop=lambda: ask("stop"), wait=self.wait, done=False)
-
-    def wait(self) -> None:
-        raise self.waits.pop(0)
-
-    def stop(self) -> None:
-        self.handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-        self.asked.append("end")
+# --------------------------------------------------------------------------- a run
 
 
-def test_a_signal_before_the_wait_stops_the_cell_and_none_disturbs_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = Started()
-    monkeypatch.setattr(scripts.cluster, "start_spec", lambda *args: started)
+class World:
+    """Two processes of a script. ``events`` happen one after the other."""
+
+    num_processes = 2
+    on_death: Callable[[], None]
+
+    def __init__(self, events: list[Callable[[World], None]], hears: bool) -> None:
+        self.processes, self.events, self._hears = self, events, hears
+        self.dead: dict[int, wire.Death] = {}
+        self.coordinator_died = ""
+        self.printed = {0: [b"out", b"err"], 1: [b"", b"Traceback\nValueError: bad\n"]}
+        self.signals: list[tuple[int, list[int]]] = []
+        self.ended_under: list[Any] = []
+
+    def tail(self, read: dict[int, list[int]]) -> dict[int, list[bytes]]:
+        if self.events:
+            self.events.pop(0)(self)
+        return {
+            rank: [data[at:] for data, at in zip(parts, read[rank], strict=True)]
+            for rank, parts in self.printed.items()
+        }
+
+    def signal(self, number: int, ranks: set[int]) -> None:
+        self.signals.append((number, sorted(ranks)))
+        if self._hears:
+            self.dead |= {rank: wire.Death("exit code 130", 130) for rank in ranks}
+
+    def end(self) -> None:
+        self.ended_under += [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+
+
+def died(rank: int, why: str, code: int | None) -> Callable[[World], None]:
+    return lambda world: world.dead.setdefault(rank, wire.Death(why, code)) and None
+
+
+def sent(number: int) -> Callable[[World], None]:
+    return lambda world: os.kill(os.getpid(), number)
+
+
+def coordinator_died(world: World) -> None:
+    world.coordinator_died = "killed by SIGKILL"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, World]]:
+    """Runs a script to which this happens."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    before = signal.getsignal(signal.SIGINT)
-    status = scripts.run(["-n", "1", "--logs", "out", "train.py"])
-    assert (status, started.asked) == (130, ["stop", "end"])
-    assert started.handlers == [signal.SIG_IGN] * 2
-    assert signal.getsignal(signal.SIGINT) is before
+    monkeypatch.setattr(scripts, "FAILED_S", (0.05, 30.0))
+    monkeypatch.setattr(scripts, "DIED_S", (0.0, 0.1))
+
+    def run(*events: Callable[[World], None], hears: bool = True) -> tuple[int, World]:
+        made = World([*events], hears)
+        monkeypatch.setattr(scripts, "start_world", lambda *args, **more: (made, made))
+        status = scripts.run(["-n", "2", "--logs", "out", "train.py"])
+        assert made.ended_under == [signal.SIG_IGN] * 4
+        return status, made
+
+    return run
 
 
-def test_lines_of_all_ranks_stay_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = outputs(tmp_path, everything=True)
-    for what in (text(0, "a"), text(1, "b\nc"), text(0, "A\n"), text(1, "", "stderr")):
-        made.take(RECORD, what)
-    made.end()
-    assert capsys.readouterr().out == "[1] b\n[0] aA\n[1] c\n"
-
-
-def test_a_full_disk_is_told_once_and_the_run_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_rank_that_fails_ends_the_others_and_is_told(
+    run: Callable[..., tuple[int, World]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = outputs(tmp_path)
-    made.folder = tmp_path / "gone"
-    for _ in range(2):
-        made.take(RECORD, text(0, "a\n"))
+    status, made = run(died(1, "exit code 3", 3))
+    assert (status, made.signals) == (3, [(signal.SIGINT, [0])])
     shown = capsys.readouterr()
-    assert shown.out == "a\na\n"
-    assert shown.err.count("can't be written to (No such file or directory)") == 1
+    assert shown.out == "out"
+    told = "jaxcluster: rank 1 ended with exit code 3.\nTraceback\nValueError: bad\nAll outputs: "
+    assert told in shown.err
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_an_output_that_takes_nothing_is_told_once_and_the_files_go_on(
-    stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("event", "status", "told"),
+    [
+        (died(1, "killed by SIGKILL", -9), 137, "rank 1 died: killed by SIGKILL."),
+        (died(1, "host h2 is lost", None), 1, "rank 1 died: host h2 is lost."),
+        (coordinator_died, 1, "the coordinator ended: killed by SIGKILL."),
+    ],
+)
+def test_a_death_ends_the_run_soon_whatever_the_others_do(
+    run: Callable[..., tuple[int, World]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    event: Callable[[World], None],
+    status: int,
+    told: str,
 ) -> None:
-    made = outputs(tmp_path)
-    stopped: list[bool] = []
-    made.stop = lambda: stopped.append(True)
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, stream, full)
-        for _ in range(2):
-            made.take(RECORD, text(0, "a\n", stream))
-        made.take(RECORD, text(1, "b\n", stream))
-        monkeypatch.undo()
-        full.flush()  # as at the end of the process
-    assert (tmp_path / "rank-0.txt").read_text() == "a\na\n"
-    assert (tmp_path / "rank-1.txt").read_text() == "b\n"
-    assert not stopped and not made.is_closed
-    if stream == "stdout":
-        told = f"stdout can't be written to (No space left on device); the script goes on. {FOLDER}"
-        assert capsys.readouterr().err.count(told.format(tmp_path)) == 1
+    monkeypatch.setattr(scripts, "FAILED_S", (0.0, 0.1))
+    assert run(event, hears=False)[0] == status
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_is_passed_on(run: Callable[..., tuple[int, World]], number: int) -> None:
+    status, made = run(sent(number))
+    passed = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+    assert (status, made.signals) == (128 + number, [(passed, [0, 1])])
+
+
+def test_a_second_signal_ends_what_heeds_none(run: Callable[..., tuple[int, World]]) -> None:
+    assert run(sent(signal.SIGINT), sent(signal.SIGTERM), hears=False)[0] == 130
+
+
+def test_a_reader_that_has_gone_ends_the_run(
+    run: Callable[..., tuple[int, World]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with os.fdopen(writes, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert run()[0] == 128 + signal.SIGPIPE
+    assert (tmp_path / "out" / "rank-0.txt").read_bytes().startswith(b"out")
 
 
 def test_a_start_that_fails_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: object) -> None:
+    def fail(*args: object, **more: object) -> None:
         raise LaunchError("no host")
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(scripts.cluster, "start_spec", fail)
+    monkeypatch.setattr(scripts, "start_world", fail)
     (tmp_path / "train.py").touch()
     (tmp_path / "mine").mkdir()
     for words in (["-n", "2", "train.py"], ["-n", "2", "--logs", "mine", "train.py"]):
         with pytest.raises(LaunchError):
             scripts.run(words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "train.py"]
-
-
-def test_what_the_script_said_itself_is_not_rewritten() -> None:
-    own = ["On rank 0:", "ValueError: this cell is not in cell [1]"]
-    error = CellFailed("", "Cell [1] is ended.", [0], "ValueError", own)
-    assert scripts.tell(error, SCRIPT) == "\n".join([*own, "train.py is ended."])
-    assert scripts.tell(Divergence("in cell [1]"), SCRIPT) == "Divergence: in train.py"
-
-
-def test_messages_name_the_script() -> None:
-    assert scripts.for_script("This cell waits.", SCRIPT) == "This script waits."
-    told = "Rank 0 waited at cell [1] line 3. Cell [1] was stopped. The cell is ended. Cell [12]"
-    assert scripts.for_script(told, SCRIPT) == (
-        "Rank 0 waited at train.py line 3. train.py was stopped. The script is ended. Cell [12]"
-    )
-
-
-# --------------------------------------------------------------------------- the script's end
-
-
-def test_the_end_is_that_of_a_process(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    said: list[str] = []
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    register = atexit.register
-    end = mainscript.End(namespace)
-    atexit.register(said.append, "not any more")
-    atexit.unregister(said.append)
-    atexit.register(lambda: said.append("first registered"))
-    atexit.register(lambda: said.append("last registered"))
-    atexit.register(lambda: 1 / 0)
-    event = threading.Event()
-    thread = threading.Thread(target=lambda: (event.wait(30), said.append("thread")))
-    namespace["pool"] = concurrent.futures.ThreadPoolExecutor(1)
-    namespace["pool"].submit(event.set)
-    namespace["folder"] = tempfile.TemporaryDirectory(dir=tmp_path)
-    folder = Path(namespace["folder"].name)
-    file = namespace["file"] = open(tmp_path / "file", "w")  # noqa: SIM115
-    file.write("not flushed")
-    namespace["itself"] = namespace
-    thread.start()
-    end.come(None)
-    assert said == ["thread", "last registered", "first registered"]
-    assert atexit.register is register
-    assert namespace == {"__name__": "__main__"}
-    assert not folder.exists()
-    assert (tmp_path / "file").read_text() == "not flushed"
-    file.close()
-    assert "ZeroDivisionError" in capsys.readouterr().err
-
-
-def test_the_end_is_not_that_of_finalizers_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process's first one, made by the script, would have all others called, and never again."""
-    monkeypatch.setattr(weakref.finalize, "_registered_with_atexit", False)
-    called: list[str] = []
-    before, end = Thing(), mainscript.End(namespace := {"thing": Thing()})
-    for name in ("first", "last"):
-        weakref.finalize(namespace["thing"], called.append, name)
-    weakref.finalize(before, called.append, "not the script's").atexit = False
-    end.come(None)
-    assert called == ["last", "first"]  # in the order of a process's end
-    del before
-    weakref.finalize(Thing(), called.append, "later")
-    assert called[2:] == ["not the script's", "later"]
-
-
-class Thing:
-    """To be finalized."""
-
-
-def test_the_end_keeps_what_others_still_hold(tmp_path: Path) -> None:
-    """As a module does that the script has imported."""
-    end = mainscript.End({})
-    folder = tempfile.TemporaryDirectory(dir=tmp_path)
-    with open(tmp_path / "bytes", "wb") as file, open(tmp_path / "late", "wb") as late:
-        file.write(b"not flushed")
-        last = threading.Thread(target=lambda: (time.sleep(0.3), late.write(b"late")))
-        threading.Thread(target=lambda: (time.sleep(0.2), last.start())).start()
-        end.come(None)
-        assert (tmp_path / "bytes").read_bytes() == b"not flushed"
-        assert (tmp_path / "late").read_bytes() == b"late"
-    assert not Path(folder.name).exists()
-
-
-def test_daemons_are_not_waited_for_and_daemonic_processes_are_ended() -> None:
-    event = threading.Event()
-    end = mainscript.End({})
-    thread = threading.Thread(target=event.wait, args=(60,), daemon=True)
-    thread.start()
-    child = multiprocessing.get_context("spawn").Process(
-        target=time.sleep, args=(600,), daemon=True
-    )
-    child.start()
-    try:
-        end.come(None)
-        assert thread.is_alive()
-        assert child.exitcode == -signal.SIGTERM
-    finally:
-        event.set()
-        child.kill()
-
-
-def test_a_script_has_its_own_arguments_and_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = wire.Script(["train.py", "--x"], str(tmp_path / "train.py"), str(tmp_path))
-    source = (
-        "import asyncio, sys\n"
-        "asyncio.run(asyncio.sleep(0))\n"
-        "found.append((sys.argv, sys.path[0], '' in sys.path, __name__, 'kept' in globals()))\n"
-    )
-
-    async def of_a_rank() -> None:
-        loop = asyncio.get_running_loop()
-        mainscript.run(script, source, {"kept": 1}, {})
-        assert asyncio.get_running_loop() is loop
-
-    found: list[Any] = []
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr(InteractiveShell, "initialized", None)
-    monkeypatch.setattr(builtins, "found", found, raising=False)
-    asyncio.run(of_a_rank())
-    assert found == [(["train.py", "--x"], str(tmp_path), False, "__main__", False)]
-
-
-def test_after_an_error_threads_are_not_waited_for() -> None:
-    event = threading.Event()
-    end = mainscript.End({})
-    thread = threading.Thread(target=event.wait, args=(100,))
-    thread.start()
-    try:
-        end.come(0.01)
-        assert thread.is_alive()
-    finally:
-        event.set()
-        thread.join()
-
-
-def test_a_forked_child_ends_with_all_that_it_has_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    did: list[Any] = []
-    monkeypatch.setattr(os, "_exit", did.append)
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "stdout", None)
-        patched.setattr(sys, "stderr", types.SimpleNamespace(flush=lambda: did.append("flushed")))
-        mainscript.end_child(3)
-    assert did == ["flushed", 3]
-
-
-@pytest.mark.parametrize(
-    ("code", "status"), [(None, 0), (0, 0), (3, 3), (True, 1), (256, 0), (-1, 255), ("no", 1)]
-)
-def test_exit_statuses_are_pythons(
-    code: Any, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert mainscript._status(SystemExit(code)) == status
-    assert capsys.readouterr().err == ("no\n" if code == "no" else "")

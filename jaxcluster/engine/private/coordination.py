@@ -19,7 +19,7 @@ from jaxcluster.engine.private import is_there
 
 PARTITION = "JAX_PARTITION_INDEX"  # the user's own choice
 LOOK_MS = 200  # between looks whether a wait for a key is to end
-_gloo_original: Any = None
+GETS = ("blocking_key_value_get", "blocking_key_value_get_bytes")
 
 
 def set_collectives_address(address: str) -> bool:
@@ -33,13 +33,11 @@ def set_collectives_address(address: str) -> bool:
     Returns:
       False where the private name has moved: gloo then uses the hostname, as in plain JAX.
     """
-    global _gloo_original
     try:
         from jax._src.lib import _jax
 
-        if _gloo_original is None:
-            _gloo_original = _jax.make_gloo_tcp_collectives
-        _jax.make_gloo_tcp_collectives = functools.partial(_gloo_original, hostname=address)
+        make = functools.partial(_jax.make_gloo_tcp_collectives, hostname=address)
+        _jax.make_gloo_tcp_collectives = make
     except (ImportError, AttributeError):
         return False
     return True
@@ -105,17 +103,11 @@ def coordination_service(
 
 def can_coordinate_elsewhere() -> bool:
     """Whether the coordination service can run in a process of its own with this jax."""
-    try:
-        from jax._src import distributed
-        from jax._src.lib import _jax
+    from jax._src import distributed
+    from jax._src.lib import _jax
 
-        return (
-            hasattr(_jax, "get_distributed_runtime_service")
-            and getattr(distributed, "_jax", None) is _jax
-            and hasattr(distributed.global_state, "service")
-        )
-    except (ImportError, AttributeError):
-        return False
+    is_its = getattr(distributed, "_jax", None) is _jax
+    return is_its and hasattr(_jax, "get_distributed_runtime_service")
 
 
 @contextlib.contextmanager
@@ -152,7 +144,8 @@ class Client:
         self._everyone = tuple(range(num_processes))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+        found = getattr(self._client, name)
+        return functools.partial(self._get, found) if name in GETS else found
 
     def wait_at_barrier(
         self, barrier_id: str, timeout_in_ms: int, process_ids: Sequence[int] | None = None
@@ -180,15 +173,8 @@ class Client:
         with self._agreement.limited(timeout_in_ms / 1000, late):
             self._agreement.launch(program, wait, barrier_id, timeout_in_ms, *more)
 
-    def blocking_key_value_get(self, key: str, timeout_in_ms: int) -> str:
-        """What stands at a key, once it does. A stop of the cell ends the wait."""
-        return str(self._get(self._client.blocking_key_value_get, key, timeout_in_ms))
-
-    def blocking_key_value_get_bytes(self, key: str, timeout_in_ms: int) -> bytes:
-        """The same in bytes."""
-        return bytes(self._get(self._client.blocking_key_value_get_bytes, key, timeout_in_ms))
-
     def _get(self, get: Callable[[str, int], Any], key: str, timeout_in_ms: int) -> Any:
+        """What stands at a key, once it does. A stop ends the wait."""
         deadline = time.monotonic() + timeout_in_ms / 1000
         while True:
             left_ms = int(1000 * (deadline - time.monotonic()))
@@ -217,8 +203,7 @@ def can_announce_waits() -> bool:
     from jax._src import distributed
     from jax._src.lib import _jax
 
-    names = ("wait_at_barrier", "blocking_key_value_get", "blocking_key_value_get_bytes")
-    client = _jax.DistributedRuntimeClient
+    client, names = _jax.DistributedRuntimeClient, ("wait_at_barrier", *GETS)
     return hasattr(distributed.global_state, "client") and all(hasattr(client, n) for n in names)
 
 

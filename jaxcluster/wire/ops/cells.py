@@ -12,15 +12,6 @@ from jaxcluster.wire.ops import EVENTS, Message, Operation
 # --------------------------------------------------------------------------- a cell
 
 
-class Script(Message):
-    """What ``jaxcluster run`` runs, in place of a cell."""
-
-    argv: list[str]
-    path: str  # of the file, absolute; "" for a module
-    folder: str  # what stands first on sys.path
-    module: str = ""  # the rank finds it by its name
-
-
 class CommMessage(Message):
     """What a page has said on a comm that was opened on a rank; its buffers are the request's."""
 
@@ -72,7 +63,6 @@ class CellRequest(Operation[CellReply], op="cell"):
     cell_id: str = ""
     message: CommMessage | None = None  # nothing is run: it is for a comm that the cell has opened
     post_mortem: bool = False  # nothing is run: the debugger looks at the rank's last error
-    script: Script | None = None  # the source is that script's, plain Python
     profile: str = ""  # the folder for JAX's profiler, under which it runs; "": none
     sent_ns: int = 0  # by its notebook's clock
     who: str = ""  # the notebook
@@ -93,7 +83,6 @@ class Interrupt(Operation[bool], op="interrupt"):
     """
 
     seq: int | None  # None: whatever runs
-    terminate: bool = False  # by SIGTERM, if its code handles that
 
 
 class Death(Message):

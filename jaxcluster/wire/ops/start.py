@@ -131,5 +131,15 @@ class Reachability(Operation[list[str]], op="reachability"):
     to: dict[str, int]  # with their ports
 
 
+class Script(Operation[None], op="script"):
+    """Become the process of a script, in place of ``Serve``. The last thing that it hears here."""
+
+    argv: list[str]
+    path: str  # of the file, absolute; "" for a module
+    folder: str  # what stands first on sys.path
+    module: str = ""  # found by its name there
+    source: str = ""  # the file's: its host may not have it
+
+
 class Serve(Operation[RankState], op="serve"):
     """Become an ipyparallel engine, and run cells. The last step."""
