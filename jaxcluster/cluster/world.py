@@ -200,7 +200,7 @@ class World:
                 if not event.gone:
                     self.unreachable[event.host] = event.why
                     why = f"host {event.host} can't be reached from here: {event.why}"
-                if event.is_first and self.record.coordinator_pid and event.gone:
+                if event.is_first and event.gone:
                     self.coordinator_died = why
                 for rank in event.ranks:
                     self.mark_dead(rank, wire.Death(why, may_live=not event.gone))
