@@ -531,7 +531,7 @@ def tell_silences(whys: Mapping[int, Silence]) -> list[str]:
         if why.kind in ("starved", "cut") or why.may_pass or why.may_go_on:
             messages[rank] = why.message
         elif why.kind != "unknown":
-            messages[rank] = f"{why.message}; %jaxcluster restart replaces it"
+            messages[rank] = f"{why.message}; %jaxcluster restart gives new processes"
     return say_each(messages, "do not answer either")
 
 
