@@ -61,43 +61,23 @@ def tell_each(said: Mapping[int, str]) -> str:
     return "; ".join(f"{name_ranks(ranks)}: {what}" for what, ranks in by_value(said).items())
 
 
-def say_each(
-    messages: Mapping[int, str], rest: str, hosts: Mapping[int, str] | None = None
-) -> list[str]:
+def say_each(messages: Mapping[int, str], rest: str) -> list[str]:
     """A sentence for each of the messages, which begin with a verb: ``Rank 3 is in C code.``
 
     Args:
       rest: said of all other ranks where there are many messages: ``do not answer either``.
     """
-    groups = list(by_value(messages).items())
+    groups, said = list(by_value(messages).items()), []
     whole = groups if len(groups) <= MOST_GROUPS else groups[: MOST_GROUPS - 1]
-    said = [
-        f"{begin_ranks(ranks, hosts)} {message if len(ranks) == 1 else of_several(message)}."
-        for message, ranks in whole
-    ]
+    for message, ranks in whole:
+        verb, _, more = message.partition(" ")
+        verb = _OF_SEVERAL.get(verb, verb) if len(ranks) > 1 else verb
+        said.append(f"{begin_ranks(ranks)} {verb} {more}.")
     others = [rank for _, ranks in groups[len(whole) :] for rank in ranks]
-    return [*said, f"{begin_ranks(others, hosts)} {rest}."] if others else said
+    return [*said, f"{begin_ranks(others)} {rest}."] if others else said
 
 
-def of_several(message: str) -> str:
-    """What is said of one rank, and begins with a verb, said of several: ``have ended it``."""
-    first, _, rest = message.partition(" ")
-    if first == "still":
-        return f"still {of_several(rest)}"
-    message = f"{_OF_SEVERAL.get(first, first)} {rest}"
-    message = message.replace(": it is ", ": they are ").replace(": it has ", ": they have ")
-    return message.replace(" replaces it", " replaces them")
-
-
-_OF_SEVERAL = {
-    "is": "are",
-    "has": "have",
-    "was": "were",
-    "does": "do",
-    "runs": "run",
-    "sleeps": "sleep",
-    "works": "work",
-}
+_OF_SEVERAL = {"is": "are", "was": "were", "sleeps": "sleep"}
 
 
 def several_hosts(names: Mapping[int, str]) -> dict[int, str]:

@@ -16,7 +16,6 @@ from jaxcluster.plan import placement
 from jaxcluster.plan.spec import (
     GPU_PLATFORMS,
     INSTALL,
-    check_reach,
     check_spec,
     platform_in,
 )
@@ -115,8 +114,7 @@ def place(
     placed = dataclasses.replace(
         spec, num_processes=sum(counts), platform=platform, local_device_ids=ids
     )
-    check_spec(placed)
-    check_reach(placed, used[0].address, [one.name for one in used[1:]])
+    check_spec(placed, [one.name for one in used[1:]])
     return placed
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,17 +53,6 @@ UNCHECKED = (
 opened: dict[str, Cluster] = {}  # this process's, by name, also those that are being stopped
 
 
-class State(enum.Enum):
-    """What a cluster is now, for the process that has this handle on it."""
-
-    RUNNING = "running"  # also while its variables are being saved, or restored to new processes
-    REPLACING = "replacing"  # the old processes are ended, new ones are on their way
-    DOWN = "down"  # it has no processes; what was saved of them is kept
-    ENDING = "ending"  # another process has stopped it, and that is taken in
-    STOPPED = "stopped"
-    LEFT = "left"  # it runs on, without this process
-
-
 class Cluster:
     """A running cluster of JAX processes, one rank each.
 
@@ -79,7 +67,7 @@ class Cluster:
       spec: what was asked for, with all that was left open.
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
-      state: what it is now; ``why`` it is down.
+      why: why it has no processes, though they can be started again; "" while it has some.
       last: the record of the last cell.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       recovery: "auto" if ranks that die or hang are replaced at once, or "never".
@@ -94,7 +82,7 @@ class Cluster:
     def __init__(self, world: World, allocation: Allocation | None = None) -> None:
         self.spec = world.record.spec
         self.name = world.record.name
-        self.state, self.why = State.RUNNING, ""
+        self.why = ""
         self.recovery: Literal["auto", "never"] = "auto"
         self.last: CellRecord | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
@@ -106,7 +94,6 @@ class Cluster:
         self.changing = threading.RLock()
         self._renewal: Renewal | None = None
         self._allocation = allocation
-        self._state_lock = threading.Lock()
         self._failed: CellRecord | None = None
         self._count = 0
         self._take(world)
@@ -261,20 +248,12 @@ class Cluster:
                     )
             when = when or ("when it was resized" if spec is not None else "in a restart")
             renewal = self._renewal = Renewal(self, clean, when, spec)
-            self._become(State.REPLACING, self.why, only={State.DOWN})
+            self.why = ""
             try:
                 renewal.carry_through(progress)
             finally:
                 self._renewal = None
         return self.recovered
-
-    def _become(
-        self, state: State, why: str = "", *, only: Container[State] = frozenset(State)
-    ) -> None:
-        """Take the step to ``state``, if it comes from one of ``only``."""
-        with self._state_lock:
-            if self.state in only:
-                self.state, self.why = state, why
 
     def become(self, spec: wire.ClusterSpec) -> None:
         """Have its next processes be as ``spec`` says, on the hosts that are there."""
@@ -303,7 +282,7 @@ class Cluster:
         with self.changing:
             if not force:
                 self.world.check_reach()
-            self._become(State.STOPPED, only=set(State) - {State.LEFT})
+            self.why = ""
             self.autosave.cancel()
             self.autosave.forget()  # while there is a way to its folders
             took = self._end_world()
@@ -316,12 +295,12 @@ class Cluster:
         events.tell()
         return took
 
-    def _end_world(self) -> float:
+    def _end_world(self, *, others_come: bool = False) -> float:
         """End its processes; returns after how many seconds. Where it has none: nothing."""
         if self.world.is_over:
             return 0.0
         started = time.perf_counter()
-        if self.state is State.REPLACING and self._allocation is not None:
+        if others_come and self._allocation is not None:
             self._allocation.keep()
             self.world.end(RESTARTED)
             self._allocation.clear()  # nobody else gets its name meanwhile
@@ -334,7 +313,6 @@ class Cluster:
     def close(self) -> None:
         """Let go of it without stopping it: the end of an ``attach``."""
         if not self.closed:
-            self._become(State.LEFT)
             opened.pop(self.name, None)
             self.world.leave()
             self._let_go(Allocation.let_go)
@@ -361,8 +339,7 @@ class Cluster:
         Args:
           watch: is given the start that goes on, and may raise to end it.
         """
-        self._become(State.REPLACING)
-        self._end_world()
+        self._end_world(others_come=True)
         while not one_at_a_time.acquire(timeout=TURN_S):
             watch(None)
         try:
@@ -370,7 +347,6 @@ class Cluster:
         finally:
             one_at_a_time.release()
         self._take(world)
-        self._become(State.RUNNING)
         opened[self.name] = self
 
     def check_returns(self) -> None:
@@ -393,21 +369,18 @@ class Cluster:
         Args:
           why: as in "their start was stopped".
         """
-        self._become(State.REPLACING, only={State.RUNNING, State.ENDING})
-        self._end_world()
-        self._become(State.DOWN, why)
+        self._end_world(others_come=True)
+        self.why = why
 
     @property
     def closed(self) -> bool:
         """Whether it has no processes that this one is connected to."""
-        return self.state not in (State.RUNNING, State.ENDING)
+        return self.world.is_over
 
     @property
     def down(self) -> str:
         """Why it has no processes, where a restart was not carried through; "" otherwise."""
-        if self.state is not State.DOWN:
-            return ""
-        return f"Cluster {self.name!r} has no processes now: {self.why}."
+        return f"Cluster {self.name!r} has no processes now: {self.why}." if self.why else ""
 
     @property
     def down_hint(self) -> str:
@@ -442,7 +415,7 @@ class Cluster:
     @property
     def is_ending(self) -> bool:
         """Whether another process has stopped it, and its end is on its way."""
-        return self.state is State.ENDING
+        return self.world.is_ending and not self.closed
 
     @property
     def is_replaced(self) -> bool:
@@ -464,7 +437,6 @@ class Cluster:
 
     def _end_with_others(self) -> None:
         """Another process has stopped it: what that leaves is cleared away. Any thread."""
-        self._become(State.ENDING, only={State.RUNNING})
         threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
 
     # ------------------------------------------------------------------ cells

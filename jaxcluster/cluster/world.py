@@ -200,7 +200,7 @@ class World:
                 if not event.gone:
                     self.unreachable[event.host] = event.why
                     why = f"host {event.host} can't be reached from here: {event.why}"
-                if event.is_first and self.record.coordinator_pid and event.gone:
+                if event.is_first and event.gone:
                     self.coordinator_died = why
                 for rank in event.ranks:
                     self.mark_dead(rank, wire.Death(why, may_live=not event.gone))
@@ -531,7 +531,7 @@ def tell_silences(whys: Mapping[int, Silence]) -> list[str]:
         if why.kind in ("starved", "cut") or why.may_pass or why.may_go_on:
             messages[rank] = why.message
         elif why.kind != "unknown":
-            messages[rank] = f"{why.message}; %jaxcluster restart replaces it"
+            messages[rank] = f"{why.message}; %jaxcluster restart gives new processes"
     return say_each(messages, "do not answer either")
 
 

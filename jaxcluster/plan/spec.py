@@ -36,8 +36,11 @@ ASSIGNED_ENV: Mapping[str, str] = {
 }
 
 
-def check_spec(spec: ClusterSpec) -> None:
+def check_spec(spec: ClusterSpec, others: Sequence[str] = ()) -> None:
     """Refuse what makes no sense, or would be ignored in silence, whatever the devices.
+
+    Args:
+      others: the hosts besides the first one, where they are known.
 
     Raises:
       UsageError: naming the argument of ``spec``, with what to type.
@@ -71,6 +74,12 @@ def check_spec(spec: ClusterSpec) -> None:
                 f"{name} is {address!r}: write host:port or {UNIX}/PATH, of at most 107 bytes.",
                 f"{start} --{name.replace('_', '-')} 127.0.0.1:41234",
             )
+        if others and address is not None and is_loopback(address):
+            raise UsageError(
+                f"{name} is {address!r}: the ranks on {', '.join(others)} can't reach that on the "
+                "first host.",
+                "Leave it out, or name an address of the first host, with a port.",
+            )
     for name, value in spec.env.items():
         if not isinstance(value, str):
             raise UsageError(
@@ -86,26 +95,6 @@ def check_spec(spec: ClusterSpec) -> None:
             f"--env asks for the platform {wanted!r}, and --platform for {spec.platform!r}.",
             f"{start} --platform {spec.platform}",
         )
-
-
-def check_reach(spec: ClusterSpec, first: str, others: Sequence[str]) -> None:
-    """Refuse a coordinator that the ranks of other hosts than the first can't reach.
-
-    Args:
-      first: the first host's address.
-      others: the other hosts' names.
-
-    Raises:
-      UsageError: it was placed on a Unix socket or on a loopback address, and there are others.
-    """
-    for name in ("coordinator_address", "coordinator_bind_address"):
-        address = getattr(spec, name)
-        if others and address is not None and is_loopback(address):
-            raise UsageError(
-                f"{name} is {address!r}: the ranks on {', '.join(others)} can't reach that on the "
-                "first host.",
-                f"Leave it out, or: --{name.replace('_', '-')} {first}:41234",
-            )
 
 
 def platform_in(env: Mapping[str, str]) -> str | None:

@@ -56,8 +56,13 @@ class Sink(Inbox[Event[Any]]):
 
 
 ANSWERS = ("reply", "error", "died", "mismatch")
+# What is raised here for an exception of a rank's; any other is a ``RankError``.
+KINDS: Mapping[str, type[errors.JaxClusterError]] = {
+    "BadName": errors.TransferError,
+    "NotReady": errors.TransferError,
+    "CannotPickle": errors.NotSerialisable,
+}
 Request = Operation[R] | Mapping[int, Operation[R]]  # one for all ranks, or each rank's own
-Message = tuple[int, list[Buffer]]  # a rank, and the frames for it
 
 
 class Channel(Protocol):
@@ -122,7 +127,6 @@ class Link:
         """
         ids = []
         encoded: dict[int, bytes] = {}
-        messages: list[Message] = []
         with self._lock:
             for rank, request in each.items():
                 ids.append(name := f"{self._prefix}-{next(self._ids)}")
@@ -133,9 +137,7 @@ class Link:
                 if id(request) not in encoded:
                     encoded[id(request)] = wire.encode_body(request)
                 message = wire.envelope(request.op, name, encoded[id(request)])
-                messages.append((rank, [message, *buffers]))
-            for rank, frames in messages:
-                self._channels[rank].send(frames)
+                self._channels[rank].send([message, *buffers])
         return ids
 
     def gather(
@@ -265,13 +267,8 @@ def unwrap(event: Event[R]) -> R:
         raise errors.VersionMismatch(
             f"A message of rank {event.rank} can't be read: {message}.", failure.hint
         )
-    kinds = {
-        "BadName": errors.TransferError,
-        "NotReady": errors.TransferError,
-        "CannotPickle": errors.NotSerialisable,
-    }
     if ename == "WrongFields":
         raise errors.VersionMismatch(f"Rank {event.rank} can't read {message}.", VERSION_HINT)
-    if (kind := kinds.get(ename)) is not None:
+    if (kind := KINDS.get(ename)) is not None:
         raise kind(message, failure.hint)
     raise errors.RankError(f"Rank {event.rank}: {ename}: {message}", failure.hint, [event.rank])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -78,13 +77,6 @@ def test_what_ipyparallel_runs_shows_what_its_subprocesses_print(client: Any) ->
     assert later.stdout == ["mine\n"] * len(client)
 
 
-def test_what_an_applied_function_has_others_print_is_shown(client: Any) -> None:
-    applied = client[0].apply_async(os.system, "echo applied")
-    assert applied.get(timeout=DEADLINE_S) == 0
-    until(lambda: applied.stdout, "the output has come")
-    assert applied.stdout == "applied\n"
-
-
 def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Cluster) -> None:
     done = python(
         "-c",
@@ -135,21 +127,6 @@ def test_a_signal_stops_what_ipyparallel_runs(client: Any, tmp_path: Path, sig: 
     stopped = result.get(return_exceptions=True)
     assert [error.ename for error in stopped] == ["KeyboardInterrupt"] * 4
     assert client[:].apply_sync(pow, 2, 3) == [8] * 4
-
-
-def test_a_signal_stops_an_applied_function_on_the_engines_it_is_sent_to(client: Any) -> None:
-    first, second = (client[rank].apply_async(time.sleep, 100) for rank in (1, 2))
-
-    def stopped(rank: int, applied: Any) -> bool:
-        # Again and again, since it may come before the function has begun.
-        client.send_signal("SIGINT", targets=[rank], block=True)
-        return bool(applied.ready())
-
-    until(lambda: stopped(1, first), "engine 1 has answered")
-    assert first.exception().ename == "KeyboardInterrupt"
-    assert not second.ready()
-    until(lambda: stopped(2, second), "engine 2 has answered")
-    assert second.exception().ename == "KeyboardInterrupt"
 
 
 def test_cells_with_await_are_answered_and_stopped(

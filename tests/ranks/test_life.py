@@ -106,13 +106,6 @@ def test_status_tells_during_a_cell_where_each_rank_is(
 # --------------------------------------------------------------------------- list and attach
 
 
-def test_running_clusters_are_listed(cluster: jaxcluster.Cluster) -> None:
-    (found,) = (r for r in live_records() if r.name == "shared")
-    assert found.spec == cluster.spec
-    assert found.pids == cluster.record.pids
-    assert found.owner.startswith(f"{os.getpid()}:")
-
-
 @pytest.mark.quick
 def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
     other: Callable[[str], Owner], private_home: Home

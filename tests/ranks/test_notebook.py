@@ -135,13 +135,6 @@ def test_logs_of_one_rank_and_of_all(notebook: Notebook) -> None:
     assert all(f"── rank {r} ──" in every and f"log of rank {r}" in every for r in range(4))
 
 
-def test_doctor_checks_and_says_what_to_mend(notebook: Notebook) -> None:
-    text = notebook.ok("%jaxcluster doctor").stdout
-    private, rest = "jax's private names", ("ipyparallel", "proxies", "devices")
-    for word in ("Python", "jax", private, *rest):
-        assert re.search(rf"^[✓!✗] {word}", text, re.MULTILINE), text
-
-
 def test_help_is_where_it_is_asked_for(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster").stdout
     assert "\n  start       Start a cluster: -n 4, or --launcher ssh" in text
@@ -423,18 +416,6 @@ def test_spanning_arrays_of_all_kinds_are_assembled(
     assert values_in(cell.result) == values
 
 
-def test_a_large_spanning_array_is_summarized(notebook: Notebook) -> None:
-    cell = notebook.ok(
-        "%%spmd\nlarge = np.arange(80_000).reshape(400, 200)\n"
-        "jax.device_put(large, NamedSharding(mesh, P('i', 'j')))"
-    )
-    assert "shape=(400, 200)" in cell.result
-    assert "..." in cell.result.split("\n", 2)[2]
-    assert values_in(cell.result)[:3] == [0, 1, 2]
-    assert values_in(cell.result)[-3:] == [79_997, 79_998, 79_999]
-    assert len(cell.result) < 2000
-
-
 def test_a_spanning_array_on_some_ranks_shows_no_value_that_is_not_known(
     notebook: Notebook,
 ) -> None:
@@ -523,15 +504,6 @@ def test_values_are_pushed_and_pulled_by_name(notebook: Notebook) -> None:
         "('ndarray', "
     )
     assert notebook.ok("%pull a, c\nlen(a)").result == "5"
-
-
-def test_an_unknown_variable_is_said_to_be_unknown(notebook: Notebook) -> None:
-    notebook.ok("%%spmd\nlearning_rate = 0.1")
-    cell = notebook.run("%pull learning_rat")
-    assert cell.ename == "TransferError"
-    assert "Rank 0 has no variable 'learning_rat'." in cell.error
-    assert "Did you mean learning_rate?" in cell.error
-    assert "Traceback" not in cell.error
 
 
 # --------------------------------------------------------------------------- auto mode

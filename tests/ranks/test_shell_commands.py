@@ -267,7 +267,7 @@ def test_output_that_nobody_reads_is_no_error(home: Home, words: str) -> None:
     [
         ("start --timeout nan", "--timeout must be more than 0 seconds, not nan."),
         ("start --timeout inf", "--timeout must be more than 0 seconds, not inf."),
-        ("start --coordinator-address 127.0.0.1:99999", "whose port is not one of 1 to 65535"),
+        ("start --coordinator-address 127.0.0.1:99999", "write host:port"),
         ("start --heartbeat-timeout-seconds 0", "must be a whole number from 1 up, not"),
         ("start --initialization-timeout -3", "must be a whole number from 1 up, not"),
         ("start --platform cpu --local-device-ids 9", "chooses among GPUs or TPU chips"),

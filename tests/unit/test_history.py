@@ -135,6 +135,25 @@ def test_what_takes_long_to_read_is_read_less_often(
     assert following.rest_s >= 0.5
 
 
+def test_what_is_longer_than_one_read_is_read_on(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
+        logs = {rank: ranks.folder / f"rank-{rank}" / log for rank in wanted}
+        return {rank: ringfile.read(logs[rank], at, 600) for rank, at in wanted.items()}
+
+    monkeypatch.setattr(ranks, "read_history", read)
+    lines = [f"{'x' * 90} {number}\n" for number in range(50)]
+    for seq in range(1, 6):
+        ranks.ranks[0].begin(cell(seq))
+        for line in lines:
+            ranks.ranks[0].text("stdout", line)
+            ranks.ranks[0].flush()
+        ranks.ranks[0].end(reply(seq))
+    assert [one.seq for one in ranks.cells()] == [1, 2, 3, 4, 5]
+    assert ranks.text(5) == "".join(lines)
+
+
 @pytest.mark.parametrize("how", ["dead", "replaced"])
 def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     ranks.ranks[0].begin(cell(1))

@@ -15,17 +15,6 @@ from helpers import until
 from jaxcluster.wire import Inbox
 
 
-def test_items_come_in_their_order() -> None:
-    inbox: Inbox[int] = Inbox()
-    assert inbox.empty()
-    for number in range(3):
-        inbox.put(number)
-    assert not inbox.empty()
-    assert [inbox.get(), inbox.get(timeout=1), inbox.get(0)] == [0, 1, 2]
-    with pytest.raises(queue.Empty):
-        inbox.get(0)
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("timeout", [0.0, 1e-7, 1e-6, 3e-6, 1e-4])
 def test_a_wait_ends_however_short_it_is(timeout: float) -> None:

@@ -137,7 +137,7 @@ def test_a_process_without_a_control_thread_runs_another_program() -> None:
     assert (found.kind, found.is_hung) == ("other", True)
     assert tell({1: found}) == [
         "Rank 1 is no longer a rank: its process runs another program, 'sleep' (pid 800), as after "
-        "os.execv; %jaxcluster restart replaces it."
+        "os.execv; %jaxcluster restart gives new processes."
     ]
     # A process that ends loses one thread after another.
     assert explain(BEFORE, sleeps(103.0)).kind != "other"

@@ -155,14 +155,6 @@ def test_a_value_of_another_type_is_refused_by_its_name(
     assert "secret" not in str(refused.value)
 
 
-def test_an_unknown_launcher_lists_those_that_there_are(machine: Any) -> None:
-    with pytest.raises(UsageError) as caught:
-        make_spec(2, launcher="pigeon")
-    assert str(caught.value).startswith(
-        "There is no launcher 'pigeon'.\nThere are: local, auto, ssh, "
-    )
-
-
 def test_the_platform_may_be_asked_for_as_jax_asks_for_it(machine: Any) -> None:
     """In the environment alone it would do nothing: each process is told its platform."""
     machine(gpus=["0"])

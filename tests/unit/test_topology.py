@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from jaxcluster.plan.placement import (
     describe_plan,
     plan_ranks,
 )
-from jaxcluster.plan.spec import check_reach, check_spec
+from jaxcluster.plan.spec import check_spec
 from jaxcluster.wire import ClusterSpec, EngineFacts
 
 
@@ -434,12 +435,10 @@ def test_dry_run_shows_what_differs_between_ranks_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("address", ["unix:/tmp/x.sock", "127.0.0.1:41234", "localhost:41234"])
-def test_a_coordinator_that_other_hosts_cannot_reach_is_refused(address: str) -> None:
-    for name in ("coordinator_address", "coordinator_bind_address"):
-        spec = ClusterSpec(name="main", num_processes=2, **{name: address})
-        with pytest.raises(UsageError, match=r"the ranks on h2, h3 can't reach that") as caught:
-            check_reach(spec, "10.0.0.1", ["h2", "h3"])
-        assert f"--{name.replace('_', '-')} 10.0.0.1:41234" in caught.value.hint
-        check_reach(spec, "10.0.0.1", [])  # one host alone
-    good = ClusterSpec(name="main", num_processes=2, coordinator_address="10.0.0.1:41234")
-    check_reach(good, "10.0.0.1", ["h2"])
+@pytest.mark.parametrize("name", ["coordinator_address", "coordinator_bind_address"])
+def test_a_coordinator_that_other_hosts_cannot_reach_is_refused(name: str, address: str) -> None:
+    spec = ClusterSpec(name="main", num_processes=2, **{name: address})
+    with pytest.raises(UsageError, match=r"the ranks on h2, h3 can't reach that"):
+        check_spec(spec, ["h2", "h3"])
+    check_spec(spec)  # one host alone
+    check_spec(dataclasses.replace(spec, **{name: "10.0.0.1:41234"}), ["h2"])

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
+from jaxcluster.allocation.fleet import HostLost
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
@@ -17,15 +18,14 @@ from jaxcluster.model import notices
 from jaxcluster.wire import forks
 
 
-def world_of_another_process() -> Any:
-    spec = SimpleNamespace(num_processes=2)
+def world(is_started: bool = True) -> Any:
     processes = MagicMock(is_ours=False)
-    processes.spec = spec
+    processes.spec = SimpleNamespace(num_processes=2)
     processes.fleet.losses.return_value = []
-    record = SimpleNamespace(name="shared", facts=(), spec=spec)
-    world: Any = World(processes, record)  # type: ignore[arg-type]
-    world.listen()
-    return world
+    record: Any = SimpleNamespace(name="shared", facts=(), spec=processes.spec)
+    made = World(processes, record if is_started else None)
+    made.listen()
+    return made
 
 
 def coordinator_ends() -> forks.Exit:
@@ -33,21 +33,29 @@ def coordinator_ends() -> forks.Exit:
 
 
 def test_a_coordinator_that_dies_is_told() -> None:
-    world = world_of_another_process()
-    world.fleet.on_event(coordinator_ends())
-    assert world.coordinator_died == "killed by SIGKILL"
-    assert world.is_broken
+    one = world()
+    one.fleet.on_event(coordinator_ends())
+    assert one.coordinator_died == "killed by SIGKILL"
+    assert one.is_broken
 
 
 def test_a_coordinator_that_is_ended_with_its_ranks_has_not_died() -> None:
     """Whichever of them is reaped first."""
-    world = world_of_another_process()
-    world.fleet.on_event(forks.Stopping(forks.RESTARTED))
-    world.fleet.on_event(coordinator_ends())
-    assert not world.coordinator_died
+    one = world()
+    one.fleet.on_event(forks.Stopping(forks.RESTARTED))
+    one.fleet.on_event(coordinator_ends())
+    assert not one.coordinator_died
     for rank in range(2):
-        world.fleet.on_event(forks.Exit("rank", rank, -9))
-    assert notices.meant(death.why for death in world.dead.values()) == forks.RESTARTED
+        one.fleet.on_event(forks.Exit("rank", rank, -9))
+    assert notices.meant(death.why for death in one.dead.values()) == forks.RESTARTED
+
+
+def test_a_host_that_is_lost_before_there_is_a_way_to_its_ranks_takes_them_along() -> None:
+    one = world(is_started=False)
+    one.fleet.on_event(HostLost("h1", True, [0], "no power", True))
+    assert one.dead[0].why == one.coordinator_died == "host h1 is lost: no power"
+    one.connect()
+    one.link.mark_dead.assert_called_once_with(0, one.dead[0])
 
 
 # --------------------------------------------------------------------------- arguments
@@ -55,7 +63,7 @@ def test_a_coordinator_that_is_ended_with_its_ranks_has_not_died() -> None:
 
 @pytest.mark.parametrize("ranks", [[1, 0], (0, 1), {1, 0}, range(2), np.arange(2), iter([0, 1])])
 def test_ranks_are_any_whole_numbers(ranks: Any) -> None:
-    named = world_of_another_process().check_ranks(ranks)
+    named = world().check_ranks(ranks)
     assert named == [0, 1]
     assert {type(rank) for rank in named} == {int}
 
@@ -73,6 +81,6 @@ def test_ranks_are_any_whole_numbers(ranks: Any) -> None:
 )
 def test_what_are_no_ranks_is_told_with_an_example(call: Callable[[Any], Any], told: str) -> None:
     with pytest.raises(UsageError) as raised:
-        call(Cluster(world_of_another_process()))
+        call(Cluster(world()))
     assert told in raised.value.message
     assert raised.value.hint.startswith("For example: ")
