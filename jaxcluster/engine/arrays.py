@@ -6,6 +6,7 @@ another rank. A value that is still being computed is waited for, for a bounded 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import operator
 import sys
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # jaxcluster.agree sends no messages, and imports this module
     from jaxcluster import wire
 
 Bounds = tuple[tuple[int, int], ...]
+Leaf = tuple[tuple[str, ...], Any]
 
 READY_POLL_S = 0.002
 MOST_LEAVES = 1 << 22  # of a pytree that is looked at
@@ -74,6 +76,35 @@ def check_leaves(value: Any) -> None:
         raise TooManyLeaves("it is nested too deeply") from None
     if total > MOST_LEAVES:
         raise TooManyLeaves(f"it has more than {MOST_LEAVES:,} leaves")
+
+
+def leaves_of(value: Any) -> list[Leaf]:
+    """The leaves of a pytree with their paths as JAX prints them: ``('[\\'w\\']', '[0]', '.b')``.
+
+    Beyond what JAX knows as a pytree, dataclasses are entered too.
+    """
+    import jax
+
+    check_leaves(value)
+    leaves: list[Leaf] = []
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+        path = tuple(str(key) for key in keys)
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and not is_array(leaf):
+            for field in dataclasses.fields(leaf):
+                inner = leaves_of(getattr(leaf, field.name, None))
+                leaves += [((*path, f".{field.name}", *rest), part) for rest, part in inner]
+        else:
+            leaves.append((path, leaf))
+    return leaves
+
+
+def arrays_of(value: Any) -> list[Leaf]:
+    """The living arrays in a pytree, with their paths."""
+    try:
+        leaves = leaves_of(value)
+    except Exception:  # a user's own pytree class may refuse to be taken apart
+        return []
+    return [(path, leaf) for path, leaf in leaves if is_living(leaf)]
 
 
 def is_array(value: Any) -> bool:

@@ -7,7 +7,6 @@ is still being computed is waited for, for a bounded time.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import math
@@ -21,15 +20,17 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
+    Leaf,
     TooManyLeaves,
+    arrays_of,
     base_array,
-    check_leaves,
     describe,
     host_values,
     is_array,
     is_living,
     is_ready,
     is_tracer,
+    leaves_of,
     shard_bounds,
     shorten,
     wait_ready,
@@ -55,8 +56,6 @@ LONG = 10_000  # a list that begins with so many plain values is not looked thro
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 VARIABLES_S = 1.5  # past it containers are not entered any more
 CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
-
-Leaf = tuple[tuple[str, ...], Any]
 
 
 class ArrayViews:
@@ -146,35 +145,6 @@ class ArrayViews:
 
 
 # --------------------------------------------------------------------------- trees
-
-
-def leaves_of(value: Any) -> list[Leaf]:
-    """The leaves of a pytree with their paths as JAX prints them: ``('[\\'w\\']', '[0]', '.b')``.
-
-    Beyond what JAX knows as a pytree, dataclasses are entered too.
-    """
-    import jax
-
-    check_leaves(value)
-    leaves: list[Leaf] = []
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-        path = tuple(str(key) for key in keys)
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and not is_array(leaf):
-            for field in dataclasses.fields(leaf):
-                inner = leaves_of(getattr(leaf, field.name, None))
-                leaves += [((*path, f".{field.name}", *rest), part) for rest, part in inner]
-        else:
-            leaves.append((path, leaf))
-    return leaves
-
-
-def arrays_of(value: Any) -> list[Leaf]:
-    """The living arrays in a pytree, with their paths."""
-    try:
-        leaves = leaves_of(value)
-    except Exception:  # a user's own pytree class may refuse to be taken apart
-        return []
-    return [(path, leaf) for path, leaf in leaves if is_living(leaf)]
 
 
 def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:

@@ -22,11 +22,13 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
+    arrays_of,
     check_leaves,
     describe,
     is_array,
     numpy_view,
     read_numbers,
+    spans_processes,
     wait_ready,
 )
 from jaxcluster.engine.control import Request
@@ -316,19 +318,8 @@ class Values:
 
     def spanning_names(self, request: Request[Spanning]) -> list[str]:
         """``spanning``: which of these names hold an array that spans processes, at any depth."""
-        import jax
-
-        found = []
-        for name in request.body.names:
-            value = self.namespace.get(name)
-            try:
-                check_leaves(value)
-                leaves = jax.tree.leaves(value) if value is not None else []
-            except Exception:  # too many, or a user's object that raises whatever it is asked
-                continue
-            if any(is_array(leaf) and not leaf.is_fully_addressable for leaf in leaves):
-                found.append(name)
-        return found
+        names = {name: self.namespace.get(name) for name in request.body.names}
+        return [n for n, v in names.items() if any(spans_processes(a) for _, a in arrays_of(v))]
 
 
 def _copies(held: Held) -> list[list[Any]]:
