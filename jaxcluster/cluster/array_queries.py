@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.wire.link import replies, unwrap
 from jaxcluster.wire.ops import arrays as requests
 from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Cut, Read, Variables
-
-R = TypeVar("R")
 
 LOOK_S = 2.0  # for what a rank's side thread answers at once
 TREE_S = 10.0  # ... and for what may take seconds: a tree of a million leaves
