@@ -96,9 +96,9 @@ class ArrayLayout(wire.ArrayInfo):
     @property
     def missing(self) -> int:
         """How many elements no process holds that answered; parts of one array don't overlap."""
-        if not self.spans and not self.parts:
+        if not self.spans and not self.shards:
             return 0
-        return max(0, math.prod(self.shape) - sum(volume(part.index) for part in self.parts))
+        return max(0, math.prod(self.shape) - sum(map(volume, {s.index for s in self.shards})))
 
     @property
     def gaps(self) -> tuple[Bounds, ...]:
