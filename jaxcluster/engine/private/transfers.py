@@ -8,12 +8,14 @@ listens on one that is free, the receiver dials port 0, and waits for ever (jax 
 A transfer is no program, but it must keep the order all the same. Each process numbers the
 transfers that it has asked for, and sender and receiver find each other by these numbers. Where a
 process leaves one out, whether it takes part in it or not, later ones hang, or bring another
-array's values. So each is announced as a launch of all processes. Two ways lead to them, by
+array's values. So each is announced as a launch of all processes. Three ways lead to them, by
 which XLA takes numbers:
 
 - ``device_put`` to a sharding. One call numbers its arrays in groups, of the same devices, in the
   order of a hash table that each process seeds again: so each group has a call of its own.
 - ``device_put`` to a device, by another function, which is not counted: so it goes the first way.
+- What puts arrays onto devices of this process, as ``make_array_from_callback`` does, where one of
+  them is another process's: it is refused.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.private import is_there
 
 NAME = "batched_copy_array_to_devices_with_sharding"  # what asks for transfers
+PUT = "batched_device_put"  # what asks for them too, where it is given another process's array
 IMPL = "_device_put_sharding_impl"
 NAMES = (
-    f"dispatch:xc.{NAME} dispatch:{IMPL} dispatch:_batched_device_put_impl "
+    f"dispatch:xc.{NAME} dispatch:xc.{PUT} dispatch:{IMPL} dispatch:_batched_device_put_impl "
     "dispatch:_device_put_impl xla_bridge:CROSS_HOST_TRANSFER_SOCKET_ADDRESS"
 )
 SOCKETS = 4  # of the data, as JAX has it by default, on all of the machine's addresses
@@ -58,6 +61,7 @@ def announce_transfers(agreement: Agreement) -> bool:
         return client.agreement is agreement
     copy = getattr(client, NAME)
     dispatch.xc = _Client(client, copy, agreement)  # type: ignore[assignment]
+    setattr(client, PUT, _refuse_others(getattr(client, PUT)))
     setattr(dispatch, IMPL, _by_sharding(getattr(dispatch, IMPL)))
     return True
 
@@ -80,6 +84,26 @@ def _by_sharding(put: Callable[..., Any]) -> Callable[..., Any]:
         return put(x, aval, device, copy)
 
     return by_sharding
+
+
+def _refuse_others(put: Callable[..., Any]) -> Callable[..., Any]:
+    """``batched_device_put``, which refuses what would be a transfer that nobody counts."""
+    import jax
+
+    @functools.wraps(put)
+    def batched_device_put(
+        aval: Any, sharding: Any, xs: Sequence[Any], devices: Sequence[Any], *args: Any, **kw: Any
+    ) -> Any:
+        for x, device in zip(xs, devices, strict=False):
+            of: Any = x.sharding.device_set if isinstance(x, jax.Array) else {device}
+            if {one.process_index for one in of} != {device.process_index}:
+                raise ValueError(
+                    "this would send an array from one process to another, and the other processes "
+                    "would not know of it. Send it with jax.device_put(x, sharding) on all ranks."
+                )
+        return put(aval, sharding, xs, devices, *args, **kw)
+
+    return batched_device_put
 
 
 class _Client:
