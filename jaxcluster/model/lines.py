@@ -52,11 +52,6 @@ class Lines:
         self._whole = {}
         return [(ranks, list(lines)) for lines, ranks in groups.items()]
 
-    def open_line(self, rank: int) -> str:
-        """The unfinished line of a rank, as it is to be seen; "" where there is none."""
-        found = [text for (of, _), text in self._open.items() if of == rank]
-        return _clean(found[-1]) if found else ""
-
     def end(self) -> None:
         """Lines without an end have it now."""
         for rank, stream in list(self._open):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +16,12 @@ from jaxcluster.cluster.questions import here, is_console
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import replicas
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
+from jaxcluster.model.lines import fit
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
 from jaxcluster.views.comms import relay_of
-from jaxcluster.views.displays import Bundle
+from jaxcluster.views.displays import Bundle, Display
 from jaxcluster.views.message import show_message
 from jaxcluster.views.ranks_output import InTerminal, Together
 from jaxcluster.views.statusline import status_line
@@ -59,18 +61,14 @@ class CellDisplay:
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
         if isinstance(what, wire.CellReply):
             return
-        with self._status.room():
-            self._take(record, what)
-
-    def _take(self, record: CellRecord, what: wire.RankOutput) -> None:
         is_first = what.rank == record.ranks[0]
         if is_first and what.kind == "execute_result" and "array" in what.content:
             self._deferred = what  # its values come from the other ranks, when they have ended
         elif self.all_ranks:
             if self._together is None:
                 self._together = (
-                    InTerminal(record.ranks[0], self._status)
-                    if not self._rich or is_console()
+                    InTerminal()
+                    if self._status is None
                     else Together(self.shell, self.cluster, record)
                 )
             in_terminal = isinstance(self._together, InTerminal)
@@ -89,13 +87,12 @@ class CellDisplay:
             self.on_status(message.rstrip("\n"))
             return
         self._pause()
-        with self._status.room():
-            show_message(self.shell, message)
+        show_message(self.shell, message)
 
     @property
     def on_status(self) -> Callable[[str], None] | None:
-        """Shows the line that says what the cell waits for; None if nothing can be written over."""
-        return self._show_status if self._status.is_written_over else None
+        """Shows the line that says what the cell waits for; None where displays are not updated."""
+        return None if self._status is None else self._show_status
 
     def now(self) -> None:
         """Show what has come."""
@@ -104,7 +101,8 @@ class CellDisplay:
 
     def _show_status(self, told: str) -> None:
         self.now()
-        self._status.show(told)
+        if self._status is not None:
+            self._status.show(told)
 
     def _show_asking(self, output: wire.RankOutput) -> None:
         """The output of a rank's debugger, above its prompt; a terminal has it there already."""
@@ -114,7 +112,7 @@ class CellDisplay:
     def _make_way(self) -> None:
         """A rank is about to ask."""
         self._pause()
-        self._status.show("")
+        self._show_status("")
 
     def _pause(self) -> None:
         """Something else is about to be shown."""
@@ -130,7 +128,8 @@ class CellDisplay:
             if self._bar is not None and self._bar is not stream:
                 self._bar.flush()  # else a bar's end would come below what is printed after it
                 self._bar = None
-            self._status.writes(content["text"])
+            if self._status is not None:
+                self._status.writes(content["text"])
             stream.write(content["text"])
             self._bar = stream if "\r" in content["text"] else self._bar
             if not self._rich:  # a notebook flushes by itself, 5 times a second
@@ -157,7 +156,8 @@ class CellDisplay:
 
     def close(self) -> None:
         """Show what is left, and remove the status line; nothing more comes."""
-        self._status.show("")
+        if self._status is not None:
+            self._status.show("")
         if self._together is not None:
             self._together.finish()
 
@@ -194,16 +194,19 @@ class CellDisplay:
 
 
 class StartDisplay:
-    """One line that says how far a start has come, and in the end what it made."""
+    """One line that says how far a start has come, and in the end what it made.
+
+    A terminal writes it over; a log has the last one alone.
+    """
 
     def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
-        shell = None
-        if rich:
+        self._display: Display | None = None
+        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._failed = failed
+        if rich and not is_console():
             from IPython import get_ipython  # the command needs none
 
-            shell = get_ipython()
-        self._line = status_line(shell, lambda told: {"text/plain": told})
-        self._failed = failed
+            self._display = Display(get_ipython())
 
     def __enter__(self) -> Self:
         return self
@@ -213,18 +216,22 @@ class StartDisplay:
         if kind is not None:
             self.clear()
 
+    def clear(self) -> None:
+        self.progress(self._failed if self._display is not None else "")
+
     def progress(self, line: str) -> None:
-        self._line.show(line)
+        if self._display is not None:
+            self._display.show({"text/plain": line})
+        elif self._is_terminal:
+            columns = shutil.get_terminal_size().columns
+            print(f"\r\x1b[K{fit(line, columns)}\r", end="", file=sys.stderr, flush=True)
 
     def done(self, line: str) -> None:
-        if self._line.is_kept:
-            self._line.show(line)
+        if self._display is not None:
+            self._display.show({"text/plain": line})
         else:
-            self.clear()
+            self.progress("")
             print(line)
-
-    def clear(self) -> None:
-        self._line.show(self._failed if self._line.is_kept else "")
 
 
 def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:

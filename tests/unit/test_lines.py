@@ -1,4 +1,4 @@
-"""What ranks print in a terminal: whole lines with their ranks, and one unfinished line."""
+"""What ranks print in a terminal: whole lines with their ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def test_lines_come_whole_however_they_were_cut_and_equal_ones_once() -> None:
     lines.add(1, "stdout", "one\n\n")
     lines.add(0, "stdout", "o")
     assert taken(lines) == ["[ranks 1, 2] one", "[ranks 1, 2] "]
-    assert (lines.open_line(0), lines.open_line(1)) == ("two", "")
     lines.end()
     assert taken(lines) == ["[rank 0] two"] and taken(lines) == []
 
@@ -43,7 +42,6 @@ def test_a_progress_bar_is_what_is_to_be_seen_of_it() -> None:
     for part in range(20_000):
         lines.add(0, "stderr", f"\r{part:5} of 20000 ###")
     assert taken(lines) == []  # it has no end, however long it takes
-    assert lines.open_line(0) == "19999 of 20000 ###"
     lines.add(0, "stderr", "\rdone\n")
     assert taken(lines) == ["[rank 0] done9 of 20000 ###"]
     lines.add(0, "stdout", "x" * (LINE_CHARS + 1))
@@ -78,40 +76,12 @@ def test_a_line_fits_by_the_columns_that_its_characters_take() -> None:
     assert fit("x", 0) == ""
 
 
-def test_a_terminal_is_written_to_as_fast_as_it_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it waits more comes: a pause of ten times the last one would grow without end."""
-    shown = InTerminal(0, is_terminal=False)
-    times = iter([10.0, 13.0])
-    monkeypatch.setattr("jaxcluster.views.throttle.time.monotonic", lambda: next(times))
-    shown.now()
-    assert shown._pause_s == 3.0
-
-
 def say(shown: InTerminal, rank: int, text: str, name: str = "stdout") -> None:
     shown.add(wire.RankOutput(rank, 1, "stream", {"name": name, "text": text}))
 
 
-def test_the_unfinished_line_of_the_first_rank_stays_below_the_others(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    shown = InTerminal(0, is_terminal=True)
-    say(shown, 0, "\r 50%", "stderr")
-    shown.now()
-    assert capsys.readouterr().out == "[rank 0]  50%"
-    say(shown, 1, "step\n")
-    shown.now()
-    assert capsys.readouterr().out == "\r\x1b[K[rank 1] step\n[rank 0]  50%"
-    shown.pause()
-    assert capsys.readouterr().out == "\n"
-    say(shown, 0, "\r100%", "stderr")
-    say(shown, 1, "no end")
-    shown.finish()
-    found = capsys.readouterr()
-    assert (found.out[-16:], found.err) == ("[rank 1] no end\n", "[rank 0] 100%\n")
-
-
 def test_in_a_file_there_are_whole_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = InTerminal(0, is_terminal=False)
+    shown = InTerminal()
     say(shown, 0, "half")
     bundle = {"data": {"text/plain": "[1,\n 2]"}, "metadata": {}}
     shown.add(wire.RankOutput(1, 1, "execute_result", bundle))
