@@ -376,7 +376,7 @@ class Fleet:
         elif isinstance(event, Reason):
             why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
             self._lose(host, why, self.owns or event.has_ended)
-            if self.is_here:
+            if host.gone:
                 host.close(why)  # nobody waits for an answer of a process that has ended
         elif self.on_event is not None and not host.lost:
             if isinstance(event, forks.Exit) and not host.is_here:
