@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> None:
     except JaxClusterError as error:
         _announce({"error": error.message, "hint": error.hint})
         sys.exit(1)
-    family = Family(folder, options.id, umask)
+    own = options.bind.removeprefix("ipc://") if options.bind.startswith("ipc://") else ""
+    family = Family(folder, options.id, umask, own)
     # Last: the fork server's imports, which take longest, are on their way by now.
     from jaxcluster.agent.server import Agent
 

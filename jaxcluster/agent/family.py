@@ -50,6 +50,7 @@ class Family:
       folder: the agent's, which the fork server removes should the agent be killed.
       id: the cluster's name for this host's agent.
       umask: what ranks write has the modes that its user expects.
+      socket: the agent's own, where that lies elsewhere; it is removed with the folder.
 
     Attributes:
       env: the environment of processes here.
@@ -59,8 +60,9 @@ class Family:
       connection: to the fork server.
     """
 
-    def __init__(self, folder: folders.Folder, id: str, umask: int) -> None:
+    def __init__(self, folder: folders.Folder, id: str, umask: int, socket: str = "") -> None:
         self.folder, self._id, self._umask = folder, id, umask
+        self._own = [str(folder.path), str(folder.memory), *([socket] if socket else [])]
         self.log = folder.path / "fork.log"
         self.env = own_environment(os.environ)
         self.members: dict[int, Process] = {}
@@ -76,8 +78,7 @@ class Family:
     def _start(self, env: Mapping[str, str]) -> None:
         self._imports = starting.findable(env, os.getcwd())
         argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
-        for folder in (self.folder.path, self.folder.memory):
-            argv += ["--folder", str(folder)]
+        argv += [word for path in self._own for word in ("--folder", path)]
         self.connection, theirs = socket.socketpair()
         with theirs, open(self.log, "ab") as log:
             self.server = subprocess.Popen(

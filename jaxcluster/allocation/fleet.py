@@ -159,6 +159,7 @@ class Fleet:
         self._agents = Agents(keys)
         self._events: wire.Inbox[Heard | None] = wire.Inbox()
         self._ending: dict[Host, tuple[float, str]] = {}  # not later than, why
+        self._ended: dict[int, Reason] = {}  # of hosts that are not connected to yet
         self._refusing: dict[Host, float] = {}  # since when
         self._closed = False
         self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
@@ -181,6 +182,7 @@ class Fleet:
         """
         for number, (name, agent) in enumerate(started):
             self.hosts.append(self._connect(number, name, agent))
+            self.ended([number])
         try:
             ask_each(self.hosts, Mkdir(forks.RANKS), CONNECT_S)
         except LaunchError:
@@ -265,11 +267,13 @@ class Fleet:
         assert rank in self.hosts[at].ranks
         return self.hosts[at]
 
-    def ended(self, numbers: Iterable[int], why: Reason) -> None:
-        """The launcher's command for these hosts has ended. Any thread."""
+    def ended(self, numbers: Iterable[int], why: Reason | None = None) -> None:
+        """The launcher's command for these hosts has ended, or may have before. Any thread."""
         for number in numbers:
-            if number < len(self.hosts):
-                self._events.put((self.hosts[number], why))
+            if why is not None:
+                self._ended[number] = why
+            if number < len(self.hosts) and (told := self._ended.pop(number, None)):
+                self._events.put((self.hosts[number], told))
 
     @property
     def in_use(self) -> list[Host]:
@@ -372,7 +376,7 @@ class Fleet:
         elif isinstance(event, Reason):
             why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
             self._lose(host, why, self.owns or event.has_ended)
-            if self.is_here:
+            if host.gone:
                 host.close(why)  # nobody waits for an answer of a process that has ended
         elif self.on_event is not None and not host.lost:
             if isinstance(event, forks.Exit) and not host.is_here:

@@ -217,6 +217,8 @@ class ForkServer:
         ends.end_children(2)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the agent's socket
+                os.unlink(folder)
         os._exit(0)
 
 

@@ -266,10 +266,11 @@ def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_ow
 
 @pytest.mark.parametrize("how", ["killed", "stdin"])
 def test_an_agents_end_is_the_end_of_all_that_it_has_started(
-    run_agent: RunAgent, connect: Connect, how: str
+    run_agent: RunAgent, connect: Connect, tmp_path: Path, how: str
 ) -> None:
     """Users' processes in sessions of their own too."""
-    running = run_agent(LIGHT, "--owner-stdin")
+    path = tmp_path / "a.sock"
+    running = run_agent(LIGHT, "--owner-stdin", f"--bind=ipc://{path}")
     host = connect(running)
     spawn_rank(running, host)
     until(lambda: has_sleeper(running), "it is there")
@@ -278,6 +279,7 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     if how == "killed":
         running.process.kill()
         running.until_gone()
+        assert not path.exists()
         return
     assert running.process.stdin is not None
     running.process.stdin.close()

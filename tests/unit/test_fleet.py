@@ -23,6 +23,7 @@ from jaxcluster.allocation.fleet import Fleet, Host, HostLost, Left, unreachable
 from jaxcluster.allocation.placing import place, share_out
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.wire import forks
@@ -81,6 +82,20 @@ def test_a_host_whose_way_is_cut_is_given_up_before_its_lease_is_over(
     fleet.hosts[0].state, fleet.hosts[0].since = State.CUT, time.monotonic() - 16.0
     fleet._look_at_cuts(time.monotonic())
     assert [lost.why for lost in told] == ["it has not been reached for 16 s"] * is_lost
+    fleet.close()
+
+
+def test_an_agent_that_ends_before_it_is_connected_to_is_lost_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet(new_keys())
+    told = listen(fleet)
+    monkeypatch.setattr(fleet, "_connect", lambda *_: host(fleet, 0, range(1)))
+    monkeypatch.setattr(fleets, "ask_each", lambda *_: None)
+    fleet.ended([0], Reason("its agent has ended.", has_ended=True))
+    fleet.add([("h1", StartedAgent(0, {}))])
+    until(lambda: told, "its loss", 10)
+    assert told[0].why == "its agent has ended"
     fleet.close()
 
 
