@@ -12,7 +12,16 @@ from typing import Any, NamedTuple
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.engine.private.pytrees import register
-from jaxcluster.rank.settings import OUT, REGISTERED, SETTINGS, Settings, apply, changes, now
+from jaxcluster.rank.settings import (
+    OUT,
+    REGISTERED,
+    SETTINGS,
+    Settings,
+    apply,
+    changes,
+    know_cells,
+    now,
+)
 from jaxcluster.rank.state import classes, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.pickles import Pickled
@@ -118,6 +127,7 @@ class States:
 
         def use(name: str, value: Any) -> None:
             if name == SETTINGS and not is_part:
+                know_cells(value["cells"])
                 found.left.update(apply(value["changed"]))
                 found.sections[name] = value
             elif name == REGISTERED and not is_part:
