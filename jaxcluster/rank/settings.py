@@ -118,3 +118,8 @@ def apply(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
         except Exception as error:
             left[name] = str(error)
     return left
+
+
+def undo(before: Mapping[Any, Any]) -> None:
+    """Have the settings that there were before."""
+    apply(changes(now(), before))
