@@ -25,6 +25,7 @@ from jaxcluster.wire.ops.saving import Bind, Load, Made, Save, Saved, SavePlace
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 TURN = CellSpec(1, (0,), "somebody", 0, is_foreground=False, is_skippable=False)
+CELLS: dict[str, int] = {}  # that have run
 _cells = iter(range(1, 1 << 60))
 
 
@@ -35,14 +36,14 @@ def namespace() -> dict[str, Any]:
 
 def run_cell(names: dict[str, Any], source: str) -> None:
     """Run a cell there."""
-    file = f"/cells/{next(_cells)}.py"
+    CELLS[file := f"/cells/{next(_cells)}.py"] = 1
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     exec(compile(source, file, "exec"), names)
 
 
 def states_of(names: dict[str, Any], rank: int = 0) -> Any:
     """A rank that has these names."""
-    made = States(rank, LostNames(), {})
+    made = States(rank, LostNames(), dict(CELLS))
     made.namespace = names
     return made
 
@@ -63,6 +64,8 @@ def load(
 ) -> tuple[dict[str, Any], Made]:
     """Load what a rank has saved, and bind it."""
     names = namespace() if into is None else into
+    for file in CELLS if into is None else ():  # a new process does not know them
+        linecache.cache.pop(file, None)
     states, given = states_of(names), {"turn": TURN, "token": "t"}
     body = Load(**given, files={0: str(folder)}, own=own, num_processes=1, only=only)
     made = states.load(SimpleNamespace(body=body))
@@ -83,7 +86,7 @@ def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], d
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         pickled = Pickled({name: names[name] for name in some}, names)
         pickled.write(Path(folder) / file_name(0))
-        found, values = load(Path(folder))
+        found, values = load(Path(folder), namespace())
     return found, pickled.lost | values.lost
 
 

@@ -56,8 +56,6 @@ class Settings:
     def show(self, found: Mapping[str, Any]) -> None:
         """Let the shell have the cells and what they have ended in, by the sections."""
         settings = found.get(SETTINGS, {})
-        for name, (_, lines) in settings.get("cells", {}).items():  # for tracebacks
-            linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
         if "random" in settings:
             pythons, numpys = settings["random"]
             random.setstate(pythons)
@@ -76,6 +74,12 @@ class Settings:
         names |= {f"_{number}": value for number, value in results.items()}
         last = [value for _, value in sorted(results.items())][:-4:-1]
         names |= dict(zip(("_", "__", "___"), last, strict=False))
+
+
+def know_cells(cells: Mapping[str, tuple[int, list[str]]]) -> None:
+    """Let tracebacks, and classes that are saved again, have the cells' sources."""
+    for name, (_, lines) in cells.items():
+        linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
 
 
 def now() -> dict[tuple[str, str], Any]:
@@ -114,3 +118,8 @@ def apply(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
         except Exception as error:
             left[name] = str(error)
     return left
+
+
+def undo(before: Mapping[Any, Any]) -> None:
+    """Have the settings that there were before."""
+    apply(changes(now(), before))

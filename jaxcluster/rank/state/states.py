@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.engine.private.pytrees import register
-from jaxcluster.rank.settings import OUT, REGISTERED, SETTINGS, Settings, apply, changes, now
+from jaxcluster.rank import settings
+from jaxcluster.rank.settings import OUT, REGISTERED, SETTINGS
 from jaxcluster.rank.state import classes, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.pickles import Pickled
@@ -38,7 +39,7 @@ class States:
         self.rank = rank
         self.namespace: dict[str, Any] = {}
         self.lost = lost
-        self.settings = Settings(cell_numbers)
+        self.settings = settings.Settings(cell_numbers)
         self._read: dict[str, Values] = {}
         self._dropped: deque[str] = deque(maxlen=64)
         self._saving = threading.Lock()
@@ -114,11 +115,12 @@ class States:
                 only += [
                     n for n, own in digests if own and {a["digests"].get(n) for a in about} == {own}
                 ]
-        found = Values({}, {}, {}, now())
+        found = Values({}, {}, {}, settings.now())
 
         def use(name: str, value: Any) -> None:
             if name == SETTINGS and not is_part:
-                found.left.update(apply(value["changed"]))
+                settings.know_cells(value["cells"])
+                found.left.update(settings.apply(value["changed"]))
                 found.sections[name] = value
             elif name == REGISTERED and not is_part:
                 for one in value:
@@ -129,7 +131,7 @@ class States:
         try:
             made, lost = pickles.load(files, base, self.namespace, use)
         except BaseException:
-            apply(changes(now(), found.before))
+            settings.undo(found.before)
             raise
         for name, value in made.items():
             if name not in SECTIONS and (only is None or name in only):
@@ -160,4 +162,4 @@ class States:
 
     def _forget(self, token: str) -> None:
         if (found := self._read.pop(token, None)) is not None:
-            apply(changes(now(), found.before))
+            settings.undo(found.before)

@@ -280,13 +280,14 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
         "also, broken = other[2], other[1]\n"
         "class OfOdd:\n    n = odd\n"
         "of_odd = OfOdd()\n"
+        "class Net(eqx.Module):\n    a: object\nnet = Net(x)\n"
     )
     save(names, tmp_path)
     found, values = load(tmp_path)
     lost = dict.fromkeys(("odd", "holder", "OfOdd", "of_odd"), "not again")
     told = "invalid literal for int() with base 10: 'no number'"
     assert values.lost == lost | dict.fromkeys(("other", "broken"), told)
-    whole = ["before", "late", "rows", "apart", "big", "last", "also", "spec", "split", "x", "mesh"]
+    whole = ["before", "late", "rows", "apart", "big", "last", "also", "spec", "split", "x", "net"]
     Comparison(names, found).names(whole)
 
 
