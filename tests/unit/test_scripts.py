@@ -405,3 +405,33 @@ def test_a_module_is_found_as_python_does(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, f"packed.__main__ {told}\n")
     done = run_one(tmp_path, argv=["-m"], path="", module="missing")
     assert (done.returncode, done.stderr) == (1, f"{sys.executable}: No module named missing\n")
+
+
+STOPPED = """
+import os, signal, sys, threading, time
+from jaxcluster.agreement.server import Server
+from jaxcluster.engine.job import Job
+server, job = Server(2, sys.argv[1]), Job(0, 2, 5.0, leaves_alone=True)
+threading.Thread(target=server.serve, daemon=True).start()
+other = Job(1, 2, 5.0, leaves_alone=True)
+for one in (other, job):
+    one.connect(sys.argv[1])
+job.agreement.guard_signals()
+other.agreement.tell("arrive", {"seq": 1, "ranks": (0, 1)})
+job.begin()
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+began = time.monotonic()
+os.kill(os.getpid(), signal.SIGINT)
+try:
+    print("goes on")
+    time.sleep(60)
+except KeyboardInterrupt:
+    print(0.2 < time.monotonic() - began < 30)
+os._exit(0)
+"""
+
+
+def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", STOPPED, str(tmp_path / "referee")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "True\ngoes on\nTrue\n"), done.stderr
