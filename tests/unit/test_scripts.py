@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -347,3 +349,89 @@ def test_a_start_that_fails_leaves_no_folder(
         with pytest.raises(LaunchError):
             scripts.run(words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "train.py"]
+
+
+# --------------------------------------------------------------------------- its process
+
+PROCESS = """
+import json, sys
+from jaxcluster.engine.job import Job
+from jaxcluster.engine.script import run_script
+from jaxcluster.wire.ops.start import Script
+run_script(Script(**json.loads(sys.argv[1])), Job(0, 1, 5.0, leaves_alone=True))
+"""
+ENDS = {
+    "ok": ("import atexit, sys; atexit.register(print, sys.argv, __name__, __file__)", 0, ""),
+    "status": ("import sys; sys.exit(3)", 3, ""),
+    "words": ("import sys; sys.exit('no data')", 1, "no data\n"),
+    "error": ("def f(): raise ValueError('bad')\n\nf()", 1, "ValueError: bad\n"),
+    "stop": ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+    "child": (
+        "import os, sys\npid = os.fork()\npid or sys.exit(7)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", 7, "",
+    ),
+    "hook": ("import sys\nsys.excepthook = lambda *what: print(what[0], file=sys.stderr)\n1 / 0", 1,
+        "<class 'ZeroDivisionError'>\n"),
+}  # fmt: skip
+
+
+def run_one(folder: Path, **script: Any) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", PROCESS, json.dumps({"folder": str(folder), **script})]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_scripts_process_ends_as_pythons(end: str, tmp_path: Path) -> None:
+    source, code, told = ENDS[end]
+    path = str(tmp_path / "train.py")
+    done = run_one(tmp_path, argv=["train.py", "-x"], path=path, source=source)
+    assert (done.returncode, done.stdout) == (
+        code, f"['train.py', '-x'] __main__ {path}\n" if end == "ok" else "",
+    )  # fmt: skip
+    assert done.stderr.endswith(told) if told else not done.stderr
+    if end == "error":
+        lines = [
+            f'  File "{path}", line {line}, in {where}'
+            for line, where in ((3, "<module>"), (1, "f"))
+        ]
+        assert [line for line in done.stderr.splitlines() if "File" in line] == lines
+
+
+def test_a_module_is_found_as_python_does(tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed/__main__.py").write_text("import sys; print(__spec__.name, sys.argv)")
+    done = run_one(tmp_path, argv=["-m", "a"], path="", module="packed")
+    told = [str(tmp_path / "packed/__main__.py"), "a"]
+    assert (done.returncode, done.stdout) == (0, f"packed.__main__ {told}\n")
+    done = run_one(tmp_path, argv=["-m"], path="", module="missing")
+    assert (done.returncode, done.stderr) == (1, f"{sys.executable}: No module named missing\n")
+
+
+STOPPED = """
+import os, signal, sys, threading, time
+from jaxcluster.agreement.server import Server
+from jaxcluster.engine.job import Job
+server, job = Server(2, sys.argv[1]), Job(0, 2, 5.0, leaves_alone=True)
+threading.Thread(target=server.serve, daemon=True).start()
+other = Job(1, 2, 5.0, leaves_alone=True)
+for one in (other, job):
+    one.connect(sys.argv[1])
+job.agreement.guard_signals()
+other.agreement.tell("arrive", {"seq": 1, "ranks": (0, 1)})
+job.begin()
+print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+began = time.monotonic()
+os.kill(os.getpid(), signal.SIGINT)
+try:
+    print("goes on")
+    time.sleep(60)
+except KeyboardInterrupt:
+    print(0.2 < time.monotonic() - began < 30)
+os._exit(0)
+"""
+
+
+def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", STOPPED, str(tmp_path / "referee")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "True\ngoes on\nTrue\n"), done.stderr
