@@ -59,7 +59,6 @@ class CellOptions:
       message, buffers: what a page has said on a comm that the cell has opened; its code is not run
         again.
       prompt: where questions of its ranks are put; None: they are refused.
-      post_mortem: look at the ranks' last errors, and run no code.
       profile: the folder for files of JAX's profiler; "" for none.
       is_waited_for: its notebook sends nothing else before it has ended.
     """
@@ -74,7 +73,6 @@ class CellOptions:
     message: wire.CommMessage | None = None
     buffers: Sequence[bytes] = ()
     prompt: Prompt | None = None
-    post_mortem: bool = False
     profile: str | Path = ""
     is_waited_for: bool = False
 
@@ -90,7 +88,7 @@ class RunningCell(verdict.Ending):
       on_status: told the one line that says what the cell waits for, each time it is another one,
         and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
       talk: puts its ranks' questions to the user.
-      has_code: it runs what a user has typed, as no message and no debugger does.
+      has_code: it runs what a user has typed, as no message does.
       done: nothing is to be done for it any more, but to tell how it has ended.
     """
 
@@ -122,7 +120,7 @@ class RunningCell(verdict.Ending):
         self._listener_error: Exception | None = None
         self._stepped_at = self.started
         self._deadline = self.started + (math.inf if self.timeout_s is None else self.timeout_s)
-        self.has_code = options.message is None and not options.post_mortem
+        self.has_code = options.message is None
 
     # ------------------------------------------------------------------ waiting
 

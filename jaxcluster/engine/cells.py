@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import functools
 import hashlib
@@ -11,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -46,11 +45,10 @@ FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
 
 @dataclass(frozen=True)
 class Home:
-    """A cell to which comms belong: its notebook, its seq, its number, and whether it is shown."""
+    """A cell to which comms belong: its notebook, its seq, and whether it is shown."""
 
     ident: bytes
     seq: int
-    number: int
     shown: bool
 
 
@@ -62,12 +60,10 @@ class Running:
       interrupted: somebody has stopped it.
       interrupts: how often its code was to be told so.
       heard: it was, once, and goes on as it likes.
-      unheard: an interrupt came where it could not be raised, and comes again.
-      unheard_since: since when that is so; 0: it is not.
+      unheard_since: since when an interrupt that could not be raised comes again; 0: none.
       taken: agreed launches of this process before it.
-      has_left: its own code is over: IPython renders its error.
       over: it launches nothing any more.
-      escaped: what a cell that awaits has raised past IPython.
+      task: it runs its lines, which may await.
       result: IPython's, once there is one.
       raised: what its code has raised.
       printed: what IPython has printed as a traceback in it, as ``%run`` does.
@@ -82,14 +78,10 @@ class Running:
     interrupted: bool = False
     interrupts: int = 0
     heard: bool = False
-    unheard: bool = False
     unheard_since: float = 0.0
     taken: int = 0
-    has_left: bool = False
-    left_at: float = 0.0
     over: bool = False
-    task: asyncio.Future[Any] | None = None
-    escaped: BaseException | None = None
+    task: asyncio.Task[Any] | None = None
     result: Any = None
     raised: BaseException | None = None
     printed: BaseException | None = None
@@ -115,7 +107,7 @@ class CellRunner:
       divert: takes such an output, or says False.
       deliver: does what a page has said on a comm.
       asking: what its cells ask the user.
-      last_error: what the last cell that failed has raised, for a post-mortem.
+      home: the last cell, or the one whose widget has a message now: what is opened is its own.
     """
 
     def __init__(
@@ -140,14 +132,13 @@ class CellRunner:
         self.context = contextvars.copy_context()
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
-        self.last_error: BaseException | None = None
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
         self._streams: tuple[Any, Any] = sys.stdout, sys.stderr
         self.interrupts = Interrupts(self)
         self.turns.interrupt = self._interrupt_closed
         self.output = CellOutput(self, LogTail(log_path))
-        self._home: Home | None = None  # of the last cell, or of the comm that has a message now
+        self.home: Home | None = None
         self.diverts: Callable[[], bool] = lambda: False
         self.divert: Callable[[str, dict[str, Any]], bool] = lambda kind, content: False
         self.deliver: Callable[[Request[wire.CellRequest], wire.CommMessage], None] = (
@@ -172,9 +163,7 @@ class CellRunner:
         shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
         magics.install(shell, self.cell_numbers)
-        self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
-        shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
         self._streams = sys.stdout, sys.stderr
@@ -202,8 +191,10 @@ class CellRunner:
         cell = request.body
 
         def begin() -> None:
-            task = asyncio.ensure_future(self._run_in_turn(request, cell))
-            task.add_done_callback(lambda t: t.exception())
+            # In the context of all cells: what one sets there outlasts its task.
+            loop, code = asyncio.get_running_loop(), self._run_in_turn(request, cell)
+            task = loop.create_task(code, context=self.context)
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
         def skip(why: wire.Skipped) -> None:
             tracebacks.attempt([], self.history.skip, cell)
@@ -259,7 +250,7 @@ class CellRunner:
     def _end_turn(self, running: Running) -> None:
         """It makes no more launches: the referee is told so, once."""
         if not running.over:
-            running.has_left = running.over = True
+            running.over = True
             self.given.forget()
             outcome = tracebacks.attempt(running.faults, self._outcome, running)
             self.agreement.end(*(outcome or ("error", "")))
@@ -287,7 +278,7 @@ class CellRunner:
         attempt: Any = functools.partial(tracebacks.attempt, running.faults)
         if cell.message is None:
             self.last_result = None
-        self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
+        self.home = Home(running.request.ident, cell.seq, running.shown)
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
         attempt(self._tidy)
@@ -326,17 +317,7 @@ class CellRunner:
     async def _execute(self, running: Running) -> None:
         """Run the cell's code; how that ended is in ``running``. It raises nothing."""
         try:
-            code = interrupts.call(self._run_code, running)
-            if code is not None:
-                # In the context of all cells: what it sets there outlasts its task.
-                running.task = asyncio.get_running_loop().create_task(
-                    interrupts.wait_for(code), context=self.context
-                )
-                if running.interrupted:
-                    running.task.cancel()
-                await running.task
-                if running.escaped is not None:
-                    raise running.escaped
+            await interrupts.wait_for(self._run_code(running))
         except BaseException as error:
             failed = _error_of(running.result)
             if isinstance(error, Stopped) or not running.interrupted:
@@ -360,12 +341,8 @@ class CellRunner:
             return "interrupted"  # by the user, in the debugger
         return "refused" if type(running.raised) is Divergence else "error"
 
-    def _run_code(self, running: Running) -> Coroutine[Any, Any, None] | None:
-        """IPython's run of one cell, as ipykernel's ``do_execute`` does it.
-
-        Returns:
-          What is to be awaited, where the cell awaits at its top level; else it has run.
-        """
+    async def _run_code(self, running: Running) -> None:
+        """Run one cell, whichever kind it is."""
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
         cell, attempt = running.cell, functools.partial(self._attempt, running)
@@ -376,77 +353,43 @@ class CellRunner:
             pass
         elif cell.message is not None:
             attempt(self.deliver, running.request, cell.message)
-        elif cell.post_mortem:
-            attempt(debugging.post_mortem, self.last_error)
         else:
-            return self._run_source(running)
-        return None
+            await self._run_source(running)
 
     def _attempt(self, running: Running, run: Callable[..., None], *args: Any) -> None:
         """Run what stands in place of a cell's source; an error in that is the cell's."""
         try:
-            self.context.run(run, *args)
+            run(*args)
         except BaseException as error:
             running.raised = error
             running.error = self._plain(error)
 
-    def _run_source(self, running: Running) -> Coroutine[Any, Any, None] | None:
+    async def _run_source(self, running: Running) -> None:
+        """IPython's run of one cell, as ipykernel's ``do_execute`` does it."""
         shell, source = self.shell, running.cell.source
         shell.execution_count = running.cell.execution_count
         kernel_private.set_last_traceback(shell, None)
-        if _has_await(source):  # else run_cell alone transforms it
-            transformed, problem = source, None
-            try:
-                transformed = shell.transform_cell(source)
-            except Exception:
-                problem = sys.exc_info()
-            if shell.should_run_async(
-                source, transformed_cell=transformed, preprocessing_exc_tuple=problem
-            ):
-                return self._run_async_code(running, transformed, problem)
-        result = self.context.run(shell.run_cell, source, store_history=True)
-        self._take_result(running, result)
-        return None
-
-    def home(self) -> Home | None:
-        """The cell to which a comm belongs that is opened now; of a thread's, the last one."""
-        return self._home
-
-    @contextlib.contextmanager
-    def at_home(self, home: Home) -> Iterator[None]:
-        """Inside it what is opened belongs to this cell, whose widget has a message."""
-        before, self._home = self._home, home
+        running.task = asyncio.current_task()
+        transformed, problem, result = source, None, None
         try:
-            yield
-        finally:
-            self._home = before
-
-    def _may_await(self, raw_cell: str, *, transformed_cell: Any = None, **more: Any) -> bool:
-        """IPython's ``should_run_async``, which compiles the whole cell once more to know it."""
-        if isinstance(transformed_cell, str) and not _has_await(transformed_cell):
-            return False
-        return bool(self._should_run_async(raw_cell, transformed_cell=transformed_cell, **more))
-
-    async def _run_async_code(self, running: Running, transformed: str, problem: Any) -> None:
-        """It raises nothing: SystemExit or KeyboardInterrupt from a task would end the loop."""
+            transformed = shell.transform_cell(source)
+        except Exception:
+            problem = sys.exc_info()
         try:
-            result = await self.shell.run_cell_async(
-                running.cell.source,
+            result = await shell.run_cell_async(
+                source,
                 store_history=True,
                 transformed_cell=transformed,
                 preprocessing_exc_tuple=problem,
             )
             self._take_result(running, result)
-            self.shell.events.trigger("post_execute")
-            self.shell.events.trigger("post_run_cell", result)
-        except BaseException as error:
-            running.escaped = error
+        finally:
+            shell.events.trigger("post_execute")
+            shell.events.trigger("post_run_cell", result)
 
     def _take_result(self, running: Running, result: Any) -> None:
         running.result = result
         if (error := _error_of(result)) is not None:
-            if wire.type_name(type(error)) != debugging.QUIT:
-                self.last_error = error
             running.raised = error
             running.error = self._info(error)
         elif running.printed is not None:  # it was shown: what comes later must not hide it
@@ -477,26 +420,17 @@ class CellRunner:
         return wire.ErrorInfo(name, told, lines)
 
     def _render_error(self, *args: Any, **kwargs: Any) -> None:
-        """IPython's ``showtraceback``, which is not broken off, and fails of no exception."""
+        """IPython's ``showtraceback``, which fails of no exception."""
         running, error = self.current, sys.exc_info()[1]
         if running is None or error is None or args or kwargs.get("exc_tuple"):
             self._show_traceback(*args, **kwargs)
             return
-        running.has_left, running.left_at = True, time.monotonic()
-        try:
-            if tracebacks.is_odd(error):
-                lines = tracebacks.plain_lines(error, self.cell_numbers)
-                kernel_private.set_last_traceback(self.shell, lines)
-            else:
-                self._show_traceback(**kwargs)
-        finally:
-            running.has_left = False
-
-    def _leave(self) -> None:
-        """A cell's own code is over; one that a cell calls, as %run does, is not the cell's."""
-        running = self.current
-        if running is not None and not self.in_a_cell(sys._getframe(1)):
-            running.has_left, running.left_at = True, time.monotonic()
+        if tracebacks.is_odd(error):
+            lines = tracebacks.plain_lines(error, self.cell_numbers)
+            kernel_private.set_last_traceback(self.shell, lines)
+            sys.last_value, sys.last_traceback = error, error.__traceback__  # for %debug
+        else:
+            self._show_traceback(**kwargs)
 
     def _tidy(self) -> None:
         """What each Jupyter kernel has between cells: SIGINT's handler, and streams that work."""
@@ -528,9 +462,7 @@ def _end_child(status: int) -> None:
     os._exit(status)
 
 
-def _has_await(source: str) -> bool:
-    """Whether a source may await at its top level: only by one of these words."""
-    return "await" in source or "async" in source
+interrupts.RENDERS.add(CellRunner._render_error.__code__)
 
 
 def _is_of_a_stop(error: wire.ErrorInfo) -> bool:

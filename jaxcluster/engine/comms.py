@@ -198,7 +198,7 @@ class Comms:
         with self._lock:
             opened = self._opened.get(this.comm_id)
             if opened is None:
-                home = None if kind != "comm_open" or self._is_client() else self._runner.home()
+                home = None if kind != "comm_open" or self._is_client() else self._runner.home
                 if home is None:
                     return None
                 opened = self._open(this, home, data, keys)
@@ -252,14 +252,14 @@ class Comms:
             "buffers": list(request.buffers),
             "idents": [],
         }
-        with self._runner.at_home(opened.home):
-            if message.kind == "comm_close":
-                comm.get_comm_manager().comms.pop(id, None)
-                kernel_private.mark_closed(opened.comm)
-                self._forget(id)
-                say(opened.comm.handle_close, told)
-            else:
-                say(opened.comm.handle_msg, told)
+        self._runner.home = opened.home
+        if message.kind == "comm_close":
+            comm.get_comm_manager().comms.pop(id, None)
+            kernel_private.mark_closed(opened.comm)
+            self._forget(id)
+            say(opened.comm.handle_close, told)
+        else:
+            say(opened.comm.handle_msg, told)
 
     # ------------------------------------------------------------------ ipywidgets' Output
 

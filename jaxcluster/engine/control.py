@@ -168,7 +168,7 @@ class ControlChannel:
 
     def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
-        self._add_text(request, rank, seq, name, text)
+        self.add_text(request, rank, seq, name, text)
         if self.is_behind(request.ident) and threading.get_ident() != self._thread_id:
             # Not with the lock: an interrupt may break off the wait, and nothing else.
             deadline = time.monotonic() + FULL_S
@@ -179,7 +179,7 @@ class ControlChannel:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
         return len(self._waiting.get(ident, ())) >= FULL_MESSAGES
 
-    def _add_text(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
+    def add_text(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         with self._lock:
             waiting = self._waiting.setdefault(request.ident, deque())
             last = waiting[-1][0] if waiting else b""

@@ -123,19 +123,6 @@ def end() -> None:
         sys.settrace(None)
 
 
-def post_mortem(error: BaseException | None) -> None:
-    """Look at an error in the user's frames."""
-    if error is None or error.__traceback__ is None:
-        print("This rank's process has raised no error so far.")
-        return
-    session = RankPdb()
-    session.reset()
-    session.interaction(None, error)
-
-
-interrupts.RUNS.add(post_mortem.__code__)
-
-
 def _is_steppable(frame: FrameType) -> bool:
     """Whether a frame is a cell's statement or was called by one, and not for JAX's own sake.
 

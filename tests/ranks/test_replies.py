@@ -301,7 +301,7 @@ def test_an_ipython_that_is_gone_is_told_as_what_it_is(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
     cluster = start(4, devices_per_process=1)
-    cluster.run(SETUP + "\nget_ipython().run_cell = None")
+    cluster.run(SETUP + "\nget_ipython().run_cell_async = None")
     error = fails(cluster, "print(1)")
     text = plain("\n".join(error.traceback))
     assert error.ename == "InternalError"
