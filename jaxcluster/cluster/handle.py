@@ -504,7 +504,6 @@ class Cluster:
         world, limit_s = self.world, options.timeout_s
         if limit_s is not None:
             check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
-        rewrite.check_depth(source)
         source = rewrite.with_all_lines(source)
         ranks = world.check_ranks(options.ranks)
         shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)

@@ -33,7 +33,7 @@ from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.library_code import CELL_DIRECTORY
 from jaxcluster.engine.names import Names
-from jaxcluster.engine.output import CellOutput, LogTail, RankStream, capture_displays
+from jaxcluster.engine.output import CellOutput, LogTail, RankStream
 from jaxcluster.engine.places import Places, outward
 from jaxcluster.engine.questions import Asking, Paused
 from jaxcluster.engine.turns import Turn, Turns
@@ -153,7 +153,7 @@ class CellRunner:
         loop = asyncio.get_running_loop()
         self.interrupts.attach(loop)
         out = self.output
-        capture_displays(shell, out.emit, out.take_traceback, out.is_heard)
+        out.attach(shell)
         fill_exec_result = shell.displayhook.fill_exec_result
 
         def remember(result: Any) -> None:
@@ -162,7 +162,9 @@ class CellRunner:
 
         shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
-        magics.install(shell, self.cell_numbers)
+        magics.install(
+            shell, self.cell_numbers, lambda: self.current.cell.source if self.current else ""
+        )
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)

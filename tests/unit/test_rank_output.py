@@ -106,9 +106,9 @@ def test_the_control_thread_looks_again_when_there_are_file_descriptors(log: Log
         raise OSError("Too many open files")
 
     log.tail.read = fails  # type: ignore[method-assign]
-    assert not output.tick()
+    output.tick()
     log.tail.read = read  # type: ignore[method-assign]
-    assert output.tick()
+    output.tick()
     assert sent == ["from C\n"]
 
 
