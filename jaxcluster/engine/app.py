@@ -136,7 +136,7 @@ class Rank:
         handle(cells.Answer, "now", self.runner.asking.on_answer)
         handle(agreement.Look, "side", spread(turns.look))
         handle(status.State, "now", lambda request: self._state())
-        handle(status.Stacks, "side", lambda request: self._stacks())
+        handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state()))
         handle(status.Resources, "side", lambda request: resources(self.rank, self.gpus))
         handle(
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
@@ -163,16 +163,9 @@ class Rank:
         handle(arrays.Memory, "side", views.memory)
         handle(arrays.Variables, "side", views.variables)
 
-    @property
-    def _process(self) -> inspection.Process:
-        devices = [f"{d.platform}:{d.id}" for d in self.startup.devices]
-        return inspection.Process(self.facts.hostname, devices, not self.attached)
-
     def _state(self) -> wire.RankState:
-        return inspection.rank_state(self.runner, self._process)
-
-    def _stacks(self) -> wire.RankReport:
-        return inspection.report(self.runner, self._process)
+        devices = [f"{d.platform}:{d.id}" for d in self.startup.devices]
+        return inspection.rank_state(self.runner, self.facts.hostname, devices, not self.attached)
 
     def _interrupt(self, request: Request[cells.Interrupt]) -> bool:
         """Stop a cell on all its ranks, or (None) what runs; again, if it was stopped before."""
