@@ -330,11 +330,9 @@ class RunningCell(verdict.Ending):
                 self.on_notice(notices.Passing(f"{text}\n"))
 
     def say(self, text: str) -> None:
-        """Say it under the cell. Where nobody listens, Python warns of what no error repeats."""
+        """Say it under the cell."""
         if self.on_notice is not None:
             self.on_notice(text)
-        elif isinstance(text, notices.Warned):
-            notices.warn(text)
 
     # ------------------------------------------------------------------- ending
 
@@ -355,8 +353,6 @@ class RunningCell(verdict.Ending):
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
-        for line in notices.faults(self.record):
-            self.say(line)
         if self._stopped is not None:
             raise self._stopped
         self.dead = dict(self._world.dead)

@@ -42,24 +42,15 @@ CONNECTION_FILE_TIMEOUT_S = 60.0
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
-class PythonsText(OutStream):
-    """What Python prints, on its way to ipyparallel's clients.
-
-    ipykernel's own class puts a pipe in the place of file descriptors 1 and 2 (but not under
-    pytest), and a Python thread empties it. What C code says before it aborts would be lost in
-    there, and C code that keeps the GIL and prints more than a pipe holds would never go on.
-    """
-
-    def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
-        super().__init__(session, pub_thread, name, watchfd=False)  # type: ignore[no-untyped-call]
-
-
 class JaxEngine(IPEngine):
     """ipyparallel's engine with a :class:`CellRunner` on its shell."""
 
     name = "jaxcluster-engine"
     enable_nanny = False
-    out_stream_factory = PythonsText
+    # Else ipykernel puts a pipe in the place of file descriptors 1 and 2, which a Python thread
+    # empties. What C code says before it aborts would be lost in there, and C code that keeps the
+    # GIL and prints more than a pipe holds would never go on.
+    out_stream_factory = staticmethod(functools.partial(OutStream, watchfd=False))
     rank: Rank
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:

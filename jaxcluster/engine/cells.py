@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -36,6 +36,7 @@ from jaxcluster.engine.names import Names
 from jaxcluster.engine.output import CellOutput, LogTail, RankStream
 from jaxcluster.engine.places import Places, outward
 from jaxcluster.engine.questions import Asking, Paused
+from jaxcluster.engine.tracebacks import attempt
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.host import kernel_private
@@ -68,7 +69,6 @@ class Running:
       raised: what its code has raised.
       printed: what IPython has printed as a traceback in it, as ``%run`` does.
       is_profiled: JAX's profiler was started for it.
-      faults: errors of ours, a line each.
     """
 
     request: Request[wire.CellRequest]
@@ -88,7 +88,6 @@ class Running:
     error: wire.ErrorInfo | None = None
     status: str = ""
     is_profiled: bool = False
-    faults: list[str] = field(default_factory=list)
 
 
 class CellRunner:
@@ -199,7 +198,7 @@ class CellRunner:
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
         def skip(why: wire.Skipped) -> None:
-            tracebacks.attempt([], self.history.skip, cell)
+            attempt(self.history.skip, cell)
             request.reply(wire.CellReply(self.rank, cell.seq, "skipped", 0.0, skipped=why))
 
         self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
@@ -246,7 +245,7 @@ class CellRunner:
         finally:
             self._end_turn(running)
             self.current = None
-        tracebacks.attempt([], self.history.end, reply)
+        attempt(self.history.end, reply)
         request.reply(reply)
 
     def _end_turn(self, running: Running) -> None:
@@ -254,7 +253,7 @@ class CellRunner:
         if not running.over:
             running.over = True
             self.given.forget()
-            outcome = tracebacks.attempt(running.faults, self._outcome, running)
+            outcome = attempt(self._outcome, running)
             self.agreement.end(*(outcome or ("error", "")))
 
     def _outcome(self, running: Running) -> tuple[str, str]:
@@ -277,7 +276,6 @@ class CellRunner:
 
     async def _run(self, running: Running) -> wire.CellReply:
         cell = running.cell
-        attempt: Any = functools.partial(tracebacks.attempt, running.faults)
         if cell.message is None:
             self.last_result = None
         self.home = Home(running.request.ident, cell.seq, running.shown)
@@ -311,7 +309,6 @@ class CellRunner:
             seconds=time.perf_counter() - running.started,
             error=running.error,
             names=attempt(self.names.changes, running.request.ident, self.shell.user_ns),
-            fault="; ".join(running.faults),
         )
 
     # ------------------------------------------------------------------ running
@@ -347,18 +344,18 @@ class CellRunner:
         """Run one cell, whichever kind it is."""
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
-        cell, attempt = running.cell, functools.partial(self._attempt, running)
+        cell, do = running.cell, functools.partial(self._do, running)
         if cell.profile:
-            attempt(profiling.begin, cell, self.rank)
+            do(profiling.begin, cell, self.rank)
             running.is_profiled = running.error is None
         if running.error is not None:
             pass
         elif cell.message is not None:
-            attempt(self.deliver, running.request, cell.message)
+            do(self.deliver, running.request, cell.message)
         else:
             await self._run_source(running)
 
-    def _attempt(self, running: Running, run: Callable[..., None], *args: Any) -> None:
+    def _do(self, running: Running, run: Callable[..., None], *args: Any) -> None:
         """Run what stands in place of a cell's source; an error in that is the cell's."""
         try:
             run(*args)
@@ -404,8 +401,7 @@ class CellRunner:
         )
 
     def _plain(self, error: BaseException) -> wire.ErrorInfo:
-        lines = tracebacks.plain_lines(error, self.cell_numbers)
-        return tracebacks.error_info(error, lines, self.cell_numbers)
+        return tracebacks.error_info(error, None, self.cell_numbers)
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
         """An error that went past IPython: a hook's, or IPython's own or ours, told as such."""

@@ -49,7 +49,7 @@ class History:
         self._texts: list[tuple[str, str]] = []
         self._chars = 0
         self._is_writing = False
-        self._missing = 0  # characters that could not be written
+        self._is_full = False
         self._ran: wire.CellRequest | None = None
         self._count = 0
         # A finalizer or a signal's handler may print while this thread holds it.
@@ -145,25 +145,22 @@ class History:
                 joined = "".join(parts)
                 for start in range(0, len(joined), DISPLAY_CHARS):
                     text = joined[start : start + DISPLAY_CHARS]
-                    self._add_line(self._output, {"stream": name, "text": text}, len(text))
+                    self._add_line(self._output, {"stream": name, "text": text})
                 del self._texts[: len(parts)]  # not before: an interrupt may have come
         finally:
             self._is_writing = False
 
-    def _add_line(self, to: RingFile, line: dict[str, Any], chars: int = 0) -> None:
+    def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""
         if self._folder is None:
             return
-        made = wire.encode_body(line) + b"\n"
         try:
-            if self._missing:
-                self._output.write(wire.encode_body({"missing": self._missing}) + b"\n")
-                self._missing = 0
-            to.write(made)
+            to.write(wire.encode_body(line) + b"\n")
+            self._is_full = False
         except OSError as error:
-            if not self._missing:
+            if not self._is_full:
                 log.write(f"the output of this cell could not be kept: {error}")
-            self._missing += chars or len(made)
+            self._is_full = True
 
 
 def _last_count(folder: Path) -> int:

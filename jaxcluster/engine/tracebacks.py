@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
 from types import TracebackType
@@ -103,13 +104,16 @@ def fold_text(text: str) -> str:
 # --------------------------------------------------------------------------- errors
 
 
-def error_info(error: BaseException, lines: Sequence[Any], cells: Container[str]) -> wire.ErrorInfo:
+def error_info(
+    error: BaseException, lines: Sequence[Any] | None, cells: Container[str]
+) -> wire.ErrorInfo:
     """An exception for the notebook.
 
     Args:
-      lines: its traceback as IPython has rendered it.
+      lines: its traceback as IPython has rendered it; None: it has not.
       cells: the file names of cells.
     """
+    lines = plain_lines(error, cells) if lines is None else lines
     told = [line if isinstance(line, str) else wire.told(line) for line in lines]
     return wire.ErrorInfo(
         ename=wire.type_name(type(error)),
@@ -180,11 +184,16 @@ def of_ours(error: BaseException) -> str:
     return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
 
 
-def attempt(faults: list[str], step: Callable[..., T], *args: Any) -> T | None:
-    """Take a step of ours. What it raises is told in ``faults`` and logged, and life goes on."""
+def attempt(step: Callable[..., T], *args: Any) -> T | None:
+    """Take a step of ours. What it raises is logged and shown, and life goes on."""
     try:
         return step(*args)
     except BaseException as error:
-        faults.append(of_ours(error))
         log.error(error)
+        with contextlib.suppress(BaseException):  # the stream may be the user's
+            print(
+                "jaxcluster itself failed after the cell's own code, which is not affected: "
+                f"{of_ours(error)}. %jaxcluster logs has the whole traceback: please report it.",
+                file=sys.stderr,
+            )
         return None

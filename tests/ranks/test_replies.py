@@ -164,18 +164,13 @@ def test_odd_displays_cost_no_reply(cluster: jaxcluster.Cluster, source: str) ->
 def test_what_is_wrong_in_the_frontends_payload_is_told_as_ours(
     cluster: jaxcluster.Cluster,
 ) -> None:
-    notices: list[str] = []
-    record = cluster.run(
-        "get_ipython().payload_manager.write_payload({'source': 'page'})\n'value'",
-        show=False,
-        on_notice=notices.append,
+    record = run(
+        cluster, "get_ipython().payload_manager.write_payload({'source': 'page'})\n'value'"
     )
     assert record.ok
-    assert all("KeyError" in reply.fault for reply in record.replies.values())
-    assert len(notices) == 1
-    assert notices[0].startswith("jaxcluster itself failed on ranks 0-3 after the cell")
-    assert "KeyError: 'data'" in notices[0]
-    assert "please report it" in notices[0]
+    for told in (record.records[rank].text("stderr") for rank in RANKS):
+        assert told.startswith("jaxcluster itself failed after the cell")
+        assert "KeyError: 'data'" in told and "please report it" in told
     works_on(cluster)
 
 

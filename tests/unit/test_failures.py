@@ -164,15 +164,16 @@ def test_a_group_is_shown_with_its_parts() -> None:
     assert tracebacks.plain_lines(odd, {})
 
 
-def test_a_step_of_ours_that_raises_is_told_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    faults: list[str] = []
+def test_a_step_of_ours_that_raises_is_told_and_logged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     logged: list[str] = []
     monkeypatch.setattr(log, "write", logged.append)
 
     def look_up(name: str) -> None:
         {}[name]
 
-    tracebacks.attempt(faults, look_up, "key")
-    assert faults[0].startswith("KeyError: 'key' (test_failures.py:")
+    tracebacks.attempt(look_up, "key")
+    assert "KeyError: 'key' (test_failures.py:" in capsys.readouterr().err
     assert "Traceback" in logged[0]
-    assert tracebacks.attempt([], str.upper, "done") == "DONE"
+    assert tracebacks.attempt(str.upper, "done") == "DONE"

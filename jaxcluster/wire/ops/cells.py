@@ -49,7 +49,6 @@ class CellReply(Message):
     seconds: float
     error: ErrorInfo | None = None
     names: NameChanges | None = None
-    fault: str = ""  # an error of ours after the cell's own code was over
     skipped: Skipped | None = None
 
 
