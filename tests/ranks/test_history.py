@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import GONE_S, Notebook, until
+from helpers import Notebook
 
 import jaxcluster
 from jaxcluster.errors import UsageError
@@ -172,15 +172,3 @@ def test_much_output_leaves_its_end_and_says_so(pair: jaxcluster.Cluster) -> Non
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
     assert sum(path.stat().st_size for path in (folder / "rank-0").iterdir()) < 11 << 20
     assert len(pair.history().cells) == before + 1
-
-
-@pytest.mark.one_machine("its files are looked at")
-def test_a_stopped_cluster_leaves_nothing_of_its_history(
-    start: Callable[..., jaxcluster.Cluster],
-) -> None:
-    cluster = start(1)
-    cluster.run("print(1)", show=False)
-    folder = Path(cluster.record.hosts[0].folder) / "history"
-    assert folder.is_dir()
-    cluster.stop()
-    until(lambda: not folder.exists(), "the folder is gone", GONE_S)

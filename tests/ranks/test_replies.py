@@ -119,32 +119,6 @@ def test_a_cell_may_end_in_any_object(cluster: jaxcluster.Cluster, source: str) 
 
 
 @pytest.mark.parametrize(
-    ("bundle", "shown"),
-    [
-        ("{'image/png': b'\\x89PNG'}", {"image/png": "iVBORw=="}),
-        ("{'text/plain': 'a\\ud83d'}", {"text/plain": "a\\ud83d"}),
-        ("{5: 'five', None: 'none'}", {"5": "five", "None": "none"}),
-        ("{'application/json': {'n': float('nan'), 'i': -math.inf}}",
-         {"application/json": {"n": "nan", "i": "-inf"}}),
-        ("{'application/json': {1: (2, {3}), None: b'b'}}",
-         {"application/json": {"1": [2, [3]], "null": "Yg=="}}),
-        ("{'application/x+json': [np.int64(3), np.arange(3)]}",
-         {"application/x+json": [3, [0, 1, 2]]}),
-        ("{'application/json': loop}", {"application/json": {"loop": "<itself>"}}),
-    ],
-)  # fmt: skip
-def test_a_display_may_hold_anything(
-    cluster: jaxcluster.Cluster, bundle: str, shown: dict[str, Any]
-) -> None:
-    source = f"import math\nloop = {{}}; loop['loop'] = loop\ndisplay({bundle}, raw=True)"
-    record = run(cluster, source)
-    for rank in RANKS:
-        (output,) = record.records[rank].outputs()
-        assert output.content["data"] == shown
-    works_on(cluster)
-
-
-@pytest.mark.parametrize(
     "source",
     [
         "bomb = []\nfor _ in range(90): bomb = [bomb, bomb]\n"
@@ -158,19 +132,6 @@ def test_a_display_may_hold_anything(
 )
 def test_odd_displays_cost_no_reply(cluster: jaxcluster.Cluster, source: str) -> None:
     run(cluster, source)
-    works_on(cluster)
-
-
-def test_what_is_wrong_in_the_frontends_payload_is_told_as_ours(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    record = run(
-        cluster, "get_ipython().payload_manager.write_payload({'source': 'page'})\n'value'"
-    )
-    assert record.ok
-    for told in (record.records[rank].text("stderr") for rank in RANKS):
-        assert told.startswith("jaxcluster itself failed after the cell")
-        assert "KeyError: 'data'" in told and "please report it" in told
     works_on(cluster)
 
 
@@ -217,12 +178,6 @@ def test_any_exception_is_one_reply(cluster: jaxcluster.Cluster, source: str, en
     assert error.ename == ename
     assert sum(map(len, error.traceback)) < 300_000
     assert len(str(error)) < 100_000
-    works_on(cluster)
-
-
-def test_what_leaves_a_debugger_ends_the_cell_as_stop_does(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellInterrupted, match=r"The debugger of ranks? [0-3, -]+ was quit"):
-        cluster.run("import bdb; raise bdb.BdbQuit", show=False)
     works_on(cluster)
 
 
@@ -390,7 +345,8 @@ def test_interrupts_at_any_moment_cost_no_reply_and_no_lock(cluster: jaxcluster.
             except (CellFailed, CellInterrupted) as error:
                 assert getattr(error, "ename", "") not in ("InternalError", "TimeoutError"), error
             assert len(cluster.last.replies) == 4
-            assert not any(reply.fault for reply in cluster.last.replies.values())
+            told = [record.text("stderr") for record in cluster.last.records.values()]
+            assert not any("itself failed" in text for text in told)
             cells += 1
     finally:
         stop.set()

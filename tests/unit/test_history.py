@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -122,19 +120,6 @@ def test_a_cell_is_followed_to_its_end(ranks: Ranks) -> None:
     assert "ValueError: no" in view.how_ended(following.cell)
 
 
-def test_what_takes_long_to_read_is_read_less_often(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ranks.ranks[0].begin(cell(1))
-    following = Following(ranks, ranks.cells()[0])  # type: ignore[arg-type]
-    following.look()
-    read = ranks.read_history
-    slow = lambda log, wanted: (time.sleep(0.1), read(log, wanted))[1]  # noqa: E731
-    monkeypatch.setattr(ranks, "read_history", slow)
-    following.look()
-    assert following.rest_s >= 0.5
-
-
 def test_what_is_longer_than_one_read_is_read_on(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,16 +174,6 @@ def test_output_without_end_leaves_its_end(ranks: Ranks) -> None:
     for _ in range(50):
         rank.add("display_data", {"data": {"image/png": "x" * 10_000}, "metadata": {}})
     assert ranks.text(1).count("not kept") == 1
-
-
-def test_one_print_of_very_much_text_takes_no_more_room(ranks: Ranks) -> None:
-    rank = ranks.ranks[0]
-    rank.begin(cell(1))
-    rank.text("stdout", "x" * (3 * writing.OUTPUT_NBYTES) + "the end")
-    rank.flush()
-    kept = sum(file.stat().st_size for file in (ranks.folder / "rank-0").glob("output.*"))
-    assert writing.OUTPUT_NBYTES // 2 < kept <= writing.OUTPUT_NBYTES + writing.DISPLAY_NBYTES
-    assert ranks.text(1).endswith("the end")
 
 
 def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
@@ -292,26 +267,6 @@ def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
     assert shown.content["transient"] == {"display_id": "d"}
 
 
-def test_threads_may_print_at_once(ranks: Ranks) -> None:
-    rank = ranks.ranks[0]
-    rank.start()
-    rank.begin(cell(1))
-
-    def print_all(name: str) -> None:
-        for number in range(2_000):
-            rank.text("stdout", f"{name}{number}\n")
-
-    threads = [threading.Thread(target=print_all, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lines = ranks.text(1).split()
-    for name in "abc":
-        own = [int(one[1:]) for one in lines if one[0] == name]
-        assert own == list(range(2_000))
-
-
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt])
 def test_what_a_signals_handler_prints_or_raises_meanwhile_costs_no_text(
     ranks: Ranks, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None
@@ -350,16 +305,6 @@ def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:
     rank.text("stdout", "b\n")
     assert ranks.text(1) == "a\nb\n"
     assert len(ranks.cells()) == 1
-
-
-def test_one_rank_has_all_of_the_source(tmp_path: Path) -> None:
-    ranks = Ranks(tmp_path, 2)
-    for rank in reversed(ranks.ranks):
-        rank.begin(cell(1, "x = 1\n" * 1_000))
-    (one,) = ranks.cells()
-    assert one.source == "x = 1\n" * 1_000
-    (path,) = (tmp_path / "rank-1").iterdir()
-    assert path.stat().st_size < 1_000
 
 
 def test_the_table_has_what_each_cell_was(tmp_path: Path) -> None:

@@ -123,8 +123,3 @@ def test_names_are_completed_and_looked_at(runner: Any, shell: InteractiveShell)
     looked = inspection.inspect(runner, Inspect("", "losses + 1", 2, 0))
     assert looked.found and looked.name == "losses" and "list" in looked.data["text/plain"]
     assert not inspection.inspect(runner, Inspect("nothing_of_this", "", 0, 0)).found
-
-
-def test_before_there_is_a_shell_nothing_is_known(runner: Any) -> None:
-    assert inspection.complete(runner, Complete("x", 1)).matches == []
-    assert not inspection.inspect(runner, Inspect("x", "", 0, 0)).found

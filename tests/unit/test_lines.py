@@ -78,15 +78,6 @@ def test_a_line_fits_by_the_columns_that_its_characters_take() -> None:
     assert fit("x", 0) == ""
 
 
-def test_a_terminal_is_written_to_as_fast_as_it_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it waits more comes: a pause of ten times the last one would grow without end."""
-    shown = InTerminal(0, is_terminal=False)
-    times = iter([10.0, 13.0])
-    monkeypatch.setattr("jaxcluster.views.throttle.time.monotonic", lambda: next(times))
-    shown.now()
-    assert shown._pause_s == 3.0
-
-
 def say(shown: InTerminal, rank: int, text: str, name: str = "stdout") -> None:
     shown.add(wire.RankOutput(rank, 1, "stream", {"name": name, "text": text}))
 
