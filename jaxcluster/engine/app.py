@@ -25,7 +25,6 @@ from jaxcluster import wire
 from jaxcluster.engine import bootstrap, inspection, log, magics
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
-from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.forked import apply_warnings
 from jaxcluster.engine.history import History
@@ -116,7 +115,6 @@ class Rank:
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
         self.attached = False
         self._serve_request: Request[start.Serve] | None = None
-        self.comms: Comms | None = None
         handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
         self.startup = bootstrap.Startup(
             self.control, self.facts, self.runner, turns.connect, print, compiled
@@ -183,8 +181,7 @@ class Rank:
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)
         client.attach(kernel)
-        self.comms = Comms(self.runner, client.is_running)
-        self.comms.attach()
+        self.runner.comms.attach(client.is_running)
         self.attached = True
         if self._serve_request is not None:
             self._serve_request.reply(self._state())

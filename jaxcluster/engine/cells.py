@@ -27,6 +27,7 @@ from jaxcluster.engine import (
     tracebacks,
 )
 from jaxcluster.engine.arrays import READY_POLL_S, is_any_unfinished
+from jaxcluster.engine.comms import Comms, Home
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.history import History
@@ -42,15 +43,6 @@ from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.host import kernel_private
 
 FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
-
-
-@dataclass(frozen=True)
-class Home:
-    """A cell to which comms belong: its notebook, its seq, and whether it is shown."""
-
-    ident: bytes
-    seq: int
-    shown: bool
 
 
 @dataclass
@@ -102,9 +94,7 @@ class CellRunner:
       output: where the output of cells goes.
       paused: whether a person holds the rank, in a debugger or by a question.
       history: its cells and their output, for those who have not sent them.
-      diverts: whether the output of this thread is not the cell's, but an ``ipywidgets.Output``'s.
-      divert: takes such an output, or says False.
-      deliver: does what a page has said on a comm.
+      comms: those that cells have opened, and what an ``ipywidgets.Output`` takes.
       asking: what its cells ask the user.
       home: the last cell, or the one whose widget has a message now: what is opened is its own.
     """
@@ -138,11 +128,7 @@ class CellRunner:
         self.turns.interrupt = self._interrupt_closed
         self.output = CellOutput(self, LogTail(log_path))
         self.home: Home | None = None
-        self.diverts: Callable[[], bool] = lambda: False
-        self.divert: Callable[[str, dict[str, Any]], bool] = lambda kind, content: False
-        self.deliver: Callable[[Request[wire.CellRequest], wire.CommMessage], None] = (
-            lambda request, message: None
-        )
+        self.comms = Comms(self)
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.on_idle_unraisable: Callable[[], None] = lambda: None
 
@@ -351,7 +337,7 @@ class CellRunner:
         if running.error is not None:
             pass
         elif cell.message is not None:
-            do(self.deliver, running.request, cell.message)
+            do(self.comms.deliver, running.request, cell.message)
         else:
             await self._run_source(running)
 

@@ -151,25 +151,26 @@ class LogTail:
         with self._lock:
             size = self._size(self._offset)
             self._offset = min(self._offset, size)  # somebody has emptied it
-            shown = []
+            shown = ""
             if last and (too_many := size - self._offset - LAST_NBYTES) > 0:
-                shown.append(self._take(b"", last=True))
-                shown.append(f"\n[... {too_many:,} bytes, only in this rank's log ...]\n")
+                shown = self._take(b"", last=True)
+                shown += f"\n[... {too_many:,} bytes, only in this rank's log ...]\n"
                 self._offset += too_many
-            end = size if last else min(size, self._offset + READ_NBYTES)
-            if self._offset < end:
+            nbytes, data = size - self._offset, b""
+            if nbytes:
+                nbytes = nbytes if last else min(nbytes, READ_NBYTES)
                 with open(self.path, "rb") as log:
                     log.seek(self._offset)
-                    shown.append(self._take(log.read(end - self._offset)))
-                self._offset = end
-            return "".join(shown) + (self._take(b"", last=True) if last else "")
+                    data = log.read(nbytes)
+                self._offset += nbytes
+            return shown + self._take(data, last)
 
-    def _take(self, data: bytes, last: bool = False) -> str:
+    def _take(self, data: bytes, last: bool) -> str:
         """Whole lines, or so much of one that it need not wait for its end."""
         self._partial += data
-        is_long = len(self._partial) > READ_NBYTES
-        end = self._partial.rfind(b"\n") + 1 or (len(self._partial) if is_long else 0)
-        end = len(self._partial) if last else end
+        end = len(self._partial) if last else self._partial.rfind(b"\n") + 1
+        if not end and len(self._partial) > READ_NBYTES:
+            end = len(self._partial)
         whole, self._partial = self._partial[:end], self._partial[end:]
         lines = whole.decode(errors="replace").splitlines(keepends=True)
         return "".join(line for line in lines if not self._is_chatter(line))
@@ -276,10 +277,10 @@ class CellOutput:
 
     def is_heard(self) -> bool:
         """Whether what is displayed now goes to a notebook of ours."""
-        return self._runner.current is not None or self._runner.diverts()
+        return self._runner.current is not None or self._runner.comms.taker() is not None
 
     def emit(self, kind: str, content: dict[str, Any]) -> None:
-        if self._runner.divert(kind, content):
+        if self._runner.comms.divert(kind, content):
             return
         running = self._runner.current
         if running is None:
@@ -302,7 +303,7 @@ class CellOutput:
             if running.cell.message is None and not self._runner.in_a_cell(sys._getframe(1)):
                 return
         told = {"ename": wire.type_name(type(error)), "evalue": tracebacks.message_of(error)}
-        if self._runner.divert("error", {**told, "traceback": lines}) or running is None:
+        if self._runner.comms.divert("error", {**told, "traceback": lines}) or running is None:
             return
         if running.cell.message is not None:  # of what observes a widget
             with contextlib.suppress(Exception):  # IPython's renderer, on the user's exception
@@ -319,7 +320,7 @@ class CellOutput:
             running.printed = error
 
     def print(self, name: str, text: str) -> bool:
-        if self._runner.diverts() and self._runner.divert("stream", {"name": name, "text": text}):
+        if self._runner.comms.divert("stream", {"name": name, "text": text}):
             return True
         running = self._runner.current
         if running is None or self._runner.is_child():  # the parent writes what waits

@@ -146,17 +146,16 @@ def is_odd(error: BaseException) -> bool:
     frame of a cell. So too where this is true of a cause.
     """
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
+    while id(error) not in seen:
+        seen.add(id(error))
         try:
-            is_long = len(str(one)) > MESSAGE_CHARS
+            is_long = len(str(error)) > MESSAGE_CHARS
         except BaseException:  # of the user's class
             return True
-        frames = [at for at in entries(one.__traceback__) if not is_folded(at.tb_frame.f_code)]
-        if isinstance(one, BaseExceptionGroup) or is_long or len(frames) > DEEP:
+        frames = [at for at in entries(error.__traceback__) if not is_folded(at.tb_frame.f_code)]
+        if isinstance(error, BaseExceptionGroup) or is_long or len(frames) > DEEP:
             return True
-        one = one.__cause__ or one.__context__
+        error = error.__cause__ or error.__context__ or error
     return False
 
 

@@ -88,15 +88,11 @@ def check_syntax(shell: Any, source: str) -> None:
 
 def _as_python(shell: Any, source: str) -> str:
     """``source`` with IPython's syntax rewritten; auto mode would wrap it whole instead."""
-    transforms = shell.input_transformers_cleanup
-    modes = [m for t in transforms if isinstance(m := getattr(t, "__self__", None), AutoMode)]
-    for mode in modes:
-        mode.paused = True
+    AutoMode.paused = True
     try:
         return str(shell.transform_cell(source))
     finally:
-        for mode in modes:
-            mode.paused = False
+        AutoMode.paused = False
 
 
 def names_in(shell: Any, source: str) -> list[str]:
@@ -167,8 +163,10 @@ class AutoMode:
       paused: off for a moment, while the switch stays as it is.
     """
 
+    paused = False
+
     def __init__(self, is_silent: Callable[[], bool] = lambda: False) -> None:
-        self.on = self.paused = False
+        self.on = False
         self._is_silent = is_silent
 
     def transform(self, lines: list[str]) -> list[str]:
