@@ -213,22 +213,6 @@ def test_no_frame_of_ours_is_shown_of_a_callback_either(cluster: jaxcluster.Clus
         assert ours not in text
 
 
-def test_different_errors_are_grouped_by_their_ranks(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellFailed) as caught:
-        cluster.run(
-            "if rank == 2:\n    raise ValueError('two')\n"
-            "if rank > 0:\n    raise KeyError('others')",
-            execution_count=3,
-        )
-    text = plain("\n".join(caught.value.traceback))
-    assert caught.value.ranks == (1, 2, 3)
-    assert text.index("On ranks 1, 3:") < text.index("On rank 2:")
-    assert text.count("KeyError: 'others'") == 1
-    assert text.count("ValueError: two") == 1
-    assert "line 4" in text
-    assert "line 2" in text
-
-
 def test_an_error_inside_a_function_names_both_cells(cluster: jaxcluster.Cluster) -> None:
     cluster.run("def broken():\n    raise ValueError('inside')", execution_count=21)
     with pytest.raises(CellFailed) as caught:

@@ -126,16 +126,6 @@ def test_a_password_is_asked_as_one(talk: Callable[..., Talk]) -> None:
     assert made.cell.record.stdout(3) == "5\n"
 
 
-def test_a_thread_may_ask(talk: Callable[..., Talk]) -> None:
-    source = (
-        "import threading\nsaid = []\n"
-        "if rank == 2:\n"
-        "    t = threading.Thread(target=lambda: said.append(input('in a thread? ')))\n"
-        "    t.start(); t.join()\nprint(said)"
-    )
-    assert talk(source, (2, "in a thread? ", "y")).wait().cell.record.stdout(2) == "['y']\n"
-
-
 def test_a_thread_whose_cell_has_ended_is_told_so(
     cluster: jaxcluster.Cluster, talk: Callable[..., Talk]
 ) -> None:
@@ -366,16 +356,4 @@ def test_a_launch_in_a_post_mortem_that_no_other_rank_makes_is_refused(ranks: No
     assert "rank 1 waits for ranks 0, 2, which run no cell" in cell.text
     assert "43\n" in cell.text
     assert "pdb_convenience" not in cell.text
-    assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"
-
-
-def test_the_stop_button_leaves_the_prompt(ranks: Notebook) -> None:
-    cell = ranks.begin(
-        "%%spmd\nif rank == 1: breakpoint()\nfloat(jax.jit(jnp.sum)(x))", allow_stdin=True
-    )
-    ranks.until(lambda: ranks.questions, "the prompt")
-    ranks.questions.clear()
-    ranks.press_stop()
-    ranks.wait(cell)
-    assert "was stopped" in cell.error
     assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"

@@ -52,15 +52,6 @@ def test_each_rank_has_a_folder_and_a_second_profile_leaves_the_first(
         assert any("sum_of_squares" in event.get("name", "") for event in events)
 
 
-def test_xprof_opens_the_folder(ready: jaxcluster.Cluster, tmp_path: Path) -> None:
-    convert = pytest.importorskip("xprof.convert.raw_to_tool_data")
-    ready.run("float(total(x))", profile=tmp_path)
-    for (file,) in written(tmp_path):
-        host = file.name.removesuffix(".xplane.pb")
-        data, _ = convert.xspace_to_tool_data([str(file)], "trace_viewer@", {"hosts": [host]})
-        assert b"sum_of_squares" in data
-
-
 def test_a_cell_that_fails_leaves_its_files(ready: jaxcluster.Cluster, tmp_path: Path) -> None:
     with pytest.raises(CellFailed, match="ZeroDivisionError"):
         ready.run("float(total(x))\n1 / 0", profile=tmp_path / "failed")

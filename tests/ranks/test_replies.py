@@ -181,18 +181,6 @@ def test_any_exception_is_one_reply(cluster: jaxcluster.Cluster, source: str, en
     works_on(cluster)
 
 
-def test_an_exception_group_shows_its_parts_from_the_cells_line_on(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    error = fails(cluster, "\nraise ExceptionGroup('two', [ValueError('first'), KeyError('2nd')])")
-    text = plain("\n".join(error.traceback))
-    assert "On all 4 ranks:" in text
-    assert "ValueError: first" in text
-    assert "KeyError: '2nd'" in text
-    assert "interactiveshell" not in text
-    assert not cluster.last.records[0].text()  # told once
-
-
 # --------------------------------------------------------------------------- a broken process
 
 BREAKS = [

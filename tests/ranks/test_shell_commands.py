@@ -109,21 +109,6 @@ def test_a_dry_run_starts_nothing(
     assert private_home.processes() == {}
 
 
-def test_doctor_looks_at_this_machine(
-    shell: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    done = shell("doctor")
-    assert re.search(r"^✓ Python", done.stdout, re.MULTILINE)
-    assert done.returncode == (1 if "✗" in done.stdout else 0)
-
-
-def test_a_failed_start_says_why(shell: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = shell("start", "-n", "2", "--env", "XLA_FLAGS=--no_such_flag=1")
-    assert done.returncode == 1
-    assert "Unknown flag in XLA_FLAGS: --no_such_flag=1" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 # --------------------------------------------------------------------------- life
 
 

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -203,15 +202,6 @@ def test_an_unexpected_error_leaves_its_traceback_in_the_log(
     handle(control, "fail", "now", lambda request: 1 / 0)
     assert peer.ask("fail")["body"]["ename"] == "ZeroDivisionError"
     assert "Traceback" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("where", ["now", "side"])
-def test_a_handler_whose_users_code_exits_is_answered(
-    control: ControlChannel, peer: Peer, where: str
-) -> None:
-    handle(control, "exit", where, lambda request: sys.exit(3))
-    for _ in range(2):
-        assert peer.ask("exit")["body"]["ename"] == "SystemExit"
 
 
 def test_a_request_is_answered_once(control: ControlChannel, peer: Peer) -> None:

@@ -215,20 +215,6 @@ def test_a_full_disk_is_no_error(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) 
     assert ranks.text(1) == "before\nafter\n"
 
 
-def test_a_cell_whose_end_could_not_be_kept_did_not_die(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rank = ranks.ranks[0]
-    rank.begin(cell(1))
-    with monkeypatch.context() as patched:  # others need what room there is
-        patched.setattr(ringfile.free_space, "SPARE_NBYTES", 1 << 62)
-        patched.setattr(ringfile.free_space, "SPARE", 1)
-        rank.end(reply(1))
-    rank.begin(cell(2))
-    assert [(c.seq, c.state) for c in ranks.cells()] == [(1, "unknown"), (2, "running")]
-    assert "its end was not recorded" in view.headline(ranks.cells()[0], 3 * S)
-
-
 def test_a_cell_that_a_rank_has_not_begun_is_not_over(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2)
     both = cell(1, ranks=(0, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -72,20 +71,6 @@ def test_a_line_of_another_cell_is_not_this_ones(runner: Any) -> None:
     runner.runs()
     runner.cell_numbers = dict.fromkeys(runner.cell_numbers, 6)
     assert inspection.rank_state(runner, *PROCESS).line is None
-
-
-def test_a_launch_is_told_by_the_frames_of_the_main_thread(runner: Any) -> None:
-    asked: list[list[tuple[int, int]]] = []
-
-    def launching(frames: list[tuple[int, int]]) -> tuple[str, float]:
-        asked.append(frames)
-        return "jit(sum)", 2.0
-
-    runner.agreement.launching = launching
-    found = inspection.rank_state(runner, *PROCESS)
-    assert (found.launching, found.launching_s) == ("jit(sum)", 2.0)
-    current = sys._current_frames()[runner.main_thread_id]
-    assert asked[0][0] == (id(current), current.f_lasti)
 
 
 def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -240,33 +238,3 @@ def test_a_single_rank_needs_no_heading() -> None:
 )
 def test_lines_that_were_written_over_are_what_is_to_be_seen(written: str, seen: str) -> None:
     assert outputs.as_seen(written) == seen
-
-
-class Pieces(list[Any]):
-    """A list whose next ``append`` waits until it is told to go on."""
-
-    def __init__(self, held: Sequence[Any]) -> None:
-        super().__init__(held)
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def append(self, piece: Any) -> None:
-        self.reached.set()
-        assert self.go_on.wait(60)
-        super().append(piece)
-
-
-def test_text_that_comes_while_another_thread_reads_is_not_lost() -> None:
-    """The panel reads the output of a cell so far on a thread of its own."""
-    record = RankRecord(0)
-    record.add(text("first "))
-    record.pieces = pieces = Pieces(record.pieces)
-    reader = threading.Thread(target=record.outputs)
-    reader.start()
-    assert pieces.reached.wait(60)
-    writer = threading.Thread(target=record.add, args=(text("second"),))
-    writer.start()
-    writer.join(0.3)  # it waits for the reader; without that it is done by now
-    pieces.go_on.set()
-    for thread in (reader, writer):
-        thread.join(60)
-    assert record.text() == "first second"
