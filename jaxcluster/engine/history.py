@@ -28,8 +28,8 @@ WRITE_S = 0.02  # printed text is gathered for this long
 WRITE_CHARS = 1 << 16  # or until it is so much
 SOURCE_CHARS = 20_000
 SHORT_CHARS = 200  # of a source on all ranks but the cell's first, which has it
-DISPLAY_CHARS = 200_000  # of a text that is displayed
-DISPLAY_NBYTES = 2_000_000  # of one display; of most it is a figure, as base64
+TEXT_CHARS = 200_000  # of printed text in one line
+DISPLAY_CHARS = 2_000_000  # of one form of a display: most are figures, as base64
 SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")
 
 
@@ -143,8 +143,8 @@ class History:
             for name, group in itertools.groupby(list(self._texts), key=lambda one: one[0]):
                 parts = [text for _, text in group]
                 joined = "".join(parts)
-                for start in range(0, len(joined), DISPLAY_CHARS):
-                    text = joined[start : start + DISPLAY_CHARS]
+                for start in range(0, len(joined), TEXT_CHARS):
+                    text = joined[start : start + TEXT_CHARS]
                     self._add_line(self._output, {"stream": name, "text": text})
                 del self._texts[: len(parts)]  # not before: an interrupt may have come
         finally:
@@ -178,10 +178,6 @@ def _kept(content: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {k: content[k] for k in ("transient", "wait") if k in content}
     if "data" not in content:
         return kept
-    data = {}
-    left = DISPLAY_NBYTES
-    for mime, value in content["data"].items():
-        if mime in SHOWN_TYPES and isinstance(value, str) and len(value) <= left:
-            data[mime] = value[: None if mime.startswith("image/") else DISPLAY_CHARS]
-            left -= len(data[mime])
-    return kept | {"data": data, "metadata": {}}
+    data = {mime: v for mime, v in content["data"].items() if mime in SHOWN_TYPES}
+    fit = {mime: v for mime, v in data.items() if isinstance(v, str) and len(v) <= DISPLAY_CHARS}
+    return kept | {"data": fit, "metadata": {}}
