@@ -57,7 +57,6 @@ class Running:
       taken: agreed launches of this process before it.
       over: it launches nothing any more.
       task: it runs its lines, which may await.
-      result: IPython's, once there is one.
       raised: what its code has raised.
       printed: what IPython has printed as a traceback in it, as ``%run`` does.
       is_profiled: JAX's profiler was started for it.
@@ -74,7 +73,6 @@ class Running:
     taken: int = 0
     over: bool = False
     task: asyncio.Task[Any] | None = None
-    result: Any = None
     raised: BaseException | None = None
     printed: BaseException | None = None
     error: wire.ErrorInfo | None = None
@@ -304,13 +302,9 @@ class CellRunner:
         try:
             await interrupts.wait_for(self._run_code(running))
         except BaseException as error:
-            failed = _error_of(running.result)
             if isinstance(error, Stopped) or not running.interrupted:
-                running.raised = error
-                running.error = self._outside(error)
-            elif failed is not None:
-                running.error = running.error or self._info(failed)
-            else:  # whatever IPython makes of it
+                running.raised, running.error = error, self._outside(error)
+            elif running.error is None:  # whatever IPython makes of it
                 running.status = "interrupted"
         running.status = running.status or self._status(running)
 
@@ -373,18 +367,15 @@ class CellRunner:
             shell.events.trigger("post_run_cell", result)
 
     def _take_result(self, running: Running, result: Any) -> None:
-        running.result = result
-        if (error := _error_of(result)) is not None:
+        before = result.error_before_exec
+        error = result.error_in_exec if before is None else before
+        if issubclass(type(error), BaseException):
+            lines = kernel_private.last_traceback(self.shell)
             running.raised = error
-            running.error = self._info(error)
+            running.error = tracebacks.error_info(error, lines, self.cell_numbers)
         elif running.printed is not None:  # it was shown: what comes later must not hide it
             running.raised = running.printed
             running.error = self._plain(running.printed)
-
-    def _info(self, error: BaseException) -> wire.ErrorInfo:
-        return tracebacks.error_info(
-            error, kernel_private.last_traceback(self.shell), self.cell_numbers
-        )
 
     def _plain(self, error: BaseException) -> wire.ErrorInfo:
         return tracebacks.error_info(error, None, self.cell_numbers)
@@ -412,7 +403,8 @@ class CellRunner:
         if tracebacks.is_odd(error):
             lines = tracebacks.plain_lines(error, self.cell_numbers)
             kernel_private.set_last_traceback(self.shell, lines)
-            sys.last_value, sys.last_traceback = error, error.__traceback__  # for %debug
+            found = {"last_exc": error, "last_value": error, "last_traceback": error.__traceback__}
+            vars(sys).update(found)  # for %debug
         else:
             self._show_traceback(**kwargs)
 
@@ -453,13 +445,3 @@ def _is_of_a_stop(error: wire.ErrorInfo) -> bool:
     """Whether a stop has raised it; in a callback of JAX's on CPU, XLA has told of that."""
     told = "CpuCallback error" in error.evalue and "KeyboardInterrupt" in error.evalue
     return told or error.ename in ("KeyboardInterrupt", "CancelledError")
-
-
-def _error_of(result: Any) -> BaseException | None:
-    """What a cell has raised, by IPython's result; None where there is no result."""
-    if result is None:
-        return None
-    error = result.error_before_exec
-    if error is None:
-        error = result.error_in_exec
-    return error if issubclass(type(error), BaseException) else None
