@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import hashlib
@@ -373,6 +374,9 @@ class CellRunner:
             lines = kernel_private.last_traceback(self.shell)
             running.raised = error
             running.error = tracebacks.error_info(error, lines, self.cell_numbers)
+            # For %debug, whatever the rendering of it has raised.
+            last = {"last_exc": error, "last_value": error, "last_traceback": error.__traceback__}
+            vars(sys).update(last)
         elif running.printed is not None:  # it was shown: what comes later must not hide it
             running.raised = running.printed
             running.error = self._plain(running.printed)
@@ -403,8 +407,6 @@ class CellRunner:
         if tracebacks.is_odd(error):
             lines = tracebacks.plain_lines(error, self.cell_numbers)
             kernel_private.set_last_traceback(self.shell, lines)
-            found = {"last_exc": error, "last_value": error, "last_traceback": error.__traceback__}
-            vars(sys).update(found)  # for %debug
         else:
             self._show_traceback(**kwargs)
 
