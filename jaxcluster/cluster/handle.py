@@ -504,11 +504,10 @@ class Cluster:
         world, limit_s = self.world, options.timeout_s
         if limit_s is not None:
             check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
-        rewrite.check_depth(source)
         source = rewrite.with_all_lines(source)
         ranks = world.check_ranks(options.ranks)
         shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)
-        is_cell = options.message is None and not options.post_mortem
+        is_cell = options.message is None
         turn = world.turn(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
         self._count += is_cell
         count = self._count if options.execution_count is None else int(options.execution_count)
@@ -519,7 +518,6 @@ class Cluster:
             shown_ranks=shown,
             cell_id=options.cell_id,
             message=options.message,
-            post_mortem=options.post_mortem,
             profile=str(profile_folder(options.profile)) if options.profile else "",
             sent_ns=time.time_ns(),
             who=who_we_are(),

@@ -59,7 +59,6 @@ class CellOptions:
       message, buffers: what a page has said on a comm that the cell has opened; its code is not run
         again.
       prompt: where questions of its ranks are put; None: they are refused.
-      post_mortem: look at the ranks' last errors, and run no code.
       profile: the folder for files of JAX's profiler; "" for none.
       is_waited_for: its notebook sends nothing else before it has ended.
     """
@@ -74,7 +73,6 @@ class CellOptions:
     message: wire.CommMessage | None = None
     buffers: Sequence[bytes] = ()
     prompt: Prompt | None = None
-    post_mortem: bool = False
     profile: str | Path = ""
     is_waited_for: bool = False
 
@@ -90,7 +88,7 @@ class RunningCell(verdict.Ending):
       on_status: told the one line that says what the cell waits for, each time it is another one,
         and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
       talk: puts its ranks' questions to the user.
-      has_code: it runs what a user has typed, as no message and no debugger does.
+      has_code: it runs what a user has typed, as no message does.
       done: nothing is to be done for it any more, but to tell how it has ended.
     """
 
@@ -122,7 +120,7 @@ class RunningCell(verdict.Ending):
         self._listener_error: Exception | None = None
         self._stepped_at = self.started
         self._deadline = self.started + (math.inf if self.timeout_s is None else self.timeout_s)
-        self.has_code = options.message is None and not options.post_mortem
+        self.has_code = options.message is None
 
     # ------------------------------------------------------------------ waiting
 
@@ -332,11 +330,9 @@ class RunningCell(verdict.Ending):
                 self.on_notice(notices.Passing(f"{text}\n"))
 
     def say(self, text: str) -> None:
-        """Say it under the cell. Where nobody listens, Python warns of what no error repeats."""
+        """Say it under the cell."""
         if self.on_notice is not None:
             self.on_notice(text)
-        elif isinstance(text, notices.Warned):
-            notices.warn(text)
 
     # ------------------------------------------------------------------- ending
 
@@ -357,8 +353,6 @@ class RunningCell(verdict.Ending):
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
-        for line in notices.faults(self.record):
-            self.say(line)
         if self._stopped is not None:
             raise self._stopped
         self.dead = dict(self._world.dead)

@@ -25,7 +25,6 @@ from jaxcluster import wire
 from jaxcluster.engine import bootstrap, inspection, log, magics
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
-from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.forked import apply_warnings
 from jaxcluster.engine.history import History
@@ -42,24 +41,15 @@ CONNECTION_FILE_TIMEOUT_S = 60.0
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
-class PythonsText(OutStream):
-    """What Python prints, on its way to ipyparallel's clients.
-
-    ipykernel's own class puts a pipe in the place of file descriptors 1 and 2 (but not under
-    pytest), and a Python thread empties it. What C code says before it aborts would be lost in
-    there, and C code that keeps the GIL and prints more than a pipe holds would never go on.
-    """
-
-    def __init__(self, session: Any, pub_thread: Any, name: str) -> None:
-        super().__init__(session, pub_thread, name, watchfd=False)  # type: ignore[no-untyped-call]
-
-
 class JaxEngine(IPEngine):
     """ipyparallel's engine with a :class:`CellRunner` on its shell."""
 
     name = "jaxcluster-engine"
     enable_nanny = False
-    out_stream_factory = PythonsText
+    # Else ipykernel puts a pipe in the place of file descriptors 1 and 2, which a Python thread
+    # empties. What C code says before it aborts would be lost in there, and C code that keeps the
+    # GIL and prints more than a pipe holds would never go on.
+    out_stream_factory = staticmethod(functools.partial(OutStream, watchfd=False))
     rank: Rank
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
@@ -125,7 +115,6 @@ class Rank:
         self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
         self.attached = False
         self._serve_request: Request[start.Serve] | None = None
-        self.comms: Comms | None = None
         handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
         self.startup = bootstrap.Startup(
             self.control, self.facts, self.runner, turns.connect, print, compiled
@@ -136,7 +125,7 @@ class Rank:
         handle(cells.Answer, "now", self.runner.asking.on_answer)
         handle(agreement.Look, "side", spread(turns.look))
         handle(status.State, "now", lambda request: self._state())
-        handle(status.Stacks, "side", lambda request: self._stacks())
+        handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state()))
         handle(status.Resources, "side", lambda request: resources(self.rank, self.gpus))
         handle(
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
@@ -163,16 +152,9 @@ class Rank:
         handle(arrays.Memory, "side", views.memory)
         handle(arrays.Variables, "side", views.variables)
 
-    @property
-    def _process(self) -> inspection.Process:
-        devices = [f"{d.platform}:{d.id}" for d in self.startup.devices]
-        return inspection.Process(self.facts.hostname, devices, not self.attached)
-
     def _state(self) -> wire.RankState:
-        return inspection.rank_state(self.runner, self._process)
-
-    def _stacks(self) -> wire.RankReport:
-        return inspection.report(self.runner, self._process)
+        devices = [f"{d.platform}:{d.id}" for d in self.startup.devices]
+        return inspection.rank_state(self.runner, self.facts.hostname, devices, not self.attached)
 
     def _interrupt(self, request: Request[cells.Interrupt]) -> bool:
         """Stop a cell on all its ranks, or (None) what runs; again, if it was stopped before."""
@@ -199,8 +181,7 @@ class Rank:
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)
         client.attach(kernel)
-        self.comms = Comms(self.runner, client.is_running)
-        self.comms.attach()
+        self.runner.comms.attach(client.is_running)
         self.attached = True
         if self._serve_request is not None:
             self._serve_request.reply(self._state())

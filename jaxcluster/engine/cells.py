@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -28,30 +28,22 @@ from jaxcluster.engine import (
     tracebacks,
 )
 from jaxcluster.engine.arrays import READY_POLL_S, is_any_unfinished
+from jaxcluster.engine.comms import Comms, Home
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
 from jaxcluster.engine.library_code import CELL_DIRECTORY
 from jaxcluster.engine.names import Names
-from jaxcluster.engine.output import CellOutput, LogTail, RankStream, capture_displays
+from jaxcluster.engine.output import CellOutput, LogTail, RankStream
 from jaxcluster.engine.places import Places, outward
 from jaxcluster.engine.questions import Asking, Paused
+from jaxcluster.engine.tracebacks import attempt
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.host import kernel_private
 
 FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
-
-
-@dataclass(frozen=True)
-class Home:
-    """A cell to which comms belong: its notebook, its seq, its number, and whether it is shown."""
-
-    ident: bytes
-    seq: int
-    number: int
-    shown: bool
 
 
 @dataclass
@@ -62,17 +54,13 @@ class Running:
       interrupted: somebody has stopped it.
       interrupts: how often its code was to be told so.
       heard: it was, once, and goes on as it likes.
-      unheard: an interrupt came where it could not be raised, and comes again.
-      unheard_since: since when that is so; 0: it is not.
+      unheard_since: since when an interrupt that could not be raised comes again; 0: none.
       taken: agreed launches of this process before it.
-      has_left: its own code is over: IPython renders its error.
       over: it launches nothing any more.
-      escaped: what a cell that awaits has raised past IPython.
-      result: IPython's, once there is one.
+      task: it runs its lines, which may await.
       raised: what its code has raised.
       printed: what IPython has printed as a traceback in it, as ``%run`` does.
       is_profiled: JAX's profiler was started for it.
-      faults: errors of ours, a line each.
     """
 
     request: Request[wire.CellRequest]
@@ -82,21 +70,15 @@ class Running:
     interrupted: bool = False
     interrupts: int = 0
     heard: bool = False
-    unheard: bool = False
     unheard_since: float = 0.0
     taken: int = 0
-    has_left: bool = False
-    left_at: float = 0.0
     over: bool = False
-    task: asyncio.Future[Any] | None = None
-    escaped: BaseException | None = None
-    result: Any = None
+    task: asyncio.Task[Any] | None = None
     raised: BaseException | None = None
     printed: BaseException | None = None
     error: wire.ErrorInfo | None = None
     status: str = ""
     is_profiled: bool = False
-    faults: list[str] = field(default_factory=list)
 
 
 class CellRunner:
@@ -111,11 +93,9 @@ class CellRunner:
       output: where the output of cells goes.
       paused: whether a person holds the rank, in a debugger or by a question.
       history: its cells and their output, for those who have not sent them.
-      diverts: whether the output of this thread is not the cell's, but an ``ipywidgets.Output``'s.
-      divert: takes such an output, or says False.
-      deliver: does what a page has said on a comm.
+      comms: those that cells have opened, and what an ``ipywidgets.Output`` takes.
       asking: what its cells ask the user.
-      last_error: what the last cell that failed has raised, for a post-mortem.
+      home: the last cell, or the one whose widget has a message now: what is opened is its own.
     """
 
     def __init__(
@@ -140,19 +120,14 @@ class CellRunner:
         self.context = contextvars.copy_context()
         self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
-        self.last_error: BaseException | None = None
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
         self._streams: tuple[Any, Any] = sys.stdout, sys.stderr
         self.interrupts = Interrupts(self)
         self.turns.interrupt = self._interrupt_closed
         self.output = CellOutput(self, LogTail(log_path))
-        self._home: Home | None = None  # of the last cell, or of the comm that has a message now
-        self.diverts: Callable[[], bool] = lambda: False
-        self.divert: Callable[[str, dict[str, Any]], bool] = lambda kind, content: False
-        self.deliver: Callable[[Request[wire.CellRequest], wire.CommMessage], None] = (
-            lambda request, message: None
-        )
+        self.home: Home | None = None
+        self.comms = Comms(self)
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.on_idle_unraisable: Callable[[], None] = lambda: None
 
@@ -162,7 +137,7 @@ class CellRunner:
         loop = asyncio.get_running_loop()
         self.interrupts.attach(loop)
         out = self.output
-        capture_displays(shell, out.emit, out.take_traceback, out.is_heard)
+        out.attach(shell)
         fill_exec_result = shell.displayhook.fill_exec_result
 
         def remember(result: Any) -> None:
@@ -171,10 +146,10 @@ class CellRunner:
 
         shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
-        magics.install(shell, self.cell_numbers)
-        self._should_run_async, shell.should_run_async = shell.should_run_async, self._may_await
+        magics.install(
+            shell, self.cell_numbers, lambda: self.current.cell.source if self.current else ""
+        )
         self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
-        shell.events.callbacks["post_execute"].insert(0, self._leave)
         sys.stdout = RankStream("stdout", 1, sys.stdout, out.print)
         sys.stderr = RankStream("stderr", 2, sys.stderr, out.print)
         self._streams = sys.stdout, sys.stderr
@@ -202,11 +177,13 @@ class CellRunner:
         cell = request.body
 
         def begin() -> None:
-            task = asyncio.ensure_future(self._run_in_turn(request, cell))
-            task.add_done_callback(lambda t: t.exception())
+            # In the context of all cells: what one sets there outlasts its task.
+            loop, code = asyncio.get_running_loop(), self._run_in_turn(request, cell)
+            task = loop.create_task(code, context=self.context)
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
         def skip(why: wire.Skipped) -> None:
-            tracebacks.attempt([], self.history.skip, cell)
+            attempt(self.history.skip, cell)
             request.reply(wire.CellReply(self.rank, cell.seq, "skipped", 0.0, skipped=why))
 
         self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
@@ -253,15 +230,15 @@ class CellRunner:
         finally:
             self._end_turn(running)
             self.current = None
-        tracebacks.attempt([], self.history.end, reply)
+        attempt(self.history.end, reply)
         request.reply(reply)
 
     def _end_turn(self, running: Running) -> None:
         """It makes no more launches: the referee is told so, once."""
         if not running.over:
-            running.has_left = running.over = True
+            running.over = True
             self.given.forget()
-            outcome = tracebacks.attempt(running.faults, self._outcome, running)
+            outcome = attempt(self._outcome, running)
             self.agreement.end(*(outcome or ("error", "")))
 
     def _outcome(self, running: Running) -> tuple[str, str]:
@@ -284,10 +261,9 @@ class CellRunner:
 
     async def _run(self, running: Running) -> wire.CellReply:
         cell = running.cell
-        attempt: Any = functools.partial(tracebacks.attempt, running.faults)
         if cell.message is None:
             self.last_result = None
-        self._home = Home(running.request.ident, cell.seq, cell.execution_count, running.shown)
+        self.home = Home(running.request.ident, cell.seq, running.shown)
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
         attempt(self._tidy)
@@ -318,7 +294,6 @@ class CellRunner:
             seconds=time.perf_counter() - running.started,
             error=running.error,
             names=attempt(self.names.changes, running.request.ident, self.shell.user_ns),
-            fault="; ".join(running.faults),
         )
 
     # ------------------------------------------------------------------ running
@@ -326,25 +301,11 @@ class CellRunner:
     async def _execute(self, running: Running) -> None:
         """Run the cell's code; how that ended is in ``running``. It raises nothing."""
         try:
-            code = interrupts.call(self._run_code, running)
-            if code is not None:
-                # In the context of all cells: what it sets there outlasts its task.
-                running.task = asyncio.get_running_loop().create_task(
-                    interrupts.wait_for(code), context=self.context
-                )
-                if running.interrupted:
-                    running.task.cancel()
-                await running.task
-                if running.escaped is not None:
-                    raise running.escaped
+            await interrupts.wait_for(self._run_code(running))
         except BaseException as error:
-            failed = _error_of(running.result)
             if isinstance(error, Stopped) or not running.interrupted:
-                running.raised = error
-                running.error = self._outside(error)
-            elif failed is not None:
-                running.error = running.error or self._info(failed)
-            else:  # whatever IPython makes of it
+                running.raised, running.error = error, self._outside(error)
+            elif running.error is None:  # whatever IPython makes of it
                 running.status = "interrupted"
         running.status = running.status or self._status(running)
 
@@ -360,107 +321,68 @@ class CellRunner:
             return "interrupted"  # by the user, in the debugger
         return "refused" if type(running.raised) is Divergence else "error"
 
-    def _run_code(self, running: Running) -> Coroutine[Any, Any, None] | None:
-        """IPython's run of one cell, as ipykernel's ``do_execute`` does it.
-
-        Returns:
-          What is to be awaited, where the cell awaits at its top level; else it has run.
-        """
+    async def _run_code(self, running: Running) -> None:
+        """Run one cell, whichever kind it is."""
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
-        cell, attempt = running.cell, functools.partial(self._attempt, running)
+        cell, do = running.cell, functools.partial(self._do, running)
         if cell.profile:
-            attempt(profiling.begin, cell, self.rank)
+            do(profiling.begin, cell, self.rank)
             running.is_profiled = running.error is None
         if running.error is not None:
             pass
         elif cell.message is not None:
-            attempt(self.deliver, running.request, cell.message)
-        elif cell.post_mortem:
-            attempt(debugging.post_mortem, self.last_error)
+            do(self.comms.deliver, running.request, cell.message)
         else:
-            return self._run_source(running)
-        return None
+            await self._run_source(running)
 
-    def _attempt(self, running: Running, run: Callable[..., None], *args: Any) -> None:
+    def _do(self, running: Running, run: Callable[..., None], *args: Any) -> None:
         """Run what stands in place of a cell's source; an error in that is the cell's."""
         try:
-            self.context.run(run, *args)
+            run(*args)
         except BaseException as error:
             running.raised = error
             running.error = self._plain(error)
 
-    def _run_source(self, running: Running) -> Coroutine[Any, Any, None] | None:
+    async def _run_source(self, running: Running) -> None:
+        """IPython's run of one cell, as ipykernel's ``do_execute`` does it."""
         shell, source = self.shell, running.cell.source
         shell.execution_count = running.cell.execution_count
         kernel_private.set_last_traceback(shell, None)
-        if _has_await(source):  # else run_cell alone transforms it
-            transformed, problem = source, None
-            try:
-                transformed = shell.transform_cell(source)
-            except Exception:
-                problem = sys.exc_info()
-            if shell.should_run_async(
-                source, transformed_cell=transformed, preprocessing_exc_tuple=problem
-            ):
-                return self._run_async_code(running, transformed, problem)
-        result = self.context.run(shell.run_cell, source, store_history=True)
-        self._take_result(running, result)
-        return None
-
-    def home(self) -> Home | None:
-        """The cell to which a comm belongs that is opened now; of a thread's, the last one."""
-        return self._home
-
-    @contextlib.contextmanager
-    def at_home(self, home: Home) -> Iterator[None]:
-        """Inside it what is opened belongs to this cell, whose widget has a message."""
-        before, self._home = self._home, home
+        running.task = asyncio.current_task()
+        transformed, problem, result = source, None, None
         try:
-            yield
-        finally:
-            self._home = before
-
-    def _may_await(self, raw_cell: str, *, transformed_cell: Any = None, **more: Any) -> bool:
-        """IPython's ``should_run_async``, which compiles the whole cell once more to know it."""
-        if isinstance(transformed_cell, str) and not _has_await(transformed_cell):
-            return False
-        return bool(self._should_run_async(raw_cell, transformed_cell=transformed_cell, **more))
-
-    async def _run_async_code(self, running: Running, transformed: str, problem: Any) -> None:
-        """It raises nothing: SystemExit or KeyboardInterrupt from a task would end the loop."""
+            transformed = shell.transform_cell(source)
+        except Exception:
+            problem = sys.exc_info()
         try:
-            result = await self.shell.run_cell_async(
-                running.cell.source,
+            result = await shell.run_cell_async(
+                source,
                 store_history=True,
                 transformed_cell=transformed,
                 preprocessing_exc_tuple=problem,
             )
             self._take_result(running, result)
-            self.shell.events.trigger("post_execute")
-            self.shell.events.trigger("post_run_cell", result)
-        except BaseException as error:
-            running.escaped = error
+        finally:
+            shell.events.trigger("post_execute")
+            shell.events.trigger("post_run_cell", result)
 
     def _take_result(self, running: Running, result: Any) -> None:
-        running.result = result
-        if (error := _error_of(result)) is not None:
-            if wire.type_name(type(error)) != debugging.QUIT:
-                self.last_error = error
+        before = result.error_before_exec
+        error = result.error_in_exec if before is None else before
+        if issubclass(type(error), BaseException):
+            lines = kernel_private.last_traceback(self.shell)
             running.raised = error
-            running.error = self._info(error)
+            running.error = tracebacks.error_info(error, lines, self.cell_numbers)
+            # For %debug, whatever the rendering of it has raised.
+            last = {"last_exc": error, "last_value": error, "last_traceback": error.__traceback__}
+            vars(sys).update(last)
         elif running.printed is not None:  # it was shown: what comes later must not hide it
             running.raised = running.printed
             running.error = self._plain(running.printed)
 
-    def _info(self, error: BaseException) -> wire.ErrorInfo:
-        return tracebacks.error_info(
-            error, kernel_private.last_traceback(self.shell), self.cell_numbers
-        )
-
     def _plain(self, error: BaseException) -> wire.ErrorInfo:
-        lines = tracebacks.plain_lines(error, self.cell_numbers)
-        return tracebacks.error_info(error, lines, self.cell_numbers)
+        return tracebacks.error_info(error, None, self.cell_numbers)
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
         """An error that went past IPython: a hook's, or IPython's own or ours, told as such."""
@@ -477,26 +399,16 @@ class CellRunner:
         return wire.ErrorInfo(name, told, lines)
 
     def _render_error(self, *args: Any, **kwargs: Any) -> None:
-        """IPython's ``showtraceback``, which is not broken off, and fails of no exception."""
+        """IPython's ``showtraceback``, which fails of no exception."""
         running, error = self.current, sys.exc_info()[1]
         if running is None or error is None or args or kwargs.get("exc_tuple"):
             self._show_traceback(*args, **kwargs)
             return
-        running.has_left, running.left_at = True, time.monotonic()
-        try:
-            if tracebacks.is_odd(error):
-                lines = tracebacks.plain_lines(error, self.cell_numbers)
-                kernel_private.set_last_traceback(self.shell, lines)
-            else:
-                self._show_traceback(**kwargs)
-        finally:
-            running.has_left = False
-
-    def _leave(self) -> None:
-        """A cell's own code is over; one that a cell calls, as %run does, is not the cell's."""
-        running = self.current
-        if running is not None and not self.in_a_cell(sys._getframe(1)):
-            running.has_left, running.left_at = True, time.monotonic()
+        if tracebacks.is_odd(error):
+            lines = tracebacks.plain_lines(error, self.cell_numbers)
+            kernel_private.set_last_traceback(self.shell, lines)
+        else:
+            self._show_traceback(**kwargs)
 
     def _tidy(self) -> None:
         """What each Jupyter kernel has between cells: SIGINT's handler, and streams that work."""
@@ -528,22 +440,10 @@ def _end_child(status: int) -> None:
     os._exit(status)
 
 
-def _has_await(source: str) -> bool:
-    """Whether a source may await at its top level: only by one of these words."""
-    return "await" in source or "async" in source
+interrupts.RENDERS.add(CellRunner._render_error.__code__)
 
 
 def _is_of_a_stop(error: wire.ErrorInfo) -> bool:
     """Whether a stop has raised it; in a callback of JAX's on CPU, XLA has told of that."""
     told = "CpuCallback error" in error.evalue and "KeyboardInterrupt" in error.evalue
     return told or error.ename in ("KeyboardInterrupt", "CancelledError")
-
-
-def _error_of(result: Any) -> BaseException | None:
-    """What a cell has raised, by IPython's result; None where there is no result."""
-    if result is None:
-        return None
-    error = result.error_before_exec
-    if error is None:
-        error = result.error_in_exec
-    return error if issubclass(type(error), BaseException) else None

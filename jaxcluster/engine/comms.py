@@ -16,16 +16,18 @@ import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import comm
 from ipykernel.comm.comm import BaseComm
 
 from jaxcluster import wire
 from jaxcluster.engine import interrupts
-from jaxcluster.engine.cells import CellRunner, Home
 from jaxcluster.engine.control import Request
 from jaxcluster.host import kernel_private
+
+if TYPE_CHECKING:
+    from jaxcluster.engine.cells import CellRunner
 
 OUTPUT = "OutputModel"
 CLOSED = {"state": {"msg_id": ""}}
@@ -120,6 +122,15 @@ def overwritten(text: str) -> str:
     return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Home:
+    """A cell to which comms belong: its notebook, its seq, and whether it is shown."""
+
+    ident: bytes
+    seq: int
+    shown: bool
+
+
 @dataclass
 class _Opened:
     """A comm that lives.
@@ -137,23 +148,24 @@ class _Opened:
 
 
 class Comms:
-    """Those of one rank.
+    """Those of one rank."""
 
-    Args:
-      is_client: whether a plain ipyparallel client's code runs now: its comms are not ours.
-    """
-
-    def __init__(self, runner: CellRunner, is_client: Callable[[], bool]) -> None:
+    def __init__(self, runner: CellRunner) -> None:
         self._runner = runner
-        self._is_client = is_client
+        self._is_client: Callable[[], bool] = lambda: False
         self._opened: dict[str, _Opened] = {}
         self._twins: dict[str, str] = {}
         self._chains: dict[int, str] = {}  # a cell's seq -> digest of what it has opened so far
         self._capturing: list[tuple[int, Captured]] = []  # by thread; innermost last
         self._lock = threading.RLock()
 
-    def attach(self) -> None:
-        """Have every comm of this process ask here, whichever class its library makes it by."""
+    def attach(self, is_client: Callable[[], bool]) -> None:
+        """Have every comm of this process ask here, whichever class its library makes it by.
+
+        Args:
+          is_client: whether a plain ipyparallel client's code runs now: its comms are not ours.
+        """
+        self._is_client = is_client
         publish: Any = BaseComm.publish_msg
         shell = self._runner.shell
         kernel = shell.kernel
@@ -178,9 +190,6 @@ class Comms:
                 self._capture(opened.captured, data if msg_type == "comm_msg" else CLOSED)
 
         BaseComm.publish_msg = publish_msg  # type: ignore[method-assign,assignment]
-        self._runner.diverts = lambda: self._taker() is not None
-        self._runner.divert = self._divert
-        self._runner.deliver = self._deliver
         get_parent = shell.get_parent
         # An Output asks whose messages it is to take. Here it takes the output of its thread. But
         # it needs a name, or it takes nothing.
@@ -198,7 +207,7 @@ class Comms:
         with self._lock:
             opened = self._opened.get(this.comm_id)
             if opened is None:
-                home = None if kind != "comm_open" or self._is_client() else self._runner.home()
+                home = None if kind != "comm_open" or self._is_client() else self._runner.home
                 if home is None:
                     return None
                 opened = self._open(this, home, data, keys)
@@ -237,7 +246,7 @@ class Comms:
 
     # ------------------------------------------------------------------ from the notebook
 
-    def _deliver(self, request: Request[wire.CellRequest], message: wire.CommMessage) -> None:
+    def deliver(self, request: Request[wire.CellRequest], message: wire.CommMessage) -> None:
         """Do what a user did to a widget to this rank's own. On the main thread, in its turn."""
         is_own = message.rank == self._runner.rank
         id = message.comm_id if is_own else self._twins.get(message.twin, "")
@@ -252,14 +261,14 @@ class Comms:
             "buffers": list(request.buffers),
             "idents": [],
         }
-        with self._runner.at_home(opened.home):
-            if message.kind == "comm_close":
-                comm.get_comm_manager().comms.pop(id, None)
-                kernel_private.mark_closed(opened.comm)
-                self._forget(id)
-                say(opened.comm.handle_close, told)
-            else:
-                say(opened.comm.handle_msg, told)
+        self._runner.home = opened.home
+        if message.kind == "comm_close":
+            comm.get_comm_manager().comms.pop(id, None)
+            kernel_private.mark_closed(opened.comm)
+            self._forget(id)
+            say(opened.comm.handle_close, told)
+        else:
+            say(opened.comm.handle_msg, told)
 
     # ------------------------------------------------------------------ ipywidgets' Output
 
@@ -274,13 +283,13 @@ class Comms:
             self._capturing = [one for one in self._capturing if one[1] is not captured]
             captured.show()
 
-    def _divert(self, kind: str, content: dict[str, Any]) -> bool:
+    def divert(self, kind: str, content: dict[str, Any]) -> bool:
         """Whether an ``Output`` takes the output of this thread."""
-        if (taker := self._taker()) is not None:
+        if (taker := self.taker()) is not None:
             taker.add(kind, content)
         return taker is not None
 
-    def _taker(self) -> Captured | None:
+    def taker(self) -> Captured | None:
         """This thread's innermost one; a thread without any has the main thread's."""
         if self._capturing:
             for thread in (threading.get_ident(), self._runner.main_thread_id):
@@ -301,4 +310,4 @@ def say(handle: Callable[..., None], *told: Any) -> None:
 
 
 interrupts.RUNS.add(say.__code__)
-interrupts.WHOLE.update({Comms._pass_on.__code__, Comms._divert.__code__})
+interrupts.WHOLE.update({Comms._pass_on.__code__, Comms.divert.__code__})

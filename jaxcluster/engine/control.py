@@ -37,10 +37,10 @@ Handler = Callable[["Request[Any]"], Any]
 Buffer = bytes | memoryview
 
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
-LOOK_S = (STREAM_PERIOD_S, 0.2)  # between ticks: after one that has found something, and at last
+TICK_S = 0.05  # between looks at what C code has printed
 STREAM_MAX_CHARS = 1 << 20  # text that is gathered at most
 SEND_HWM = 32  # messages in zmq's own queue to a notebook; then they wait here
-RETRY_S = (0.001, 0.02)  # how soon it is tried again to send them: at first, and at last
+RETRY_S = 0.005  # how soon it is tried again to send what found no room
 FULL_MESSAGES = 8  # that wait for the socket: print() waits for it, but not longer than
 FULL_S = 5.0
 CLOSE_MS = 1000  # that the notebook has to take the last messages
@@ -55,7 +55,7 @@ class Request(Generic[Q]):
     id: str
     op: str
     body: Q
-    buffers: list[Buffer]
+    buffers: Sequence[Buffer]
     _unanswered: list[None] = field(default_factory=lambda: [None], repr=False)
 
     def reply(self, body: Any = None, buffers: Sequence[Buffer] = ()) -> None:
@@ -89,15 +89,14 @@ class ControlChannel:
     """Serves one ROUTER socket on a thread of its own, which alone sends and receives.
 
     Attributes:
-      on_tick: called on the thread while ``ticking`` is set, ever more rarely until it says that it
-        has found something: a cell may run for days, and mostly there is nothing.
+      on_tick: called on the thread now and then while ``ticking`` is set.
       call_main: hands a function to the main thread; the main thread sets it once it has a loop.
     """
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.handlers: dict[str, tuple[str, Handler]] = {}
-        self.on_tick: Callable[[], bool] = lambda: False
+        self.on_tick: Callable[[], None] = lambda: None
         self.ticking = False
         self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
         self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
@@ -106,9 +105,8 @@ class ControlChannel:
         self._closing = False
         self._thread_id = 0
         self._waiting: dict[bytes, deque[tuple[bytes | _Stream, Sequence[Buffer]]]] = {}
-        self._retry_s = RETRY_S[0]
-        self._look_s = LOOK_S[0]
-        self._look_at = 0.0
+        self._tick_at = 0.0
+        self._send_s = RETRY_S  # until there is something to send, while something waits
         # A finalizer or a signal's handler may print while this thread holds it.
         self._lock = threading.RLock()
         self._wake_read, self._wake_write = os.pipe()
@@ -168,7 +166,7 @@ class ControlChannel:
 
     def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         """Queue printed text; what follows within 20 ms shares its message. Any thread."""
-        self._add_text(request, rank, seq, name, text)
+        self.add_text(request, rank, seq, name, text)
         if self.is_behind(request.ident) and threading.get_ident() != self._thread_id:
             # Not with the lock: an interrupt may break off the wait, and nothing else.
             deadline = time.monotonic() + FULL_S
@@ -179,7 +177,7 @@ class ControlChannel:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
         return len(self._waiting.get(ident, ())) >= FULL_MESSAGES
 
-    def _add_text(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
+    def add_text(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         with self._lock:
             waiting = self._waiting.setdefault(request.ident, deque())
             last = waiting[-1][0] if waiting else b""
@@ -235,9 +233,10 @@ class ControlChannel:
 
     def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
         """Wait for something to do, and do it."""
-        if not self.ticking:
-            self._look_s, self._look_at = LOOK_S[0], 0.0
-        wait_s = self._wait_s()
+        wait_s = self._send_s if self._waiting else None
+        if self.ticking:
+            tick_s = max(0.0, self._tick_at - time.monotonic())
+            wait_s = tick_s if wait_s is None else min(tick_s, wait_s)
         events = dict(poller.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
         if self._wake_read in events:
             os.read(self._wake_read, 4096)
@@ -246,24 +245,17 @@ class ControlChannel:
         self._woken = False
         self._receive(socket)
         now = time.monotonic()
-        if self.ticking and now >= self._look_at:
-            self._look_at = now + LOOK_S[1]  # where it raises
-            self._look_s = LOOK_S[0] if self.on_tick() else min(1.5 * self._look_s, LOOK_S[1])
-            self._look_at = now + self._look_s
+        if self.ticking and now >= self._tick_at:
+            self._tick_at = now + TICK_S
+            self.on_tick()
         if self._waiting:
             self._send_out(socket, now)
             if sockets.has_come(socket):  # to send has taken the news of it from the descriptor
                 self._wake()
 
-    def _wait_s(self) -> float | None:
-        """How long nothing is to be done unless something comes; None: for ever."""
-        if self._waiting:
-            return self._retry_s
-        return max(0.0, self._look_at - time.monotonic()) if self.ticking else None
-
     def _send_out(self, socket: zmq.Socket[bytes], now: float) -> None:
         """Send what there is; what a notebook has no room for waits, and nobody else with it."""
-        moved = is_full = False
+        self._send_s = STREAM_PERIOD_S
         for ident, waiting in list(self._waiting.items()):
             while waiting:
                 with self._lock:
@@ -275,14 +267,11 @@ class ControlChannel:
                 envelope = made.envelope() if isinstance(made, _Stream) else made
                 if not self._is_sent(socket, ident, envelope, buffers):
                     waiting.appendleft(message)
-                    is_full = True
+                    self._send_s = RETRY_S
                     break
-                moved = True
             with self._lock:
                 if not waiting:
                     del self._waiting[ident]
-        soon_s = RETRY_S[0] if moved else min(2 * self._retry_s, RETRY_S[1])
-        self._retry_s = soon_s if is_full else STREAM_PERIOD_S
 
     def _is_sent(
         self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
@@ -300,40 +289,28 @@ class ControlChannel:
         return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        while True:
-            if not sockets.has_come(socket):
-                return
-            frames = sockets.receive(socket)
-            ident, data = frames[0].bytes, frames[1].buffer
+        while sockets.has_come(socket):
+            ident, data, *buffers = (frame.buffer for frame in sockets.receive(socket))
+            peer = bytes(ident)
             try:
-                envelope = wire.decode(data)
+                told = wire.decode(data)
             except ValueError as error:
                 failure = wire.Failure("ValueError", str(error))
-                self.post(ident, wire.encode("error", "", failure))
+                self.post(peer, wire.encode("error", "", failure))
                 continue
-            request: Request[Any] = Request(
-                self,
-                ident,
-                envelope["id"],
-                envelope["op"],
-                envelope.get("body"),
-                [frame.buffer for frame in frames[2:]],
-            )
-            self._dispatch(request)
+            request = Request[Any](self, peer, told["id"], told["op"], told.get("body"), buffers)
+            try:
+                if (kind := OPERATIONS.get(request.op)) is not None:
+                    request.body = wire.read(kind, request.body or {}, f"request {request.op!r}")
+                self._dispatch(request)
+            except wire.WrongFields as error:
+                request.fail(error)
 
     def _dispatch(self, request: Request[Any]) -> None:
-        try:
-            if (kind := OPERATIONS.get(request.op)) is not None:
-                request.body = wire.read(kind, request.body or {}, f"request {request.op!r}")
-        except wire.WrongFields as error:
-            request.fail(error)
-            return
-        try:
-            where, handler = self.handlers[request.op]
-        except KeyError:
+        where, handler = self.handlers.get(request.op, ("", None))
+        if handler is None:
             request.fail(ValueError(f"this rank can't answer a {request.op!r} request yet"))
-            return
-        if where == "now":
+        elif where == "now":
             self.answer(handler, request)
         elif where == "side":
             self._pool.submit(self.answer, handler, request)

@@ -31,7 +31,7 @@ _RUN = {run.__code__ for run in (bdb.Bdb.run, bdb.Bdb.runeval, bdb.Bdb.runcall)}
 COLORS = r"\x1b\[[0-9;]*m"
 QUIT = bdb.BdbQuit.__name__  # what leaving the debugger by ``q`` raises in the cell
 
-_runner: CellRunner | None = None
+_runner: CellRunner  # set by ``install``
 
 
 class RankPdb(debugger.InterruptiblePdb):
@@ -42,7 +42,6 @@ class RankPdb(debugger.InterruptiblePdb):
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
         """Talk to the user, however long that takes."""
-        assert _runner is not None
         with _runner.paused.by(DEBUGGER):
             super().interaction(frame, tb_or_exc)  # type: ignore[no-untyped-call]
         running = _runner.current
@@ -52,7 +51,6 @@ class RankPdb(debugger.InterruptiblePdb):
 
     def postcmd(self, stop: bool, line: str) -> bool:
         """Whether to leave after a command: after the stop button, whatever has caught it there."""
-        assert _runner is not None
         running = _runner.current
         if running is not None and running.interrupted:
             return True
@@ -70,7 +68,6 @@ class RankPdb(debugger.InterruptiblePdb):
         """A frame as it is told elsewhere: ``cell [9] line 5, in f()``, without a file's name."""
         told = str(super().format_stack_entry(frame_lineno, *args, **kwargs))
         frame, line = frame_lineno
-        assert _runner is not None
         number = _runner.cell_numbers.get(frame.f_code.co_filename)
         if number is None:
             return told
@@ -123,19 +120,6 @@ def end() -> None:
         sys.settrace(None)
 
 
-def post_mortem(error: BaseException | None) -> None:
-    """Look at an error in the user's frames."""
-    if error is None or error.__traceback__ is None:
-        print("This rank's process has raised no error so far.")
-        return
-    session = RankPdb()
-    session.reset()
-    session.interaction(None, error)
-
-
-interrupts.RUNS.add(post_mortem.__code__)
-
-
 def _is_steppable(frame: FrameType) -> bool:
     """Whether a frame is a cell's statement or was called by one, and not for JAX's own sake.
 
@@ -147,13 +131,11 @@ def _is_steppable(frame: FrameType) -> bool:
             return False
         if _is_statement(at) or (at.f_back is not None and at.f_back.f_code in _RUN):
             return True
-    assert _runner is not None
     return not is_library and threading.get_ident() != _runner.main_thread_id
 
 
 def _is_statement(frame: FrameType) -> bool:
     """Whether it is a statement of a cell at its top level."""
-    assert _runner is not None
     caller = frame.f_back
     is_run = caller is not None and caller.f_code in interrupts.RUNS
     return is_run and frame.f_code.co_filename in _runner.cell_numbers

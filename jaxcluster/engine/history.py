@@ -28,8 +28,8 @@ WRITE_S = 0.02  # printed text is gathered for this long
 WRITE_CHARS = 1 << 16  # or until it is so much
 SOURCE_CHARS = 20_000
 SHORT_CHARS = 200  # of a source on all ranks but the cell's first, which has it
-DISPLAY_CHARS = 200_000  # of a text that is displayed
-DISPLAY_NBYTES = 2_000_000  # of one display; of most it is a figure, as base64
+TEXT_CHARS = 200_000  # of printed text in one line
+DISPLAY_CHARS = 2_000_000  # of one form of a display: most are figures, as base64
 SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")
 
 
@@ -49,7 +49,7 @@ class History:
         self._texts: list[tuple[str, str]] = []
         self._chars = 0
         self._is_writing = False
-        self._missing = 0  # characters that could not be written
+        self._is_full = False
         self._ran: wire.CellRequest | None = None
         self._count = 0
         # A finalizer or a signal's handler may print while this thread holds it.
@@ -143,27 +143,24 @@ class History:
             for name, group in itertools.groupby(list(self._texts), key=lambda one: one[0]):
                 parts = [text for _, text in group]
                 joined = "".join(parts)
-                for start in range(0, len(joined), DISPLAY_CHARS):
-                    text = joined[start : start + DISPLAY_CHARS]
-                    self._add_line(self._output, {"stream": name, "text": text}, len(text))
+                for start in range(0, len(joined), TEXT_CHARS):
+                    text = joined[start : start + TEXT_CHARS]
+                    self._add_line(self._output, {"stream": name, "text": text})
                 del self._texts[: len(parts)]  # not before: an interrupt may have come
         finally:
             self._is_writing = False
 
-    def _add_line(self, to: RingFile, line: dict[str, Any], chars: int = 0) -> None:
+    def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""
         if self._folder is None:
             return
-        made = wire.encode_body(line) + b"\n"
         try:
-            if self._missing:
-                self._output.write(wire.encode_body({"missing": self._missing}) + b"\n")
-                self._missing = 0
-            to.write(made)
+            to.write(wire.encode_body(line) + b"\n")
+            self._is_full = False
         except OSError as error:
-            if not self._missing:
+            if not self._is_full:
                 log.write(f"the output of this cell could not be kept: {error}")
-            self._missing += chars or len(made)
+            self._is_full = True
 
 
 def _last_count(folder: Path) -> int:
@@ -181,10 +178,6 @@ def _kept(content: dict[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {k: content[k] for k in ("transient", "wait") if k in content}
     if "data" not in content:
         return kept
-    data = {}
-    left = DISPLAY_NBYTES
-    for mime, value in content["data"].items():
-        if mime in SHOWN_TYPES and isinstance(value, str) and len(value) <= left:
-            data[mime] = value[: None if mime.startswith("image/") else DISPLAY_CHARS]
-            left -= len(data[mime])
-    return kept | {"data": data, "metadata": {}}
+    data = {mime: v for mime, v in content["data"].items() if mime in SHOWN_TYPES}
+    fit = {mime: v for mime, v in data.items() if isinstance(v, str) and len(v) <= DISPLAY_CHARS}
+    return kept | {"data": fit, "metadata": {}}

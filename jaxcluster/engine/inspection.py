@@ -6,12 +6,11 @@ import linecache
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.cells import CellRunner, Running
+from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.library_code import is_folded, is_telling_file
 from jaxcluster.engine.stacks import Place, frames_of, stack_of
 from jaxcluster.host.facts import host_gpus
@@ -24,54 +23,39 @@ WAITS_S = 0.7  # for another completion; then who has asked listens no more
 _completing = threading.Lock()
 
 
-@dataclass(frozen=True)
-class Process:
-    """What does not change while a rank runs cells."""
-
-    hostname: str
-    devices: list[str]
-    is_starting: bool
-
-
-def rank_state(runner: CellRunner, process: Process) -> wire.RankState:
+def rank_state(
+    runner: CellRunner, hostname: str, devices: list[str], is_starting: bool = False
+) -> wire.RankState:
     """What this rank's main thread is doing, read from another thread in microseconds."""
-    running = runner.current
-    where: dict[str, Any] = {}
+    running, refusals = runner.current, runner.agreement.refusals
+    launching = runner.agreement.launching(frames_of(runner.main_thread_id)) or ("", 0.0)
+    known = dict[str, Any](state="starting" if is_starting else "idle")
     if running is not None:
         numbers, own = runner.cell_numbers, running.cell.execution_count
         own_files = {file for file in list(numbers) if numbers[file] == own}
         # A function of another cell may be further in: its line is not in this cell.
-        if (place := _in_a_cell(stack_of(runner.main_thread_id), own_files)) is not None:
-            where["line"] = place[1]
-        where["seconds"] = time.perf_counter() - running.started
-    if (launching := runner.agreement.launching(frames_of(runner.main_thread_id))) is not None:
-        where["launching"], where["launching_s"] = launching
-    state = "running" if running is not None else "idle"
+        stack = stack_of(runner.main_thread_id)
+        known = {
+            "state": "running",
+            "seq": running.cell.seq,
+            "cell": own,
+            "line": next((line for code, line in stack if code.co_filename in own_files), None),
+            "seconds": time.perf_counter() - running.started,
+            # Its code was told that it is closed, and has not come to another launch since.
+            "heard": refusals == 1 or (running.heard and not refusals),
+        }
     return wire.RankState(
         rank=runner.rank,
         pid=os.getpid(),
-        hostname=process.hostname,
-        state="starting" if process.is_starting else state,
-        devices=process.devices,
-        seq=running.cell.seq if running is not None else 0,
-        cell=running.cell.execution_count if running is not None else None,
-        heard=running is not None and _has_heard(runner, running),
+        hostname=hostname,
+        devices=devices,
         queued=len(runner.turns),
         rss_nbytes=rss_nbytes(),
         paused=runner.paused.kind,
-        **where,
+        launching=launching[0],
+        launching_s=launching[1],
+        **known,
     )
-
-
-def _has_heard(runner: CellRunner, running: Running) -> bool:
-    """Whether its code was told that it is closed, and has not come to another launch since."""
-    refusals = runner.agreement.refusals
-    return refusals == 1 or (running.heard and not refusals)
-
-
-def _in_a_cell(stack: Sequence[Place], files: Collection[str]) -> Place | None:
-    """The innermost place in one of these cells' files."""
-    return next((place for place in stack if place[0].co_filename in files), None)
 
 
 def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[Any]]:
@@ -86,38 +70,33 @@ def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[An
     return told
 
 
-def report(runner: CellRunner, process: Process) -> wire.RankReport:
+def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
     """Where this rank is. Any thread; microseconds."""
     numbers, stack = runner.cell_numbers, stack_of(runner.main_thread_id)
-    others = {
-        thread.name: stack_of(thread.ident)
-        for thread in threading.enumerate()
-        if thread.ident not in (None, runner.main_thread_id, threading.get_ident())
-        and not thread.name.startswith("jaxcluster")
-    }
-    threads = {
-        name: told_stack(places, numbers)
-        for name, places in others.items()
-        if any(is_telling_file(code.co_filename) for code, _ in places)  # else it is the kernel's
-    }
-    return wire.RankReport(rank_state(runner, process), told_stack(stack, numbers), threads)
+    threads = {}
+    for thread in threading.enumerate():
+        if thread.ident in (None, runner.main_thread_id, threading.get_ident()):
+            continue
+        places = stack_of(thread.ident or 0)
+        is_ours = thread.name.startswith("jaxcluster")
+        # Else it is the kernel's.
+        if not is_ours and any(is_telling_file(code.co_filename) for code, _ in places):
+            threads[thread.name] = told_stack(places, numbers)
+    return wire.RankReport(state, told_stack(stack, numbers), threads)
 
 
 def complete(runner: CellRunner, body: Complete) -> Completions:
     """``complete``: how the cell may go on at the cursor, from this rank's names."""
-    code, cursor = body.code, body.cursor
-    shell = runner.shell
-    if shell is None:
-        return Completions([], cursor, cursor)
-    if not _completing.acquire(timeout=WAITS_S):
-        return Completions([], cursor, cursor)
-    try:
-        from IPython.core.completer import provisionalcompleter, rectify_completions
+    code, cursor, found = body.code, body.cursor, []
+    if runner.shell is not None and _completing.acquire(timeout=WAITS_S):
+        try:
+            from IPython.core.completer import provisionalcompleter, rectify_completions
 
-        with provisionalcompleter():
-            found = list(rectify_completions(code, shell.Completer.completions(code, cursor)))
-    finally:
-        _completing.release()
+            with provisionalcompleter():
+                completions = runner.shell.Completer.completions(code, cursor)
+                found = list(rectify_completions(code, completions))
+        finally:
+            _completing.release()
     if not found:
         return Completions([], cursor, cursor)
     return Completions([[c.text, c.type or ""] for c in found], found[0].start, found[0].end)

@@ -2,8 +2,8 @@
 
 Python raises KeyboardInterrupt at whatever instruction a signal finds. In bookkeeping of ours it
 would cost a reply, or leave a lock behind that nobody holds. So the handler looks at the frames:
-below ``call`` and ``wait_for`` it raises, elsewhere the signal comes again a moment later. Nor does
-IPython bear it everywhere: raised in its own steps, it costs the result.
+in a cell's code it raises, elsewhere the signal comes again a moment later. Nor does IPython bear
+it everywhere: raised in its own steps, it costs the result.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster import wire
 from jaxcluster.engine.control import ControlChannel
+from jaxcluster.engine.places import outward
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner, Running
 
-T = TypeVar("T")
-
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
-RENDER_S = 1.5  # that the rendering of an error is not broken off
-PATIENCE_S = 1.0  # ... and IPython's own steps around a cell's code
+PATIENCE_S = 1.0  # that IPython's own steps around a cell's code are not broken off
 
 
-def call(function: Callable[..., T], *args: Any) -> T:
-    """Call what may be, or run, the user's code."""
-    return function(*args)
+async def wait_for(code: Awaitable[None]) -> None:
+    """Run a cell's code."""
+    await code
 
 
-async def wait_for(code: Awaitable[T]) -> T:
-    """The same for code that awaits."""
-    return await code
+# What executes a cell's lines and displays what they end in. Other modules add theirs.
+RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
+# What renders an error within that.
+RENDERS: set[CodeType] = set()
+# What holds a lock of ours for microseconds; ``comms`` adds its own.
+WHOLE: set[CodeType] = {ControlChannel.post.__code__, ControlChannel.add_text.__code__}
 
 
 def is_inside(frame: FrameType | None) -> bool | None:
@@ -48,28 +49,17 @@ def is_inside(frame: FrameType | None) -> bool | None:
     Returns:
       None where it may be only if the wait for a better moment gets long: in IPython's own steps
       around the code, which hooks and transformers of the user's may hold up.
-      False: nowhere in the cell's course, or within what holds a lock of ours for microseconds.
+      False: nowhere in the cell's course, or within what holds a lock of ours.
     """
-    innermost, is_run = frame, False
-    while frame is not None:
-        if frame.f_code in WHOLE:
+    is_run = renders = False
+    for one in outward(frame):
+        if one.f_code in WHOLE:
             return False
-        if frame.f_code in _WAYS_IN:
-            return True if is_run else None if frame is not innermost else False
-        is_run = is_run or frame.f_code in RUNS
-        frame = frame.f_back
+        if one.f_code is wait_for.__code__:
+            return True if is_run else None if one is not frame else False
+        renders = renders or one.f_code in RENDERS
+        is_run = is_run or (one.f_code in RUNS and not renders)
     return False
-
-
-# What executes a cell's lines, displays what they end in, and renders what they raise. ``comms``
-# adds what passes on to a widget what was done to it.
-RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
-_WAYS_IN: set[CodeType] = {call.__code__, wait_for.__code__}
-# What holds a lock of ours; ``comms`` adds its own.
-WHOLE: set[CodeType] = {
-    ControlChannel.post.__code__,
-    ControlChannel._add_text.__code__,
-}
 
 
 class Interrupts:
@@ -105,39 +95,33 @@ class Interrupts:
         return True
 
     def on_sigint(self, signum: int, frame: FrameType | None) -> None:
-        running = self._runner.current
+        running, now = self._runner.current, time.monotonic()
         if running is None:
             self._runner.on_idle_sigint(frame)
             return
         if running.over:
             return
-        now = time.monotonic()
-        is_rendering = running.has_left and now < running.left_at + RENDER_S
+        is_waiting = running.task is not None and running.task is not asyncio.current_task(
+            self._loop
+        )
         may_raise = is_inside(frame)
         if may_raise is None:
-            may_raise = running.unheard_since > 0 and now > running.unheard_since + PATIENCE_S
-        if may_raise and not is_rendering:
+            may_raise = 0 < running.unheard_since < now - PATIENCE_S
+        if is_waiting and self._loop is not None:  # what else runs in the loop is stopped here
+            running.interrupted = True
+            self._loop.call_soon_threadsafe(self._cancel, running)
+        if may_raise:
             running.interrupted, running.unheard_since = True, 0.0
-            if running.task is not None and asyncio.current_task(self._loop) is not running.task:
-                self._cancel_soon(running)  # what else runs in the loop is stopped here
             running.heard = running.interrupts == 1
             raise KeyboardInterrupt
-        if running.task is None or is_rendering:
-            running.unheard = True
+        if not is_waiting:
             running.unheard_since = running.unheard_since or now
-            self.signal_again(lambda: self._is_to_be_raised(running))
-        else:  # it awaits, on a thread that it shares with the loop
-            running.interrupted = True
-            self._cancel_soon(running)
-
-    def _cancel_soon(self, running: Running) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._cancel, running)
+            self.signal_again(lambda: self._runner.current is running and running.unheard_since > 0)
 
     @staticmethod
     def _cancel(running: Running) -> None:
         """In its loop: what a cell awaits is over."""
-        if isinstance(running.task, asyncio.Task) and not running.task.done():
+        if running.task is not None and not running.task.done():
             running.heard = running.interrupts == 1
             running.task.cancel()
 
@@ -170,8 +154,3 @@ class Interrupts:
             time.sleep(RETRY_S)
             if if_still():
                 signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
-
-    def _is_to_be_raised(self, running: Running) -> bool:
-        is_due = self._runner.current is running and running.unheard
-        running.unheard = False
-        return is_due

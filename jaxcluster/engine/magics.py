@@ -10,7 +10,6 @@ gets the lock first runs the command; the others find what it has left of the sa
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import hashlib
 import json
@@ -19,74 +18,61 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
+from IPython.core.interactiveshell import InteractiveShell
+
+from jaxcluster.engine.places import outward
+
 # The names under which IPython compiles what these run; ``capture`` runs it as a cell.
-_TIMED = ("<timed exec>", "<timed eval>")
-_NAMES = {"time": _TIMED, "timeit": ("<magic-timeit>",), "capture": ()}
+_BODIES = ("<timed exec>", "<timed eval>", "<magic-timeit>")
+_NAMES = ("time", "timeit", "capture")
+_MAGICS = re.compile(rf"(\s*%%({'|'.join(_NAMES)})\b[^\n]*\n)*")
+_RUN = tuple(
+    run.__code__ for run in (InteractiveShell.run_cell_magic, InteractiveShell.run_line_magic)
+)
 _TOOL = r"(?:\S*python\S*\s+-m\s+)?\S*\b(?:pip3?|uv|conda|mamba|micromamba)"
 _CHANGES = re.compile(
     rf"^\s*['\"]?{_TOOL}['\"]?\s.*\b(?:install|uninstall|add|remove|update|upgrade|sync)\b"
 )
 
 
-def install(shell: Any, cells: Mapping[str, int]) -> None:
-    """Give what cells run by a magic its own lines and a cell's name.
+def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> None:
+    """Give what a cell runs by a magic on its first line its own lines and the cell's name.
 
     Args:
       cells: the numbers of cells by these names.
+      source: the cell that runs.
     """
-    bodies = _Bodies(shell)
+    run = shell.run_cell_magic
+
+    def lines_above() -> int:
+        found = _MAGICS.match(source())
+        return found[0].count("\n") if found is not None else 0
+
+    def run_cell_magic(magic: str, line: str, cell: str) -> Any:
+        if magic in _NAMES and not cell.lstrip().startswith("%%"):
+            cell = "#\n" * lines_above() + cell
+        return run(magic, line, cell)
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]
-        def __call__(self, source: Any, filename: str, *args: Any, **more: Any) -> Any:
-            return super().__call__(source, bodies.name_of(filename, source), *args, **more)
+        def __call__(self, code: Any, filename: str, *args: Any, **more: Any) -> Any:
+            if filename in _BODIES and _is_body(sys._getframe(1)) and lines_above():
+                filename = self.cache(source(), shell.execution_count)
+            return super().__call__(code, filename, *args, **more)
 
         def format_code_name(self, name: str) -> Any:
             return ("Cell", f"In[{cells[name]}]") if name in cells else None
 
+    shell.run_cell_magic = run_cell_magic
     shell.compile.__class__ = Compiler
 
 
-class _Bodies:
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
-        self._run, shell.run_cell_magic = shell.run_cell_magic, self._run_cell_magic
-        self._depth = 0  # magics around the body, each of which takes a line of the cell
-        self._name = ""  # of the body that is to be compiled
-        self._names: tuple[str, ...] = ()
-
-    def _run_cell_magic(self, magic: str, line: str, cell: str) -> Any:
-        if magic not in _NAMES:
-            return self._run(magic, line, cell)
-        before = self._name, self._names
-        self._depth += 1
-        try:
-            if not cell.lstrip().startswith("%%"):
-                cell = "#\n" * self._depth + cell
-                self._name = self._shell.compile.cache(cell, self._shell.execution_count)
-                self._names = _NAMES[magic]
-            return self._run(magic, line, cell)
-        finally:
-            self._depth -= 1
-            self._name, self._names = before
-
-    def name_of(self, filename: str, source: ast.AST) -> str:
-        """The name for what IPython would compile under ``filename``: its own, if it is a body."""
-        if filename not in self._names:
-            return filename
-        if filename not in _TIMED:
-            self._names = ()  # what a line magic of the body compiles is no body
-        elif _last_line(source) <= self._depth:
-            return filename  # it has one line
-        return self._name
-
-
-def _last_line(source: ast.AST) -> int:
-    return max((getattr(node, "lineno", 1) for node in ast.walk(source)), default=1)
-
-
-# --------------------------------------------------------------------------- installs
+def _is_body(frame: FrameType) -> bool:
+    """Whether a cell's magic compiles something, and no line's."""
+    codes = (one.f_code for one in outward(frame))
+    return next((code is _RUN[0] for code in codes if code in _RUN), False)
 
 
 def run_once(shell: Any, cell: Callable[[], str]) -> None:

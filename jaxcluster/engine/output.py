@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import re
 import sys
@@ -42,9 +41,6 @@ GLOO = re.compile(r"\[Gloo\] Rank|is connected to \d+ peer|connected peer ranks"
 SCRAPS = re.compile(r"[\d\s]*")
 READ_NBYTES = 1 << 20  # at a time while the cell runs, and of a line that does not end
 LAST_NBYTES = 1 << 24  # at the cell's end, which nothing interrupts: a flood may be of gigabytes
-
-Emit = Callable[[str, dict[str, Any]], None]
-Tell = Callable[[BaseException, list[str]], None]
 
 
 class RankStream(io.TextIOBase):
@@ -155,25 +151,26 @@ class LogTail:
         with self._lock:
             size = self._size(self._offset)
             self._offset = min(self._offset, size)  # somebody has emptied it
-            shown = []
+            shown = ""
             if last and (too_many := size - self._offset - LAST_NBYTES) > 0:
-                shown.append(self._take(b"", last=True))
-                shown.append(f"\n[... {too_many:,} bytes, only in this rank's log ...]\n")
+                shown = self._take(b"", last=True)
+                shown += f"\n[... {too_many:,} bytes, only in this rank's log ...]\n"
                 self._offset += too_many
-            end = size if last else min(size, self._offset + READ_NBYTES)
-            if self._offset < end:
+            nbytes, data = size - self._offset, b""
+            if nbytes:
+                nbytes = nbytes if last else min(nbytes, READ_NBYTES)
                 with open(self.path, "rb") as log:
                     log.seek(self._offset)
-                    shown.append(self._take(log.read(end - self._offset)))
-                self._offset = end
-            return "".join(shown) + (self._take(b"", last=True) if last else "")
+                    data = log.read(nbytes)
+                self._offset += nbytes
+            return shown + self._take(data, last)
 
-    def _take(self, data: bytes, last: bool = False) -> str:
+    def _take(self, data: bytes, last: bool) -> str:
         """Whole lines, or so much of one that it need not wait for its end."""
         self._partial += data
-        is_long = len(self._partial) > READ_NBYTES
-        end = self._partial.rfind(b"\n") + 1 or (len(self._partial) if is_long else 0)
-        end = len(self._partial) if last else end
+        end = len(self._partial) if last else self._partial.rfind(b"\n") + 1
+        if not end and len(self._partial) > READ_NBYTES:
+            end = len(self._partial)
         whole, self._partial = self._partial[:end], self._partial[end:]
         lines = whole.decode(errors="replace").splitlines(keepends=True)
         return "".join(line for line in lines if not self._is_chatter(line))
@@ -187,64 +184,6 @@ class LogTail:
         self._after_gloo = False
         return CHATTER.match(line) is not None
 
-
-def capture_displays(shell: Any, emit: Emit, tell: Tell, active: Callable[[], bool]) -> None:
-    """Send what ``shell`` displays to ``emit(message_type, content)`` while ``active()``.
-
-    And its tracebacks to ``tell(error, lines)``.
-
-    Otherwise (a plain ipyparallel client runs code) it goes to ipyparallel's own sockets as ever.
-    """
-    publisher, hook = shell.display_pub, shell.displayhook
-    publish, clear_output = publisher.publish, publisher.clear_output
-    finish_displayhook = hook.finish_displayhook
-
-    def captured_publish(
-        data: dict[str, Any],
-        metadata: dict[str, Any] | None = None,
-        *,
-        transient: dict[str, Any] | None = None,
-        update: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        if not active():
-            publish(data, metadata, transient=transient, update=update, **kwargs)
-            return
-        shown = {"data": mime_bundle(data), "metadata": _dict(metadata)}
-        kind = "update_display_data" if update else "display_data"
-        emit(kind, {**shown, "transient": _transient(transient)})
-
-    def captured_clear_output(wait: bool = False) -> None:
-        if active():
-            emit("clear_output", {"wait": wait})
-        else:
-            clear_output(wait)
-
-    def captured_finish_displayhook() -> None:
-        if not active():
-            finish_displayhook()
-        elif hook.msg and hook.msg["content"]["data"]:
-            content = hook.msg["content"]
-            shown = {"data": mime_bundle(content["data"]), "metadata": _dict(content["metadata"])}
-            emit("execute_result", shown)
-            hook.msg = None
-
-    def capturing(show_traceback: Callable[..., Any]) -> Callable[..., Any]:
-        def captured_traceback(etype: type, evalue: BaseException, stb: list[str]) -> None:
-            if active():
-                tell(evalue, stb)
-            else:
-                show_traceback(etype, evalue, stb)
-
-        return captured_traceback
-
-    publisher.publish = captured_publish
-    publisher.clear_output = captured_clear_output
-    hook.finish_displayhook = captured_finish_displayhook
-    kernel_private.replace_traceback_display(shell, capturing)
-
-
-# --------------------------------------------------------------------------- what is displayed
 
 _JSON = re.compile(r"application/(.*\+)?json")
 _TEXT = re.compile(r"text/|image/svg\+xml|application/javascript")
@@ -260,32 +199,16 @@ def mime_bundle(data: Any) -> dict[str, Any]:
     for key, value in dict(data).items():
         if value is not None:
             kind = wire.clean(str(key))
-            bundle[kind] = wire.plain(value) if _JSON.fullmatch(kind) else _text(kind, value)
+            is_text = isinstance(value, bytes | bytearray) and _TEXT.match(kind)
+            made = value.decode("utf-8", "backslashreplace") if is_text else wire.plain(value)
+            is_fit = isinstance(made, str) or _JSON.fullmatch(kind)
+            bundle[kind] = made if is_fit else wire.told(value, 100_000)
     return bundle
 
 
-def _text(kind: str, value: Any) -> str:
-    if isinstance(value, bytes | bytearray) and _TEXT.match(kind):
-        return value.decode("utf-8", "backslashreplace")
-    made = wire.plain(value)
-    if type(value) in (list, tuple) and all(type(part) is str for part in value):
-        return "".join(made)
-    return made if isinstance(made, str) else wire.told(value, 100_000)
-
-
-def _dict(metadata: Any) -> dict[str, Any]:
-    made = wire.plain(metadata) if metadata else {}
-    return made if isinstance(made, dict) else {}
-
-
-def _transient(transient: Any) -> dict[str, Any]:
-    made = _dict(transient)
-    if (display_id := made.get("display_id")) is not None and not isinstance(display_id, str):
-        made["display_id"] = json.dumps(display_id)  # it must be fit for a key
-    return made
-
-
-# --------------------------------------------------------------------------- of a cell
+def _shown(data: Any, metadata: Any) -> dict[str, Any]:
+    made = wire.plain(metadata or {})
+    return {"data": mime_bundle(data), "metadata": made if isinstance(made, dict) else {}}
 
 
 class CellOutput:
@@ -300,12 +223,64 @@ class CellOutput:
         self.log = log
         self._showing = threading.Lock()  # held from the log's being read until it is sent
 
+    def attach(self, shell: Any) -> None:
+        """Take what ``shell`` displays, and its tracebacks, while a cell runs.
+
+        Otherwise (a plain ipyparallel client runs code) it goes to ipyparallel's sockets as ever.
+        """
+        publisher, hook = shell.display_pub, shell.displayhook
+        publish, clear_output = publisher.publish, publisher.clear_output
+        finish_displayhook = hook.finish_displayhook
+
+        def take(
+            data: dict[str, Any],
+            metadata: dict[str, Any] | None = None,
+            *,
+            transient: dict[str, Any] | None = None,
+            update: bool = False,
+            **kwargs: Any,
+        ) -> None:
+            if not self.is_heard():
+                publish(data, metadata, transient=transient, update=update, **kwargs)
+                return
+            named = (transient or {}).get("display_id")
+            ids = {} if named is None else {"display_id": wire.clean(str(named))}
+            kind = "update_display_data" if update else "display_data"
+            self.emit(kind, {**_shown(data, metadata), "transient": ids})
+
+        def take_clear_output(wait: bool = False) -> None:
+            if self.is_heard():
+                self.emit("clear_output", {"wait": wait})
+            else:
+                clear_output(wait)
+
+        def take_result() -> None:
+            if not self.is_heard():
+                finish_displayhook()
+            elif hook.msg and hook.msg["content"]["data"]:
+                content = hook.msg["content"]
+                self.emit("execute_result", _shown(content["data"], content["metadata"]))
+                hook.msg = None
+
+        def taking(show_traceback: Callable[..., Any]) -> Callable[..., Any]:
+            def take_traceback(kind: type, error: BaseException, lines: list[str]) -> None:
+                if self.is_heard():
+                    self.take_traceback(error, lines)
+                else:
+                    show_traceback(kind, error, lines)
+
+            return take_traceback
+
+        publisher.publish, publisher.clear_output = take, take_clear_output
+        hook.finish_displayhook = take_result
+        kernel_private.replace_traceback_display(shell, taking)
+
     def is_heard(self) -> bool:
         """Whether what is displayed now goes to a notebook of ours."""
-        return self._runner.current is not None or self._runner.diverts()
+        return self._runner.current is not None or self._runner.comms.taker() is not None
 
     def emit(self, kind: str, content: dict[str, Any]) -> None:
-        if self._runner.divert(kind, content):
+        if self._runner.comms.divert(kind, content):
             return
         running = self._runner.current
         if running is None:
@@ -328,12 +303,14 @@ class CellOutput:
             if running.cell.message is None and not self._runner.in_a_cell(sys._getframe(1)):
                 return
         told = {"ename": wire.type_name(type(error)), "evalue": tracebacks.message_of(error)}
-        if self._runner.divert("error", {**told, "traceback": lines}) or running is None:
+        if self._runner.comms.divert("error", {**told, "traceback": lines}) or running is None:
             return
         if running.cell.message is not None:  # of what observes a widget
-            info = tracebacks.error_info(
-                error, self._own_lines(error, lines), self._runner.cell_numbers
-            )
+            with contextlib.suppress(Exception):  # IPython's renderer, on the user's exception
+                at = tracebacks.in_a_cell(error.__traceback__, self._runner.cell_numbers)
+                renderer = self._runner.shell.InteractiveTB
+                lines = renderer.structured_traceback(type(error), error, at, tb_offset=0)
+            info = tracebacks.error_info(error, lines, self._runner.cell_numbers)
             if running.error is None:
                 running.error, running.raised = info, error
         else:
@@ -342,19 +319,8 @@ class CellOutput:
                 sys.stderr.write(text)
             running.printed = error
 
-    def _own_lines(self, error: BaseException, lines: list[str]) -> list[str]:
-        """A traceback from the cell's own line on, without the library that has called it."""
-        at = tracebacks.in_a_cell(error.__traceback__, self._runner.cell_numbers)
-        try:
-            made = self._runner.shell.InteractiveTB.structured_traceback(
-                type(error), error, at, tb_offset=0
-            )
-            return list(made)
-        except Exception:  # IPython's renderer, on the user's exception
-            return lines
-
     def print(self, name: str, text: str) -> bool:
-        if self._runner.diverts() and self._runner.divert("stream", {"name": name, "text": text}):
+        if self._runner.comms.divert("stream", {"name": name, "text": text}):
             return True
         running = self._runner.current
         if running is None or self._runner.is_child():  # the parent writes what waits
@@ -373,36 +339,32 @@ class CellOutput:
         payloads.clear_payload()
         for payload in pages:
             if payload.get("source") == "page":
-                data = mime_bundle(payload["data"])
-                self.emit("display_data", {"data": data, "metadata": {}, "transient": {}})
+                self.emit("display_data", {**_shown(payload["data"], {}), "transient": {}})
 
-    def tick(self) -> bool:
+    def tick(self) -> None:
         """On the control thread, while a cell runs: show what has come to the log.
 
         It waits for nobody: the main thread may wait for this one to send what was printed. What
-        is not read now is read later. Returns whether there was, or may be, something to show.
+        is not read now is read later.
         """
         running, control = self._runner.current, self._runner.control
-        if running is None:
-            return False
-        if control.is_behind(running.request.ident) or not self._showing.acquire(blocking=False):
-            return True
-        try:  # a cell that ticks no longer has shown its rest, and may be over
-            return control.ticking and self._show_log(last=False)
-        except OSError:  # the cell has used up the file descriptors: another time
-            return False
-        finally:
-            self._showing.release()
+        if running is None or control.is_behind(running.request.ident):
+            return
+        if self._showing.acquire(blocking=False):
+            try:
+                if control.ticking:  # else it has shown its rest, and may be over
+                    self._show_log(last=False)
+            except OSError:  # the cell has used up the file descriptors: another time
+                pass
+            finally:
+                self._showing.release()
 
     def show_rest(self) -> None:
         """At a cell's end: all that the log has of it, after what the control thread shows now."""
         with self._showing:
             self._show_log(last=True)
 
-    def _show_log(self, last: bool) -> bool:
-        """Whether there was something to show."""
+    def _show_log(self, last: bool) -> None:
         running = self._runner.current
-        if running is None or not running.shown or not (text := self.log.read(last)):
-            return False
-        self.print("stdout", text)
-        return True
+        if running is not None and running.shown and (text := self.log.read(last)):
+            self.print("stdout", text)

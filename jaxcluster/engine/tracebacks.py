@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 import traceback
 from collections.abc import Callable, Container, Iterator, Sequence
 from types import TracebackType
@@ -28,8 +29,7 @@ T = TypeVar("T")
 
 DEEP = 100  # frames of a traceback that IPython renders
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
-MESSAGE_CHARS = 20_000  # of an error's message
-TRACEBACK_CHARS = 200_000  # of all its lines
+MESSAGE_CHARS = 20_000  # of an error's message, and of a frame
 _FRAME = re.compile(r'^ *File "([^"\n]*)", line \d+.*\n(?:    .*\n)*', re.MULTILINE)
 
 
@@ -50,9 +50,11 @@ def install(shell: Any) -> None:
     def folded(etb: TracebackType, *args: Any, **kwargs: Any) -> Any:
         if not is_on():
             return get_records(etb, *args, **kwargs)
-        _hide(etb)
+        for frame, _ in traceback.walk_tb(etb):
+            if is_folded(frame.f_code) and frame.f_code.co_name != "<module>":
+                frame.f_locals[HIDE] = True
         records = list(get_records(etb, *args, **kwargs))
-        while records and _is_hidden(records[-1]):
+        while records and is_folded_file(getattr(records[-1], "filename", None) or ""):
             records.pop()  # IPython would show the last one, hidden or not
         return records
 
@@ -64,17 +66,6 @@ def entries(etb: TracebackType | None) -> Iterator[TracebackType]:
     while etb is not None:
         yield etb
         etb = etb.tb_next
-
-
-def _hide(etb: TracebackType | None) -> None:
-    for frame, _ in traceback.walk_tb(etb):
-        if is_folded(frame.f_code) and frame.f_code.co_name != "<module>":
-            frame.f_locals[HIDE] = True
-
-
-def _is_hidden(record: Any) -> bool:
-    frame = getattr(record, "frame", None)
-    return frame is not None and is_folded(frame.f_code)
 
 
 def fold(told: traceback.TracebackException) -> traceback.TracebackException:
@@ -91,13 +82,6 @@ def fold(told: traceback.TracebackException) -> traceback.TracebackException:
             one.stack[:] = own
             todo += [one.__cause__, one.__context__, *(one.exceptions or [])]
     return told
-
-
-def format_frames(etb: TracebackType | None) -> list[str]:
-    """A traceback's frames as text, without these; all of them where nothing else is there."""
-    stack = traceback.extract_tb(etb)
-    own = [frame for frame in stack if not is_folded_file(frame.filename)]
-    return traceback.StackSummary.from_list(own if own and is_on() else stack).format()
 
 
 def fold_text(text: str) -> str:
@@ -120,17 +104,21 @@ def fold_text(text: str) -> str:
 # --------------------------------------------------------------------------- errors
 
 
-def error_info(error: BaseException, lines: Sequence[Any], cells: Container[str]) -> wire.ErrorInfo:
+def error_info(
+    error: BaseException, lines: Sequence[Any] | None, cells: Container[str]
+) -> wire.ErrorInfo:
     """An exception for the notebook.
 
     Args:
-      lines: its traceback as IPython has rendered it.
+      lines: its traceback as IPython has rendered it; None: it has not.
       cells: the file names of cells.
     """
+    lines = plain_lines(error, cells) if lines is None else lines
+    told = [line if isinstance(line, str) else wire.told(line) for line in lines]
     return wire.ErrorInfo(
         ename=wire.type_name(type(error)),
         evalue=message_of(error),
-        traceback=_cut(lines),
+        traceback=[wire.clean(wire.shorten(fold_text(one), MESSAGE_CHARS)) for one in told],
         lineno=line_of(error, cells),
     )
 
@@ -158,17 +146,16 @@ def is_odd(error: BaseException) -> bool:
     frame of a cell. So too where this is true of a cause.
     """
     seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
+    while id(error) not in seen:
+        seen.add(id(error))
         try:
-            is_long = len(str(one)) > MESSAGE_CHARS
+            is_long = len(str(error)) > MESSAGE_CHARS
         except BaseException:  # of the user's class
             return True
-        frames = [at for at in entries(one.__traceback__) if not is_folded(at.tb_frame.f_code)]
-        if isinstance(one, BaseExceptionGroup) or is_long or len(frames) > DEEP:
+        frames = [at for at in entries(error.__traceback__) if not is_folded(at.tb_frame.f_code)]
+        if isinstance(error, BaseExceptionGroup) or is_long or len(frames) > DEEP:
             return True
-        one = one.__cause__ or one.__context__
+        error = error.__cause__ or error.__context__ or error
     return False
 
 
@@ -179,9 +166,7 @@ def plain_lines(error: BaseException, cells: Container[str]) -> list[str]:
         shown = fold(traceback.TracebackException(type(error), error, at))
         told = wire.clean(name_cells("".join(shown.format()))).rstrip("\n")
         return [wire.shorten(told, MESSAGE_CHARS)]
-    frames = format_frames(in_a_cell(error.__traceback__, cells))
-    head, last = "Traceback (most recent call last):", message_of(error)
-    return [head, *map(str.rstrip, frames), f"{wire.type_name(type(error))}: {last}"]
+    return [f"{wire.type_name(type(error))}: {message_of(error)}"]
 
 
 def in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
@@ -198,25 +183,16 @@ def of_ours(error: BaseException) -> str:
     return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
 
 
-def attempt(faults: list[str], step: Callable[..., T], *args: Any) -> T | None:
-    """Take a step of ours. What it raises is told in ``faults`` and logged, and life goes on."""
+def attempt(step: Callable[..., T], *args: Any) -> T | None:
+    """Take a step of ours. What it raises is logged and shown, and life goes on."""
     try:
         return step(*args)
     except BaseException as error:
-        faults.append(of_ours(error))
         log.error(error)
+        with contextlib.suppress(BaseException):  # the stream may be the user's
+            print(
+                "jaxcluster itself failed after the cell's own code, which is not affected: "
+                f"{of_ours(error)}. %jaxcluster logs has the whole traceback: please report it.",
+                file=sys.stderr,
+            )
         return None
-
-
-def _cut(lines: Sequence[Any]) -> list[str]:
-    told = [line if isinstance(line, str) else wire.told(line) for line in lines]
-    texts = [wire.clean(wire.shorten(fold_text(one), MESSAGE_CHARS)) for one in told]
-    room = TRACEBACK_CHARS - sum(map(len, texts[-1:]))
-    kept = []
-    for text in texts[:-1]:
-        room -= len(text)
-        if room < 0:
-            kept.append("[... more frames ...]")
-            break
-        kept.append(text)
-    return kept + texts[-1:]

@@ -7,43 +7,17 @@ SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL. They are folded to what is the user'
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 KEPT_LINES = 6  # of what else the log ends in
 TOP_FRAMES = 4  # where none is a cell's
 
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
-_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
-_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_THREAD = re.compile(r"^(?:(Current thread)|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?\?\?) in (.*)$', re.MULTILINE)
 _CELL = re.compile(r"/ipykernel_jaxcluster/(\d+)-[0-9a-f]+\.py$")
-# What faulthandler calls them, before any comma or colon.
-_NAMES = {
-    "segmentation fault": "SIGSEGV",
-    "aborted": "SIGABRT",
-    "bus error": "SIGBUS",
-    "floating point exception": "SIGFPE",
-    "floating-point exception": "SIGFPE",
-    "illegal instruction": "SIGILL",
-}
-
-
-@dataclass(frozen=True)
-class Frame:
-    file: str
-    line: str
-    function: str
-
-    @property
-    def cell(self) -> int | None:
-        found = _CELL.search(self.file)
-        return int(found[1]) if found else None
-
-    def __str__(self) -> str:
-        if self.cell is not None:
-            inside = "" if self.function == "<module>" else f", in {self.function}"
-            return f"cell [{self.cell}] line {self.line}{inside}"
-        return f"{self.function} ({'/'.join(self.file.split('/')[-2:])}:{self.line})"
+# How what faulthandler calls them begins; any other error of the interpreter ends in SIGABRT.
+_SIGNALS = {"seg": "SIGSEGV", "bus": "SIGBUS", "flo": "SIGFPE", "ill": "SIGILL"}
 
 
 @dataclass(frozen=True)
@@ -52,38 +26,20 @@ class Crash:
 
     Attributes:
       error: as faulthandler has it: ``Segmentation fault``.
-      signal: ``SIGSEGV``; an error of the interpreter's own ends in SIGABRT.
-      frames: the Python stack of the thread that crashed, innermost first; empty where that ran no
-        Python.
-      beside: else the stack of the thread that was in a cell.
+      place: where, briefly: ``at cell [7] line 3, in string_at (ctypes/__init__.py:519)``.
+      stack: of the thread that crashed, innermost first: the cells' frames, and the one that
+        crashed.
       before: the log's lines before it.
     """
 
     error: str
-    signal: str
-    frames: tuple[Frame, ...]
-    beside: tuple[Frame, ...]
-    before: tuple[str, ...]
+    place: str
+    stack: list[str]
+    before: list[str]
 
     @property
-    def place(self) -> str:
-        """Where, briefly: ``at cell [7] line 3, in string_at (ctypes/__init__.py:519)``."""
-        own = next((frame for frame in self.frames if frame.cell is not None), None)
-        if own is not None:
-            top = self.frames[0]
-            return f"at {own}" + (f", in {top}" if top is not own else "")
-        if self.frames:
-            return f"in {self.frames[0]}"
-        beside = next((frame for frame in self.beside if frame.cell is not None), None)
-        thread = "in a thread that runs no Python"
-        return f"{thread}, during {beside}" if beside is not None else thread
-
-    def lines(self) -> list[str]:
-        """The stack, innermost first: the cells' frames, and the one that crashed."""
-        shown = [f for k, f in enumerate(self.frames) if k == 0 or f.cell is not None]
-        if not any(frame.cell is not None for frame in shown):
-            shown = list(self.frames[:TOP_FRAMES])
-        return [f"{self.error} {self.place}"] + [f"  {frame}" for frame in shown]
+    def signal(self) -> str:
+        return _SIGNALS.get(self.error[:3].lower(), "SIGABRT")
 
 
 def find_crash(log: str) -> Crash | None:
@@ -91,18 +47,27 @@ def find_crash(log: str) -> Crash | None:
     found = list(_FATAL.finditer(log))
     if not found:
         return None
-    error = found[-1][1].strip()
+    _, *threads = _THREAD.split(log[found[-1].end() :])  # whether it is the current one, its frames
+    stacks = [[_told(*at.groups()) for at in _FRAME.finditer(frames)] for frames in threads[1::2]]
+    crashed = next((s for s, is_it in zip(stacks, threads[::2], strict=True) if is_it), [])
+    own = [frame for frame in crashed if frame.startswith("cell ")]
+    beside = next((f for stack in stacks for f in stack if f.startswith("cell ")), "")
+    if own:
+        place = f"at {own[0]}" + (f", in {crashed[0]}" if crashed[0] != own[0] else "")
+        shown = [crashed[0]] * (crashed[0] not in own) + own
+    else:
+        place = f"in {crashed[0]}" if crashed else "in a thread that runs no Python"
+        place += f", during {beside}" if beside and not crashed else ""
+        shown = crashed[:TOP_FRAMES]
     before = log[: found[-1].start()].splitlines()
-    stacks: list[tuple[bool, list[Frame]]] = []
-    for line in log[found[-1].end() :].splitlines():
-        if (thread := _THREAD.match(line)) is not None:
-            stacks.append((thread[1] == "Current thread", []))
-        elif stacks and (frame := _FRAME.match(line)) is not None:
-            stacks[-1][1].append(Frame(frame[1], frame[2], frame[3]))
-    crashed = next((frames for is_it, frames in stacks if is_it), [])
-    beside = next((f for _, f in stacks if any(frame.cell is not None for frame in f)), [])
-    name = re.split(r"[,:]", error.lower())[0].strip()
-    return Crash(error, _NAMES.get(name, "SIGABRT"), tuple(crashed), tuple(beside), tuple(before))
+    return Crash(found[-1][1].strip(), place, shown, before)
+
+
+def _told(file: str, line: str, function: str) -> str:
+    if cell := _CELL.search(file):
+        inside = "" if function == "<module>" else f", in {function}"
+        return f"cell [{cell[1]}] line {line}{inside}"
+    return f"{function} ({'/'.join(file.split('/')[-2:])}:{line})"
 
 
 def explain(why: str, log: str) -> str:
@@ -122,8 +87,10 @@ def explain(why: str, log: str) -> str:
 def excerpt(log: str) -> str:
     """The end of a log, for people: a crash's stack folded, and what was written before it."""
     crash = find_crash(log)
-    lines: Sequence[str] = log.splitlines() if crash is None else crash.before
+    lines = log.splitlines() if crash is None else crash.before
     kept = [line for line in lines if "[Gloo]" not in line][-KEPT_LINES:]
     while kept and not kept[-1].strip():
         kept.pop()
-    return "\n".join([*kept, *(crash.lines() if crash is not None else [])])
+    if crash is not None:
+        kept += [f"{crash.error} {crash.place}", *(f"  {frame}" for frame in crash.stack)]
+    return "\n".join(kept)

@@ -201,13 +201,11 @@ def outputs_of(rank: int, seq: int, log: bytes | memoryview) -> Iterator[wire.Ra
             kind, content = str(line.get("kind")), line["content"]
             made = {"transient": {}, "metadata": {}, **content} if "data" in content else content
             yield wire.RankOutput(rank, seq, kind, made)
-        elif isinstance(missing := line.get("missing"), int):
-            yield not_kept(rank, seq, missing, "could not be written")
 
 
-def not_kept(rank: int, seq: int, nbytes: int, why: str = "are not kept") -> wire.RankOutput:
+def not_kept(rank: int, seq: int, nbytes: int) -> wire.RankOutput:
     """What is shown in the place of output that is gone."""
-    told = {"name": "stderr", "text": f"[{nbytes:,} bytes of output before this {why}]\n"}
+    told = {"name": "stderr", "text": f"[{nbytes:,} bytes of output before this are not kept]\n"}
     return wire.RankOutput(rank, seq, "stream", told)
 
 

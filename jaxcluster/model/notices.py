@@ -1,6 +1,6 @@
 """What is said under a cell besides the output of its ranks, and of ranks that have ended. Pure.
 
-A notice is no error, and is not shown as one, unless it is an ``Alarm``.
+A notice is no error, and is not shown as one.
 """
 
 from __future__ import annotations
@@ -8,18 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 
-from jaxcluster.model.outputs import CellRecord
-from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.wire.forks import RESTARTED, STOPPED
-
-FAULT = (
-    "jaxcluster itself failed on {ranks} after the cell's own code, which is not affected: "
-    "{fault}. %jaxcluster logs {rank} has the whole traceback: please report it.\n"
-)
-
-
-class Alarm(str):
-    """A notice of something that went wrong."""
 
 
 class ClusterWarning(UserWarning):
@@ -35,21 +24,8 @@ def warn(text: str) -> None:
     warnings.warn_explicit(text.rstrip(), ClusterWarning, "jaxcluster", 1)
 
 
-class Warned(Alarm):
-    """An alarm that no error of the cell repeats: it is heard where no notice is shown, too."""
-
-
 class Passing(str):
     """A notice that is true for a while: the next one takes its place, and the cell's end its."""
-
-
-def faults(record: CellRecord) -> list[Warned]:
-    """Errors of ours after the cell's own code was over."""
-    told = {rank: reply.fault for rank, reply in record.replies.items() if reply.fault}
-    return [
-        Warned(FAULT.format(ranks=name_ranks(ranks), fault=fault, rank=ranks[0]))
-        for fault, ranks in by_value(told).items()
-    ]
 
 
 def meant(whys: Iterable[str]) -> str:

@@ -230,58 +230,48 @@ def _display_id(output: wire.RankOutput) -> Any:
     return (output.content.get("transient") or {}).get("display_id")
 
 
-_UP = re.compile(r"(\n|\x1b\[\d*A)")
-_STEP = re.compile(r"(\r|\x08+|\x1b\[[0-9;?]*[A-Za-z])")
+_UP = re.compile(r"\x1b\[\d*A")
+_STEP = re.compile(r"(\n|\r|\x08+|\x1b\[[0-9;?]*[A-Za-z])")
 
 
 def as_seen(text: str) -> str:
     """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
     if "\r" not in text and "\b" not in text:
         return text
-    lines = _rows(text.replace("\r\n", "\n"))
-    return "\n".join(_over(line) if "\r" in line or "\b" in line else line for line in lines)
+    text = text.replace("\r\n", "\n")
+    if _UP.search(text):  # bars inside of bars
+        return "\n".join(row.rstrip(" ") for row in _screen(text).split("\n"))
+    lines = text.split("\n")
+    return "\n".join(_screen(line) if "\r" in line or "\b" in line else line for line in lines)
 
 
-def _rows(text: str) -> list[str]:
-    """The lines; what was written into a line above, as bars inside of bars do it, is in that."""
-    if "\x1b[" not in text or not re.search(r"\x1b\[\d*A", text):
-        return text.split("\n")
-    rows, at = [""], 0
-    for part in _UP.split(text):
-        if part == "\n" or _UP.fullmatch(part):
-            at = at + 1 if part == "\n" else max(0, at - int(part[2:-1] or 1))
-            rows.extend([""] * (at + 1 - len(rows)))
-            rows[at] += "\r" if rows[at] else ""
-        else:
-            rows[at] += part
-    return [_over(row).rstrip(" ") for row in rows]
-
-
-def _over(line: str) -> str:
-    """What a terminal shows of a line: what goes back, and what wipes its end, is heeded."""
-    if "\x1b" not in line and "\b" not in line:
-        seen = ""
-        for part in line.split("\r"):
-            seen = part + seen[len(part) :]
-        return seen
-    cells: list[str] = []  # characters, each with the colours before it
-    at, colours = 0, ""
-    for step in _STEP.split(line):
-        if step[:1] == "\r":
-            at = 0
+def _screen(text: str) -> str:
+    """What a terminal shows: what goes back or up, and what wipes a line's end, is heeded."""
+    rows: list[list[str]] = [[]]  # of characters, each with the colours before it
+    x, y, colours = 0, 0, ""
+    for step in _STEP.split(text):
+        row = rows[y]
+        if step == "\n":
+            x, y = 0, y + 1
+            if y == len(rows):
+                rows.append([])
+        elif step == "\r":
+            x = 0
         elif step[:1] == "\b":
-            at = max(0, at - len(step))
+            x = max(0, x - len(step))
         elif step in ("\x1b[K", "\x1b[0K"):
-            del cells[at:]
+            del row[x:]
         elif step == "\x1b[2K":
-            cells.clear()
+            row.clear()
+        elif _UP.fullmatch(step):
+            y = max(0, y - int(step[2:-1] or 1))
         elif step[:2] == "\x1b[":
             colours += step if step[-1] == "m" else ""
         elif step:
-            cells.extend(" " * (at - len(cells)))
-            cells[at : at + len(step)] = colours + step[0], *step[1:]
-            at, colours = at + len(step), ""
-    return "".join(cells) + colours
+            row.extend(" " * (x - len(row)))
+            row[x : x + len(step)] = [colours + step[0], *step[1:]]
+            x, colours = x + len(step), ""
+    return "\n".join(map("".join, rows)) + colours
 
 
 def _without_rank(text: str) -> str:

@@ -14,9 +14,6 @@ from jaxcluster.errors import CellSyntaxError
 # What belongs to the notebook, whatever the mode.
 OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_ext", "%reload_ext")
 
-DEEP_CHARS = 500  # a cell that is shorter can't be too deep for the compiler
-
-
 # Cell magics whose body is Python that runs in the cell's namespace.
 PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
 ASSIGNS_MAGIC = re.compile(r"(\s*[\w.,\s]+)=\s*[%!]")
@@ -42,17 +39,13 @@ def with_all_lines(source: str) -> str:
     """A cell that begins with empty lines, so that the ranks count these too.
 
     IPython strips them before it compiles, and tracebacks would name other lines than the notebook
-    has. A magic that comes first must stay there: where its body is Python, they come after it.
+    has. A cell magic must stay the first thing there.
     """
-    if magics := _python_magics(source):
-        blank = magics[: -len(magics.lstrip())].count("\n")
-        return re.sub(r"^\s*\n", "", magics) + "#\n" * blank + source[len(magics) :]
-    first, _, rest = source.partition("\n")
-    code = rest.lstrip()
-    if first.strip() or not code or code[0] in "%!":
+    code = source.lstrip()
+    above = source[: len(source) - len(code)]
+    if "\n" not in above or not code or code.startswith("%%"):
         return source
-    indent = rest[: -len(code)].rpartition("\n")[2]
-    return f"{indent}#\n{rest}"
+    return above.rpartition("\n")[2] + "#\n" + source.partition("\n")[2]
 
 
 def _python_magics(source: str) -> str:
@@ -83,62 +76,30 @@ def check_syntax(shell: Any, source: str) -> None:
             name = shell.compile.cache(python, shell.displayhook.prompt_count, raw_code=source)
             compile(python, name, "exec", flags, dont_inherit=True)
     except (RecursionError, MemoryError):
-        raise too_deep() from None
+        raise CellSyntaxError(
+            "This cell can't be compiled: one of its expressions is nested too deeply for Python "
+            "(a + b + c + ... counts as nested).",
+            "Split it into several statements, or use a loop or a list.",
+        ) from None
     except SyntaxError as error:
         lines = shell.SyntaxTB.structured_traceback(type(error), error, [])
         raise CellSyntaxError(f"{type(error).__name__}: {error}", "", lines) from None
 
 
-def check_depth(source: str) -> None:
-    """Refuse what Python's compiler can't take, before any rank has seen it.
-
-    Raises:
-      CellSyntaxError: its expressions are nested too deeply. Other syntax errors are the ranks' to
-        find, who know IPython's syntax.
-    """
-    if len(source) < DEEP_CHARS:
-        return
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(source, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    except (RecursionError, MemoryError):
-        raise too_deep() from None
-    except (SyntaxError, ValueError):
-        pass
-
-
-def too_deep() -> CellSyntaxError:
-    return CellSyntaxError(
-        "This cell can't be compiled: one of its expressions is nested too deeply for Python "
-        "(a + b + c + ... counts as nested).",
-        "Split it into several statements, or use a loop or a list.",
-    )
-
-
 def _as_python(shell: Any, source: str) -> str:
     """``source`` with IPython's syntax rewritten; auto mode would wrap it whole instead."""
-    transforms = shell.input_transformers_cleanup
-    modes = [m for t in transforms if isinstance(m := getattr(t, "__self__", None), AutoMode)]
-    for mode in modes:
-        mode.paused = True
+    AutoMode.paused = True
     try:
         return str(shell.transform_cell(source))
     finally:
-        for mode in modes:
-            mode.paused = False
+        AutoMode.paused = False
 
 
 def names_in(shell: Any, source: str) -> list[str]:
     """The names that a cell reads."""
     tree = ast.parse(_as_python(shell, source))
-    return sorted(
-        {
-            node.id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-        }
-    )
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return sorted({node.id for node in names if isinstance(node.ctx, ast.Load)})
 
 
 @functools.lru_cache(maxsize=256)  # each look at the ranks asks for them
@@ -202,8 +163,10 @@ class AutoMode:
       paused: off for a moment, while the switch stays as it is.
     """
 
+    paused = False
+
     def __init__(self, is_silent: Callable[[], bool] = lambda: False) -> None:
-        self.on = self.paused = False
+        self.on = False
         self._is_silent = is_silent
 
     def transform(self, lines: list[str]) -> list[str]:

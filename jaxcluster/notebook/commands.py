@@ -295,13 +295,12 @@ class Commands:
         if display.prompt is None:
             raise UsageError("A debugger needs input, and a cell on a thread can't ask for it.")
         running.submit(
-            f"%jaxcluster debug {chosen}",
+            "%debug",
             ranks=[chosen],
             execution_count=self.page.shell.displayhook.prompt_count,
             on_output=display.on_output,
             on_notice=display.on_notice,
             prompt=display.prompt,
-            post_mortem=True,
             is_waited_for=True,
         ).wait()
 

@@ -8,7 +8,6 @@ import re
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import plain, until
@@ -52,14 +51,6 @@ def test_variables_stay_and_belong_to_each_rank(cluster: jaxcluster.Cluster) -> 
     cluster.run("mine = rank + 1")
     cluster.run("mine *= 2")
     assert stdouts(cluster.run("print(mine)", show=False)) == [f"{2 * r + 2}\n" for r in range(4)]
-
-
-def test_stdout_and_stderr_keep_their_order(cluster: jaxcluster.Cluster) -> None:
-    record = cluster.run(
-        "for k in range(50): print(k, end=' ', file=[sys.stdout, sys.stderr][k % 2])", show=False
-    )
-    assert record.records[0].text() == "".join(f"{k} " for k in range(50))
-    assert record.records[0].text("stderr") == "".join(f"{k} " for k in range(1, 50, 2))
 
 
 def test_100_000_lines_arrive_complete_from_every_rank(cluster: jaxcluster.Cluster) -> None:
@@ -133,41 +124,6 @@ def test_ranks_that_do_not_exist_are_refused(cluster: jaxcluster.Cluster, ranks:
         cluster.run("1", ranks=ranks)
 
 
-def test_a_cell_is_encoded_once_for_all_its_ranks(
-    cluster: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded: list[wire.CellRequest] = []
-    encode = wire.encode_body
-
-    def counting(body: Any) -> bytes:
-        if isinstance(body, wire.CellRequest):
-            encoded.append(body)
-        return encode(body)
-
-    monkeypatch.setattr(wire, "encode_body", counting)
-    cluster.run("pass", show=False)
-    assert len(encoded) == 1
-
-
-def test_a_cell_that_awaits_nothing_is_compiled_once(cluster: jaxcluster.Cluster) -> None:
-    """IPython compiles each cell as "<>" before, only to know whether it awaits."""
-    cluster.run(
-        "import builtins\ncompiled, plainly = [], compile\n"
-        "def counting(source, name, *args, **kwargs):\n"
-        "    compiled.append(name)\n"
-        "    return plainly(source, name, *args, **kwargs)\n"
-        "builtins.compile = counting",
-        show=False,
-    )
-    try:
-        cluster.run("1", show=False)
-        assert "<>" not in cluster["compiled"]
-        cluster.run("await __import__('asyncio').sleep(0)", show=False)
-        assert "<>" in cluster["compiled"]
-    finally:
-        cluster.run("builtins.compile = plainly", show=False)
-
-
 def test_top_level_await_works(cluster: jaxcluster.Cluster) -> None:
     record = cluster.run(
         "import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited', rank)\nrank", show=False
@@ -185,18 +141,6 @@ def test_input_is_put_where_the_script_reads_its_own(
     (prompt,) = asked  # once for all ranks
     assert prompt.endswith("> name? ")
     assert stdouts(record) == [f"{prompt[:6]}\n"] * 4
-
-
-def test_input_that_nobody_can_answer_is_an_error(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellFailed, match=r"input\(\) on rank 0: "):  # pytest has taken stdin away
-        cluster.run("input('name? ')")
-
-
-def test_sys_exit_does_not_end_a_rank(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellFailed) as caught:
-        cluster.run("raise SystemExit(3)")
-    assert caught.value.ename == "SystemExit"
-    assert stdouts(cluster.run("print(rank)", show=False)) == [f"{r}\n" for r in range(4)]
 
 
 # --------------------------------------------------------------------------- submitting
@@ -226,16 +170,6 @@ def test_cells_run_one_after_another(cluster: jaxcluster.Cluster) -> None:
 
 
 # --------------------------------------------------------------------------- errors
-
-
-@pytest.mark.parametrize(
-    "source", ["import sys; sys.stdout = sys.stderr = None", "import sys; sys.stdout = 5"]
-)
-def test_a_cell_that_leaves_no_stream_costs_no_session(
-    cluster: jaxcluster.Cluster, source: str
-) -> None:
-    cluster.run(source, show=False)
-    assert cluster.run("print(rank)", show=False).stdout(1) == "1\n"
 
 
 def test_equal_errors_are_told_once_with_the_cells_line(cluster: jaxcluster.Cluster) -> None:
@@ -279,22 +213,6 @@ def test_no_frame_of_ours_is_shown_of_a_callback_either(cluster: jaxcluster.Clus
         assert ours not in text
 
 
-def test_different_errors_are_grouped_by_their_ranks(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellFailed) as caught:
-        cluster.run(
-            "if rank == 2:\n    raise ValueError('two')\n"
-            "if rank > 0:\n    raise KeyError('others')",
-            execution_count=3,
-        )
-    text = plain("\n".join(caught.value.traceback))
-    assert caught.value.ranks == (1, 2, 3)
-    assert text.index("On ranks 1, 3:") < text.index("On rank 2:")
-    assert text.count("KeyError: 'others'") == 1
-    assert text.count("ValueError: two") == 1
-    assert "line 4" in text
-    assert "line 2" in text
-
-
 def test_an_error_inside_a_function_names_both_cells(cluster: jaxcluster.Cluster) -> None:
     cluster.run("def broken():\n    raise ValueError('inside')", execution_count=21)
     with pytest.raises(CellFailed) as caught:
@@ -322,17 +240,6 @@ def test_what_is_queued_behind_a_cell_that_fails_or_is_stopped_runs_on_no_rank(
         with pytest.raises(CellFailed, match=r"was skipped: cell \[\d+\], which was queued before"):
             cell.wait()
     assert stdouts(cluster.run("count += 1\nprint(count)", show=False)) == ["1\n"] * 4
-
-
-def test_an_array_that_spans_processes_can_not_be_fetched_and_a_hint_says_how(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    cluster.run("spread = jax.device_put(np.arange(4), NamedSharding(mesh, P('i')))")
-    with pytest.raises(CellFailed) as caught:
-        cluster.run("np.asarray(spread)")
-    assert "End the cell with it to see it whole, or %pull it into the notebook." in str(
-        caught.value
-    )
 
 
 # --------------------------------------------------------------------------- failing fast
@@ -387,10 +294,6 @@ def test_a_timeout_ends_a_cell_that_does_not_end(cluster: jaxcluster.Cluster, so
 def test_a_timeout_names_only_those_that_were_late(cluster: jaxcluster.Cluster) -> None:
     with pytest.raises(CellFailed, match=r"was stopped on rank 2\."):
         cluster.run("while rank == 2: time.sleep(0.01)", timeout_s=0.5)
-
-
-def test_a_cell_that_ends_in_time_knows_nothing_of_its_timeout(cluster: jaxcluster.Cluster) -> None:
-    assert cluster.run("rank", timeout_s=LONG_S, show=False).ok
 
 
 # --------------------------------------------------------------------------- stopping

@@ -119,28 +119,11 @@ def test_ranks_that_ask_the_same_are_asked_once(
     assert [made.cell.record.stdout(rank) for rank in range(4)] == [f"n{r}\n" for r in range(4)]
 
 
-def test_a_rank_may_ask_several_times(talk: Callable[..., Talk]) -> None:
-    source = "if rank in (0, 2):\n    a = input(f'a{rank}')\n    b = input(f'b{rank}')"
-    answers = [(0, "a", "1"), (0, "b", "2"), (2, "a", "3"), (2, "b", "4")]
-    asked = talk(source, *answers).wait().asking
-    assert sorted(asked) == [(0, "a0"), (0, "b0"), (2, "a2"), (2, "b2")]
-
-
 def test_a_password_is_asked_as_one(talk: Callable[..., Talk]) -> None:
     source = "import getpass\nsecret = getpass.getpass() if rank == 3 else ''\nprint(len(secret))"
     made = talk(source, (3, "Password: ", "12345")).wait()
     assert [question.secret for question in made.person.asked] == [True]
     assert made.cell.record.stdout(3) == "5\n"
-
-
-def test_a_thread_may_ask(talk: Callable[..., Talk]) -> None:
-    source = (
-        "import threading\nsaid = []\n"
-        "if rank == 2:\n"
-        "    t = threading.Thread(target=lambda: said.append(input('in a thread? ')))\n"
-        "    t.start(); t.join()\nprint(said)"
-    )
-    assert talk(source, (2, "in a thread? ", "y")).wait().cell.record.stdout(2) == "['y']\n"
 
 
 def test_a_thread_whose_cell_has_ended_is_told_so(
@@ -309,17 +292,6 @@ def test_a_rank_that_dies_while_it_asks_ends_the_cell(start: Callable[..., Any])
     assert Talk(pair, "v = input('again? ')", (0, "again", "1"), (1, "again", "2")).wait()
 
 
-def test_new_processes_take_the_place_of_ranks_that_ask(start: Callable[..., Any]) -> None:
-    pair = start(2, devices_per_process=1)
-    pair.run("kept = 7", show=False)
-    made = Talk(pair, "input('?')").begin()
-    until(lambda: made.person.asked, "a question")
-    pair.restart()
-    with pytest.raises(RankDied):
-        made.cell.wait()
-    pair.run("assert kept == 7", show=False)
-
-
 # ---------------------------------------------------------------------------------- in a notebook
 
 
@@ -341,16 +313,6 @@ def test_the_notebooks_own_prompt_says_which_rank_asks(ranks: Notebook) -> None:
         ("ranks 0-2> name? ", "a"),
     )
     assert "hello a" in cell.stdout
-
-
-def test_in_auto_mode_and_by_line_magic_too(ranks: Notebook) -> None:
-    ranks.ok("%jaxcluster auto on")
-    try:
-        cell = ranks.talk("if rank == 2: v = input('v? ')", ("rank 2> v? ", "4"))
-        assert not cell.error
-    finally:
-        ranks.ok("%jaxcluster auto off")
-    assert "'5'" in ranks.talk("%spmd input() if rank == 0 else 0", ("rank 0> ", "5")).result
 
 
 def test_a_notebook_without_a_prompt_gets_a_clear_error(ranks: Notebook) -> None:
@@ -394,20 +356,4 @@ def test_a_launch_in_a_post_mortem_that_no_other_rank_makes_is_refused(ranks: No
     assert "rank 1 waits for ranks 0, 2, which run no cell" in cell.text
     assert "43\n" in cell.text
     assert "pdb_convenience" not in cell.text
-    assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"
-
-
-def test_debug_without_an_error_says_so(ranks: Notebook) -> None:
-    assert "There is no rank 7" in ranks.run("%jaxcluster debug 7").error
-
-
-def test_the_stop_button_leaves_the_prompt(ranks: Notebook) -> None:
-    cell = ranks.begin(
-        "%%spmd\nif rank == 1: breakpoint()\nfloat(jax.jit(jnp.sum)(x))", allow_stdin=True
-    )
-    ranks.until(lambda: ranks.questions, "the prompt")
-    ranks.questions.clear()
-    ranks.press_stop()
-    ranks.wait(cell)
-    assert "was stopped" in cell.error
     assert ranks.ok("%%spmd\nfloat(jax.jit(jnp.sum)(x))").result == "3.0"

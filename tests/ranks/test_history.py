@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers import GONE_S, Notebook, until
+from helpers import Notebook
 
 import jaxcluster
 from jaxcluster.errors import UsageError
@@ -152,35 +152,3 @@ def test_a_dead_ranks_output_is_there(start: Callable[..., jaxcluster.Cluster]) 
     assert cluster.outputs(1).stdout(0) == "last words of 0\n"
     with pytest.raises(UsageError, match="There is no cell 3"):
         cluster.outputs(3)
-
-
-@pytest.mark.one_machine("its files are looked at")
-def test_much_output_leaves_its_end_and_says_so(pair: jaxcluster.Cluster) -> None:
-    before = len(pair.history().cells)
-    pair.run("for i in range(200_000): print(f'{i:099}')", show=False)
-    record = pair.outputs()
-    for rank in (0, 1):
-        text = record.records[rank].text()
-        told = re.match(r"\[([\d,]+) bytes of output before this are not kept\]\n", text)
-        assert told is not None, text[:200]
-        numbers = [int(line) for line in text.splitlines()[1:] if line]
-        assert numbers[-1] == 199_999
-        assert numbers == list(range(numbers[0], 200_000))
-        assert 5_000_000 < len(text) < 9_000_000
-    folder = Path(pair.record.hosts[0].folder) / "history"
-    for path in folder.rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
-    assert sum(path.stat().st_size for path in (folder / "rank-0").iterdir()) < 11 << 20
-    assert len(pair.history().cells) == before + 1
-
-
-@pytest.mark.one_machine("its files are looked at")
-def test_a_stopped_cluster_leaves_nothing_of_its_history(
-    start: Callable[..., jaxcluster.Cluster],
-) -> None:
-    cluster = start(1)
-    cluster.run("print(1)", show=False)
-    folder = Path(cluster.record.hosts[0].folder) / "history"
-    assert folder.is_dir()
-    cluster.stop()
-    until(lambda: not folder.exists(), "the folder is gone", GONE_S)

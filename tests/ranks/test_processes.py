@@ -317,7 +317,6 @@ signal.setitimer(signal.ITIMER_REAL, 0.05, 0.01)
 """
 
 
-@pytest.mark.filterwarnings("ignore:jaxcluster itself failed")
 @pytest.mark.parametrize("error", ["TimeoutError('late')", "KeyboardInterrupt"])
 def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(start: Start, error: str) -> None:
     running = start(2)

@@ -119,32 +119,6 @@ def test_a_cell_may_end_in_any_object(cluster: jaxcluster.Cluster, source: str) 
 
 
 @pytest.mark.parametrize(
-    ("bundle", "shown"),
-    [
-        ("{'image/png': b'\\x89PNG'}", {"image/png": "iVBORw=="}),
-        ("{'text/plain': 'a\\ud83d'}", {"text/plain": "a\\ud83d"}),
-        ("{5: 'five', None: 'none'}", {"5": "five", "None": "none"}),
-        ("{'application/json': {'n': float('nan'), 'i': -math.inf}}",
-         {"application/json": {"n": "nan", "i": "-inf"}}),
-        ("{'application/json': {1: (2, {3}), None: b'b'}}",
-         {"application/json": {"1": [2, [3]], "null": "Yg=="}}),
-        ("{'application/x+json': [np.int64(3), np.arange(3)]}",
-         {"application/x+json": [3, [0, 1, 2]]}),
-        ("{'application/json': loop}", {"application/json": {"loop": "<itself>"}}),
-    ],
-)  # fmt: skip
-def test_a_display_may_hold_anything(
-    cluster: jaxcluster.Cluster, bundle: str, shown: dict[str, Any]
-) -> None:
-    source = f"import math\nloop = {{}}; loop['loop'] = loop\ndisplay({bundle}, raw=True)"
-    record = run(cluster, source)
-    for rank in RANKS:
-        (output,) = record.records[rank].outputs()
-        assert output.content["data"] == shown
-    works_on(cluster)
-
-
-@pytest.mark.parametrize(
     "source",
     [
         "bomb = []\nfor _ in range(90): bomb = [bomb, bomb]\n"
@@ -158,24 +132,6 @@ def test_a_display_may_hold_anything(
 )
 def test_odd_displays_cost_no_reply(cluster: jaxcluster.Cluster, source: str) -> None:
     run(cluster, source)
-    works_on(cluster)
-
-
-def test_what_is_wrong_in_the_frontends_payload_is_told_as_ours(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    notices: list[str] = []
-    record = cluster.run(
-        "get_ipython().payload_manager.write_payload({'source': 'page'})\n'value'",
-        show=False,
-        on_notice=notices.append,
-    )
-    assert record.ok
-    assert all("KeyError" in reply.fault for reply in record.replies.values())
-    assert len(notices) == 1
-    assert notices[0].startswith("jaxcluster itself failed on ranks 0-3 after the cell")
-    assert "KeyError: 'data'" in notices[0]
-    assert "please report it" in notices[0]
     works_on(cluster)
 
 
@@ -223,24 +179,6 @@ def test_any_exception_is_one_reply(cluster: jaxcluster.Cluster, source: str, en
     assert sum(map(len, error.traceback)) < 300_000
     assert len(str(error)) < 100_000
     works_on(cluster)
-
-
-def test_what_leaves_a_debugger_ends_the_cell_as_stop_does(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(CellInterrupted, match=r"The debugger of ranks? [0-3, -]+ was quit"):
-        cluster.run("import bdb; raise bdb.BdbQuit", show=False)
-    works_on(cluster)
-
-
-def test_an_exception_group_shows_its_parts_from_the_cells_line_on(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    error = fails(cluster, "\nraise ExceptionGroup('two', [ValueError('first'), KeyError('2nd')])")
-    text = plain("\n".join(error.traceback))
-    assert "On all 4 ranks:" in text
-    assert "ValueError: first" in text
-    assert "KeyError: '2nd'" in text
-    assert "interactiveshell" not in text
-    assert not cluster.last.records[0].text()  # told once
 
 
 # --------------------------------------------------------------------------- a broken process
@@ -301,7 +239,7 @@ def test_an_ipython_that_is_gone_is_told_as_what_it_is(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
     cluster = start(4, devices_per_process=1)
-    cluster.run(SETUP + "\nget_ipython().run_cell = None")
+    cluster.run(SETUP + "\nget_ipython().run_cell_async = None")
     error = fails(cluster, "print(1)")
     text = plain("\n".join(error.traceback))
     assert error.ename == "InternalError"
@@ -395,7 +333,8 @@ def test_interrupts_at_any_moment_cost_no_reply_and_no_lock(cluster: jaxcluster.
             except (CellFailed, CellInterrupted) as error:
                 assert getattr(error, "ename", "") not in ("InternalError", "TimeoutError"), error
             assert len(cluster.last.replies) == 4
-            assert not any(reply.fault for reply in cluster.last.replies.values())
+            told = [record.text("stderr") for record in cluster.last.records.values()]
+            assert not any("itself failed" in text for text in told)
             cells += 1
     finally:
         stop.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -74,43 +73,31 @@ def foreground(private_home: Home) -> Iterator[Callable[..., Foreground]]:
 # --------------------------------------------------------------------------- help and errors
 
 
-@pytest.mark.parametrize("word", ["-h", "--help", "help"])
-def test_help_lists_the_commands(
-    shell: Callable[..., subprocess.CompletedProcess[str]], word: str
-) -> None:
-    done = shell(word)
-    assert done.returncode == 0
-    for command in ("start", "list", "stop", "doctor"):
-        assert f"\n  {command} " in done.stdout
-    assert done.stderr == ""
-
-
-def test_the_console_script_is_installed() -> None:
-    script = Path(sys.executable).with_name("jaxcluster")
-    assert script.exists() or shutil.which("jaxcluster")
-
-
 @pytest.mark.parametrize(
-    ("words", "status", "message"),
+    ("words", "message"),
     [
-        (("levitate",), 2, "There is no command 'levitate'."),
-        (("start", "-n", "four"), 2, "-n must be a whole number from 1 up, not 'four'"),
-        (("start", "--device-per-process", "2"), 2, "did you mean --devices-per-process?"),
-        (("stop", "nowhere"), 1, "NoCluster: There is no cluster 'nowhere' here"),
-        (("stop",), 1, "NoCluster: "),
-        (("stop", "a", "--all"), 2, "Give a cluster's name or --all, not both."),
+        ("levitate", "There is no command 'levitate'."),
+        ("start -n four", "-n must be a whole number from 1 up, not 'four'"),
+        ("start --device-per-process 2", "did you mean --devices-per-process?"),
+        ("start --timeout nan", "--timeout must be more than 0 seconds, not nan."),
+        ("start --coordinator-address h:99999", "write host:port"),
+        ("start --platform cpu --local-device-ids 9", "chooses among GPUs or TPU chips"),
+        ("start --platform cpu --env JAX_PLATFORMS=tpu", "asks for the platform 'tpu'"),
+        ("start --name ../x", "'../x' can't be a cluster's name"),
+        ("stop nowhere", "NoCluster: There is no cluster 'nowhere' here"),
+        ("stop /etc", "There is no cluster '/etc' here"),
+        ("stop", "NoCluster: "),
+        ("stop a --all", "Give a cluster's name or --all, not both."),
     ],
 )
 def test_what_is_wrong_is_said_without_a_traceback(
-    shell: Callable[..., subprocess.CompletedProcess[str]],
-    words: tuple[str, ...],
-    status: int,
-    message: str,
+    shell: Callable[..., subprocess.CompletedProcess[str]], words: str, message: str
 ) -> None:
-    done = shell(*words)
-    assert done.returncode == status
+    done = shell(*words.split())
+    assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert words == "levitate" or "%jaxcluster" not in done.stderr  # what to type is a shell's
 
 
 def test_a_dry_run_starts_nothing(
@@ -120,21 +107,6 @@ def test_a_dry_run_starts_nothing(
     assert done.returncode == 0
     assert "3 processes on 1 host, platform cpu" in done.stdout
     assert private_home.processes() == {}
-
-
-def test_doctor_looks_at_this_machine(
-    shell: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    done = shell("doctor")
-    assert re.search(r"^✓ Python", done.stdout, re.MULTILINE)
-    assert done.returncode == (1 if "✗" in done.stdout else 0)
-
-
-def test_a_failed_start_says_why(shell: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = shell("start", "-n", "2", "--env", "XLA_FLAGS=--no_such_flag=1")
-    assert done.returncode == 1
-    assert "Unknown flag in XLA_FLAGS: --no_such_flag=1" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 # --------------------------------------------------------------------------- life
@@ -206,28 +178,6 @@ def test_a_cluster_in_the_foreground_may_be_stopped_from_elsewhere(
     private_home.wait_until_empty(GONE_S)
 
 
-def test_the_notebook_sees_a_cluster_of_the_shell(
-    foreground: Callable[..., Foreground], private_home: Home
-) -> None:
-    command = foreground("-n", "2", "--devices-per-process", "2", "--name", "front")
-    command.wait_for("Ctrl-C stops it.")
-    attached = attach()
-    assert isinstance(attached, jaxcluster.Cluster)
-    record = attached.run("import jax\nprint(jax.device_count())", show=False)
-    assert record.stdout(1) == "4\n"
-    attached.close()
-
-
-def test_an_error_says_what_to_type_in_the_shell(
-    shell: Callable[..., subprocess.CompletedProcess[str]],
-) -> None:
-    ended = shell("stop", "nobody")
-    assert ended.returncode == 1
-    assert "NoCluster: There is no cluster 'nobody' here" in ended.stderr
-    assert "jaxcluster start -n 4" in ended.stderr
-    assert "%jaxcluster" not in ended.stderr
-
-
 @pytest.mark.parametrize("module", ["jaxcluster", "jaxcluster.cli"])
 def test_version_and_help_are_no_errors(home: Home, module: str) -> None:
     for words, first in {
@@ -260,28 +210,6 @@ def test_output_that_nobody_reads_is_no_error(home: Home, words: str) -> None:
     )
     assert done.stderr == ""
     assert done.returncode in (0, 1, 128 + signal.SIGPIPE)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("start --timeout nan", "--timeout must be more than 0 seconds, not nan."),
-        ("start --timeout inf", "--timeout must be more than 0 seconds, not inf."),
-        ("start --coordinator-address 127.0.0.1:99999", "write host:port"),
-        ("start --heartbeat-timeout-seconds 0", "must be a whole number from 1 up, not"),
-        ("start --initialization-timeout -3", "must be a whole number from 1 up, not"),
-        ("start --platform cpu --local-device-ids 9", "chooses among GPUs or TPU chips"),
-        ("start --platform cpu --env JAX_PLATFORMS=tpu", "asks for the platform 'tpu'"),
-        ("start --name ../x", "'../x' can't be a cluster's name"),
-        ("stop ../x", "There is no cluster '../x' here"),
-        ("stop /etc", "There is no cluster '/etc' here"),
-    ],
-)
-def test_what_makes_no_sense_gets_one_clear_error(home: Home, words: str, message: str) -> None:
-    done = python(*CLI, *words.split(), env=home.environ())
-    assert done.returncode in (1, 2)
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("path", ["/proc/none/run", "/dev/null"])

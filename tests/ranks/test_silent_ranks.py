@@ -163,25 +163,6 @@ def test_a_stop_replaces_the_rank_that_can_not_hear_it(ranks: jaxcluster.Cluster
     assert ranks.record.pids != pids
 
 
-def test_a_timeout_replaces_it_too(ranks: jaxcluster.Cluster) -> None:
-    carried = Carried(ranks, KEEPS_THE_GIL, timeout_s=1)
-    error = carried.end()
-    assert isinstance(error, CellFailed)
-    assert "took more than 1 s" in str(error)
-    assert "rank 1 replaced" in str(error)
-
-
-def test_where_nothing_is_replaced_unasked_it_is_offered(ranks: jaxcluster.Cluster) -> None:
-    ranks.recovery = "never"
-    carried = Carried(ranks, KEEPS_THE_GIL)
-    until(silent(ranks, 1), "rank 1 answers nothing")
-    carried.cell.stop()
-    error = carried.end()
-    assert isinstance(error, CellInterrupted)
-    assert "%jaxcluster restart gives it new processes" in str(error)
-    assert "rank 1 replaced" in ranks.restart()
-
-
 @pytest.mark.parametrize("what", ["restart", "resize"])
 def test_a_stopped_rank_is_not_ended_for_new_processes(
     ranks: jaxcluster.Cluster, what: str

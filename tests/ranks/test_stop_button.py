@@ -131,33 +131,14 @@ def test_a_background_cell_that_is_waited_for_can_be_stopped(notebook: Notebook)
     assert notebook.ok("%spmd 1").result == "1"
 
 
-def test_interrupt_ends_a_background_cell(notebook: Notebook) -> None:
-    notebook.ok("%%spmd --async --out background\nwhile True: time.sleep(0.01)")
-    notebook.until(
-        lambda: notebook.ok("%jaxcluster status").text.count("running") == 4, "all ranks run it"
-    )
-    assert notebook.ok("%jaxcluster interrupt").stdout == "Interrupted ranks 0-3.\n"
-    assert "was stopped on ranks 0-3." in notebook.run("background.wait()").error
-
-
-@pytest.mark.parametrize(
-    "line, told",
-    [
-        ("%pull total", "stopped."),
-        ("%push here", "stopped."),
-    ],
-)
-def test_a_value_that_is_waited_for_can_be_stopped(
-    notebook: Notebook, line: str, told: str
-) -> None:
-    notebook.ok("here = 1")
+def test_a_value_that_is_waited_for_can_be_stopped(notebook: Notebook) -> None:
     notebook.ok("%%spmd --async\nimport time\nwhile True: time.sleep(0.01)")
     try:
         cell = notebook.begin(
-            f"import threading\nthreading.Timer(0.5, print, ['running']).start()\n{line}"
+            "import threading\nthreading.Timer(0.5, print, ['running']).start()\n%pull total"
         )
         stop(notebook, cell)
-        assert cell.error.startswith(f"KeyboardInterrupt: {told}"), cell.error
+        assert cell.error.startswith("KeyboardInterrupt: stopped."), cell.error
         assert len(cell.error.splitlines()) == 1
     finally:
         notebook.ok("%jaxcluster interrupt")
@@ -223,12 +204,3 @@ def test_two_stops_leave_a_restart_with_the_variables_saved(notebook: Notebook) 
     assert "has no processes now" in notebook.run("%%spmd\n1").error
     assert "variables kept" in notebook.ok("%jaxcluster restart").text
     assert notebook.ok("%spmd kept").result == "[1, 2]"
-
-
-def test_of_a_long_list_of_lost_names_the_first_are_told(notebook: Notebook) -> None:
-    names = " = ".join(f"gen{i:02}" for i in range(12))
-    notebook.ok(f"%%spmd\n{names} = (i for i in range(3))")
-    told = " ".join(notebook.ok("%jaxcluster restart").text.split())
-    why = "cannot pickle 'generator' object"
-    assert f"Lost: gen00 ({why}), gen01 ({why})" in told
-    assert "and 4 more." in told

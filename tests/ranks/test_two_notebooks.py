@@ -121,24 +121,6 @@ def test_a_start_after_the_end_of_the_first_notebook_is_a_new_cluster(
     assert second.ok("%spmd 1").result == "1"
 
 
-def test_a_start_after_the_first_notebook_has_given_new_processes_is_no_new_cluster(
-    open_notebook: Open,
-) -> None:
-    first, second = open_notebook(), open_notebook()
-    second.ok("from jaxcluster import cluster")
-    second.ok("BEFORE = {record.name for record in cluster.live_records()}")
-    first.ok("%jaxcluster start -n 2 --name lent")
-    second.ok("%jaxcluster attach lent")
-    first.ok("%spmd x = 7")
-    first.ok("%jaxcluster restart")
-    second.until(lambda: second.ok("len(cluster.current().dead)").result == "2", "it has heard")
-    assert "already running (2 ranks" in second.ok("%jaxcluster start -n 2").text
-    assert second.ok("%spmd x").result == "7"
-    # Those of the tests before it may be ending yet.
-    names = "sorted({record.name for record in cluster.live_records()} - BEFORE)"
-    assert second.ok(names).result == "['lent']"
-
-
 def test_a_detached_cluster_outlives_its_notebook(open_notebook: Open) -> None:
     first = open_notebook()
     first.ok("%jaxcluster start -n 2 --name kept --detach")

@@ -13,7 +13,7 @@ from nbconvert import HTMLExporter
 
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed, CellInterrupted
-from jaxcluster.model.notices import Alarm, Passing
+from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.live import CellDisplay
@@ -211,9 +211,6 @@ def test_a_message_goes_beside_the_output_and_an_alarm_to_stderr(
     assert bundle["text/plain"] == "a <message>\nof two lines"
     assert "a &lt;message&gt;\nof two lines</div>" in bundle["text/html"]
     assert capsys.readouterr().err == ""
-    show_message(Shell(published), Alarm("rank 1 died\n"))
-    assert len(published) == 1
-    assert capsys.readouterr().err == "rank 1 died\n"
     show_message(object(), "in a terminal")
     assert capsys.readouterr().err == "in a terminal\n"
 

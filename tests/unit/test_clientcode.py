@@ -12,8 +12,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from ipyparallel.engine.kernel import IPythonParallelKernel
-from ipyparallel.serialize import pack_apply_message
 
 from jaxcluster.engine.clientcode import ClientCode
 
@@ -93,39 +91,6 @@ def test_a_cell_that_awaits_is_cancelled(runner: Runner, kernel: Any) -> None:
 
     kernel.pre_handler_hook()
     asyncio.run(stop())
-    assert len(runner.again) == 1
-
-
-def test_an_applied_function_is_interrupted_and_not_the_making_of_its_reply(
-    runner: Runner, kernel: Any
-) -> None:
-    class Result:
-        def __reduce__(self) -> Any:
-            runner.on_idle_sigint(sys._getframe())
-            return (list, ())
-
-    def apply(function: Callable[[], Any]) -> str:
-        """What a client is answered that applies ``function``."""
-        shell = types.SimpleNamespace(
-            user_ns={},
-            user_global_ns={"function": function},
-            showtraceback=lambda: None,
-            _last_traceback=[],
-        )
-        engine: Any = types.SimpleNamespace(
-            shell=shell,
-            session=types.SimpleNamespace(buffer_threshold=1024, item_threshold=64),
-            log=types.SimpleNamespace(info=lambda *_: None),
-            get_engine_info=lambda method: {},
-        )
-        message = pack_apply_message(eval, ("function()",), {}, 1024, 64)
-        content, _ = IPythonParallelKernel.do_apply(engine, {}, message, "1", {})
-        return str(content.get("ename", content["status"]))
-
-    kernel.pre_handler_hook()
-    assert apply(lambda: runner.on_idle_sigint(sys._getframe())) == "KeyboardInterrupt"
-    assert runner.again == []
-    assert apply(Result) == "ok"
     assert len(runner.again) == 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jaxcluster.engine import inspection
 from jaxcluster.wire.ops.cells import Complete, Inspect
 
-PROCESS = inspection.Process("here", ["cpu:0"], is_starting=False)
+PROCESS = ("here", ["cpu:0"])
 
 
 class Runner:
@@ -53,17 +52,16 @@ def runner(tmp_path: Path) -> Iterator[Any]:
 
 def test_an_idle_rank_says_so(runner: Any) -> None:
     runner.turns = [4, 5]
-    found = inspection.rank_state(runner, PROCESS)
+    found = inspection.rank_state(runner, *PROCESS)
     assert (found.rank, found.state, found.cell, found.seq) == (3, "idle", None, 0)
     assert (found.queued, found.devices, found.line) == (2, ["cpu:0"], None)
-    starting = inspection.Process("here", [], is_starting=True)
-    assert inspection.rank_state(runner, starting).state == "starting"
+    assert inspection.rank_state(runner, "here", [], is_starting=True).state == "starting"
 
 
 def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
     runner.runs()
     runner.paused.kind = "debugger"
-    found = inspection.rank_state(runner, PROCESS)
+    found = inspection.rank_state(runner, *PROCESS)
     assert (found.state, found.seq, found.cell, found.line) == ("running", 70, 7, 3)
     assert found.seconds > 0
     assert (found.paused, found.launching) == ("debugger", "")
@@ -72,26 +70,12 @@ def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
 def test_a_line_of_another_cell_is_not_this_ones(runner: Any) -> None:
     runner.runs()
     runner.cell_numbers = dict.fromkeys(runner.cell_numbers, 6)
-    assert inspection.rank_state(runner, PROCESS).line is None
-
-
-def test_a_launch_is_told_by_the_frames_of_the_main_thread(runner: Any) -> None:
-    asked: list[list[tuple[int, int]]] = []
-
-    def launching(frames: list[tuple[int, int]]) -> tuple[str, float]:
-        asked.append(frames)
-        return "jit(sum)", 2.0
-
-    runner.agreement.launching = launching
-    found = inspection.rank_state(runner, PROCESS)
-    assert (found.launching, found.launching_s) == ("jit(sum)", 2.0)
-    current = sys._current_frames()[runner.main_thread_id]
-    assert asked[0][0] == (id(current), current.f_lasti)
+    assert inspection.rank_state(runner, *PROCESS).line is None
 
 
 def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> None:
     runner.runs()
-    found = inspection.report(runner, PROCESS)
+    found = inspection.report(runner, inspection.rank_state(runner, *PROCESS))
     functions = [frame[2] for frame in found.stack]
     assert functions.index("<module>") < functions.index("f")
     (line,) = [frame for frame in found.stack if frame[2] == "f"]
@@ -100,7 +84,7 @@ def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> N
     runner.main_thread_id = threading.get_ident()
     idle = threading.Thread(target=runner.go.wait, name="idle in the standard library")
     idle.start()
-    threads = inspection.report(runner, PROCESS).threads
+    threads = inspection.report(runner, inspection.rank_state(runner, *PROCESS)).threads
     assert ["f", "wait(60)", 7] in [frame[2:5] for frame in threads["a loader"]]
     assert idle.name not in threads
     runner.go.set()
@@ -124,8 +108,3 @@ def test_names_are_completed_and_looked_at(runner: Any, shell: InteractiveShell)
     looked = inspection.inspect(runner, Inspect("", "losses + 1", 2, 0))
     assert looked.found and looked.name == "losses" and "list" in looked.data["text/plain"]
     assert not inspection.inspect(runner, Inspect("nothing_of_this", "", 0, 0)).found
-
-
-def test_before_there_is_a_shell_nothing_is_known(runner: Any) -> None:
-    assert inspection.complete(runner, Complete("x", 1)).matches == []
-    assert not inspection.inspect(runner, Inspect("x", "", 0, 0)).found

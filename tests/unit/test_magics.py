@@ -18,6 +18,7 @@ HERE = (
 )
 MAGICS = ["time", "timeit -n1 -r1", "capture out"]
 Cells = dict[str, int]
+running = [""]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
             return name
 
         made.compile.get_code_name = code_name
-        magics.install(made, cells)
+        magics.install(made, cells, lambda: running[0])
         made.user_ns["cells"] = cells
         made.run_cell(HERE)
         yield made
@@ -47,7 +48,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
 
 def places(shell: InteractiveShell, source: str) -> list[tuple[str, int]]:
     """Where a cell calls ``here``; the files without their numbers."""
-    shell.user_ns["at"] = []
+    shell.user_ns["at"], running[0] = [], source
     shell.run_cell(source)
     return [(str(Path(file).parent), line) for file, line in shell.user_ns["at"]]
 
@@ -88,7 +89,8 @@ def test_a_statement_on_the_magics_own_line_takes_no_line(shell: InteractiveShel
 @pytest.mark.parametrize("magic", MAGICS[:2])  # ``capture`` shows it, and goes on
 @pytest.mark.usefixtures("capsys")
 def test_an_error_has_the_cells_line(shell: InteractiveShell, magic: str) -> None:
-    error = shell.run_cell(f"%%{magic}\nx = 1\n1 / 0").error_in_exec
+    running[0] = f"%%{magic}\nx = 1\n1 / 0"
+    error = shell.run_cell(running[0]).error_in_exec
     assert isinstance(error, ZeroDivisionError)
     cells = shell.user_ns["cells"]
     assert tracebacks.line_of(error, cells) == 3

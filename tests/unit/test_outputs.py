@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -74,24 +72,6 @@ def test_neighbouring_text_is_joined_and_stdout_and_stderr_keep_their_order() ->
     assert record.text() == "ab\ncd"
 
 
-def test_displays_stand_where_they_were_made() -> None:
-    record = record_of(text("before"), shown("figure"), text("after"), result("5"))
-    assert [o.kind for o in record.outputs()] == [
-        "stream",
-        "display_data",
-        "stream",
-        "execute_result",
-    ]
-
-
-def test_outputs_may_be_read_while_the_cell_goes_on() -> None:
-    record = record_of(text("a"))
-    assert record.text() == "a"
-    record.add(text("b"))
-    assert record.text() == "ab"
-    assert [o.content["text"] for o in record.outputs()] == ["ab"]
-
-
 def test_cleared_output_is_gone() -> None:
     assert record_of(text("old"), shown("old"), clear(False), text("new")).text() == "new"
     assert record_of(text("old"), clear(False)).outputs() == []
@@ -117,11 +97,6 @@ def test_an_updated_display_is_kept_as_it_is_now() -> None:
         "second",
         "other",
     ]
-
-
-def test_an_update_of_an_earlier_cells_display_is_kept() -> None:
-    record = record_of(shown("second", id="earlier", kind="update_display_data"))
-    assert [o.kind for o in record.outputs()] == ["update_display_data"]
 
 
 def test_kept_text_is_bounded_and_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,23 +163,6 @@ def test_addresses_and_display_ids_make_no_difference() -> None:
     assert [g.ranks for g in group_outputs(record.records)] == [(0, 1)]
 
 
-def test_text_and_its_stream_make_a_difference() -> None:
-    record = cell(3)
-    record.add_output(text("a", 0))
-    record.add_output(text("a", 1, "stderr"))
-    record.add_output(shown("a", 2))
-    assert [g.ranks for g in group_outputs(record.records)] == [(0,), (1,), (2,)]
-
-
-def test_silence_is_an_output_too() -> None:
-    record = cell(3)
-    record.add_output(text("only me", 1))
-    assert [(g.ranks, len(g.outputs)) for g in group_outputs(record.records)] == [
-        ((0, 2), 0),
-        ((1,), 1),
-    ]
-
-
 # --------------------------------------------------------------------------- errors
 
 
@@ -216,15 +174,6 @@ def test_equal_errors_are_grouped_and_different_ones_are_not() -> None:
         3: failure("bad <A at 0x7fabc00>", ename="TypeError"),
     }
     assert [g.ranks for g in group_errors(errors)] == [(0, 1), (2,), (3,)]
-
-
-def test_equal_errors_are_shown_once_naming_the_ranks() -> None:
-    record = cell()
-    for rank in range(4):
-        record.add_reply(reply(rank, "error", failure()))
-    lines = traceback_lines(record)
-    assert outputs.ANSI.sub("", lines[0]) == "On all 4 ranks:"
-    assert lines[1:] == failure().traceback
 
 
 def test_different_errors_are_each_shown_under_their_ranks() -> None:
@@ -271,12 +220,6 @@ def test_a_single_rank_needs_no_heading() -> None:
     assert traceback_lines(record) == failure().traceback
 
 
-def test_an_error_without_a_traceback_is_named_all_the_same() -> None:
-    record = cell(1)
-    record.add_reply(reply(0, "error", wire.ErrorInfo("ValueError", "no", [])))
-    assert traceback_lines(record) == ["ValueError: no"]
-
-
 @pytest.mark.parametrize(
     ("written", "seen"),
     [
@@ -295,33 +238,3 @@ def test_an_error_without_a_traceback_is_named_all_the_same() -> None:
 )
 def test_lines_that_were_written_over_are_what_is_to_be_seen(written: str, seen: str) -> None:
     assert outputs.as_seen(written) == seen
-
-
-class Pieces(list[Any]):
-    """A list whose next ``append`` waits until it is told to go on."""
-
-    def __init__(self, held: Sequence[Any]) -> None:
-        super().__init__(held)
-        self.reached, self.go_on = threading.Event(), threading.Event()
-
-    def append(self, piece: Any) -> None:
-        self.reached.set()
-        assert self.go_on.wait(60)
-        super().append(piece)
-
-
-def test_text_that_comes_while_another_thread_reads_is_not_lost() -> None:
-    """The panel reads the output of a cell so far on a thread of its own."""
-    record = RankRecord(0)
-    record.add(text("first "))
-    record.pieces = pieces = Pieces(record.pieces)
-    reader = threading.Thread(target=record.outputs)
-    reader.start()
-    assert pieces.reached.wait(60)
-    writer = threading.Thread(target=record.add, args=(text("second"),))
-    writer.start()
-    writer.join(0.3)  # it waits for the reader; without that it is done by now
-    pieces.go_on.set()
-    for thread in (reader, writer):
-        thread.join(60)
-    assert record.text() == "first second"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import pytest
@@ -251,13 +250,3 @@ def test_a_kernel_whose_frontend_can_not_ask_says_what_to_do() -> None:
     with pytest.raises(CannotAsk, match="nbconvert"):
         kernel_prompt(Kernel(allow_stdin=False)).open(question(0), "")
     assert "Set the value" in NOBODY
-
-
-def test_a_kernel_has_what_its_prompt_needs() -> None:
-    from ipykernel.kernelbase import Kernel as Real
-
-    assert hasattr(Real, "get_parent")
-    assert all(hasattr(Real, name) for name in ("_allow_stdin", "stdin_socket", "session"))
-    made = types.SimpleNamespace()
-    assert made is not None
-    assert "_parent_ident" in vars(Real) or "_parent_ident" in Real.__annotations__

@@ -93,31 +93,6 @@ def test_errors_that_ipython_can_not_show_have_the_users_lines_alone() -> None:
     assert said["off"] > len(said["odd"])
 
 
-DEEP = """
-import time
-from jaxcluster.engine import tracebacks
-try:
-    source = "def f(n):\\n    if n: return f(n - 1)\\n    return g()\\ndef g(): return g()\\nf(40)"
-    exec(compile(source, "<cell>", "exec"), {})
-except RecursionError as error:
-    began = time.process_time()
-    assert tracebacks.is_odd(error)
-    print("\\n".join(tracebacks.plain_lines(error, {"<cell>": 1})))
-    print(time.process_time() - began < 5)
-"""
-
-
-def test_of_a_deep_recursion_what_repeats_itself_is_shown_once() -> None:
-    done = python("-c", DEEP)
-    assert done.returncode == 0, done.stderr
-    *lines, is_soon = done.stdout.splitlines()
-    assert is_soon == "True"
-    told = "\n".join(lines)
-    assert told.count("in g\n") + told.count("in f\n") < 4 * 6
-    assert told.index("in f\n") < told.rindex("[Previous line repeated 9")
-    assert "RecursionError" in lines[-1]
-
-
 def test_stacks_fold_what_is_jaxs_and_say_where_it_waits() -> None:
     stack = [
         ["/app.py", 1, "main", "run()", None, True],

@@ -49,7 +49,6 @@ class CellReply(Message):
     seconds: float
     error: ErrorInfo | None = None
     names: NameChanges | None = None
-    fault: str = ""  # an error of ours after the cell's own code was over
     skipped: Skipped | None = None
 
 
@@ -62,7 +61,6 @@ class CellRequest(Operation[CellReply], op="cell"):
     shown_ranks: list[int]
     cell_id: str = ""
     message: CommMessage | None = None  # nothing is run: it is for a comm that the cell has opened
-    post_mortem: bool = False  # nothing is run: the debugger looks at the rank's last error
     profile: str = ""  # the folder for JAX's profiler, under which it runs; "": none
     sent_ns: int = 0  # by its notebook's clock
     who: str = ""  # the notebook
