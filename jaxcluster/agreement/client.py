@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from jaxcluster.agreement.cellqueue import BASE
-from jaxcluster.agreement.frames import BUFFER, pack, unpack
+from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 from jaxcluster.agreement.words import explain
 
@@ -95,7 +95,7 @@ class Lane:
             where = place.cell, place.line, place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
             self.socket.send(pack("site", site, *what, *where))
             self._sites[program, place] = site
-        return pack("launch", site, given, folded)
+        return LAUNCH.pack(b"L", site, given, folded)
 
 
 class Guard(functools.partial[Any]):

@@ -197,7 +197,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
         )
     ],
     "what is queued after a failed cell is run": [
-        (cellqueue.CellQueue, "over", lambda original: lambda self, cell: self.step())
+        (cellqueue.CellQueue, "_why_skip", lambda original: lambda *args: _skip(original(*args)))
     ],
     "mixed turns are not told": [
         (cellqueue.Cell, "mixed", lambda original: lambda self, awaited: None)
@@ -208,7 +208,7 @@ FAULTS: dict[str, list[tuple[Any, str, Callable[[Any], Any]]]] = {
             Referee,
             "_tear",
             lambda original: (
-                lambda self: [rank.made.clear() for rank in self._ranks] and original(self)
+                lambda self, *late: [rank.made.clear() for rank in self._ranks] and original(self)
             ),
         )
     ],
@@ -238,6 +238,10 @@ def _close_once(original: Any, self: Referee, seq: int, refusal: Any) -> Any:
     answers = original(self, seq, refusal)
     self._closed.pop(seq, None)
     return answers
+
+
+def _skip(why: Any) -> Any:
+    return None if why is not None and why.after else why
 
 
 def _begin_all(original: Any, self: Any) -> list[Any]:

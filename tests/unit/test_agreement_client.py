@@ -127,8 +127,8 @@ def test_other_values_of_the_hosts_are_refused(rank: Rank) -> None:
 
 
 def test_where_the_referee_is_gone_nothing_is_launched(rank: Rank) -> None:
-    peer = until(lambda: rank.server._peers.get((0, "")), "it is known")
-    rank.later(lambda: peer.send.__self__._peer.shutdown(2))  # type: ignore[attr-defined]
+    main = [peer for peer, _ in rank.server._ready.values()][-1]
+    rank.later(lambda: main.shutdown(2))
     with pytest.raises(ConnectionError, match="The referee is gone"):
         rank.launch()
 
@@ -362,7 +362,7 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     name, seq = rank.server.referee._ranks[0].lanes[wait.lane]
     assert name.startswith("loader test_") and name.endswith("load 1") and seq == 5
     lane = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
-    until(lambda: (1, "its loader") in rank.server._peers, "the thread is known")
+    until(lambda: (1, "its loader") in rank.server.sends, "the thread is known")
     rank.later(lambda: (lane.launch(0, 1, fingerprint=8), rank.other.main.launch(0, 1)))
     rank.launch(call=lambda: order.append("main"))
     thread.join(20)
@@ -385,7 +385,7 @@ def test_a_thread_whose_launch_failed_keeps_no_other_waiting(rank: Rank, tmp_pat
     thread.start()
     thread.join(20)
     lane = Peer(tmp_path / "referee.sock", 0, "another", "another", 5)
-    until(lambda: (0, "another") in rank.server._peers, "the thread is known")
+    until(lambda: (0, "another") in rank.server.sends, "the thread is known")
     rank.other.main.launch(0, 1)
     assert rank.launch() == "made"
     assert rank.agreement.taken() == 2

@@ -21,7 +21,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.verdict import Ending, verdict
 
 SUM = {"name": "jit(sum)", "place": Place(7, 2, "s = x.sum()")}
-ENDED = Refusal("ended", (1,), (Doing(0, "waits", **SUM), Doing(1, "ended")))
+ENDED = Refusal("ended", (1,), (Doing((0,), "waits", **SUM), Doing((1,), "ended")))
 STOPPED = Refusal("stopped")
 
 
