@@ -378,6 +378,9 @@ class Schedule:
                 if lane.op is not None and lane.op.kind != "meet":
                     self.left.add(lane.seq)
             if answer.word == "over":
+                mains = [r.lanes.get(core.MAIN) for r in self.ranks if r.is_alive]
+                if any(main is not None and main.seq == seq for main in mains):
+                    raise Broken("P7 a cell is over before its end")
                 self.decided[seq] = why
                 self.outlived.update(
                     number

@@ -87,7 +87,7 @@ def test_a_launch_is_made_once_the_others_have_announced_it(rank: Rank) -> None:
     assert rank.launch(call=lambda: made.append("launched") or "result") == "result"
     assert made == ["other", "launched"]
     assert rank.agreement.taken() == 1
-    ((program, place, *_),) = rank.agreement.last()
+    ((program, place, *_),) = rank.agreement.made
     assert (program, place.line) == (SUM, 3)
 
 
@@ -117,13 +117,6 @@ def test_a_stop_is_raised_before_the_launch(rank: Rank) -> None:
     with pytest.raises(Stopped):
         rank.launch()
     assert issubclass(Stopped, KeyboardInterrupt)
-
-
-def test_other_values_of_the_hosts_are_refused(rank: Rank) -> None:
-    rank.given = 3
-    rank.other.main.launch(0, 1, given=4)
-    with pytest.raises(Divergence, match="one program with different values"):
-        rank.launch()
 
 
 def test_where_the_referee_is_gone_nothing_is_launched(rank: Rank) -> None:
