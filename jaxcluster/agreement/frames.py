@@ -122,25 +122,24 @@ class Hub:
         late: deque[bytes] = deque()  # frames that it does not take yet
 
         def send(frame: bytes) -> None:
-            late.append(frame)
-            if len(late) == 1:
-                flush()
-
-        def flush() -> None:
             try:
-                while late:
-                    peer.send(late[0], socket.MSG_DONTWAIT)
-                    late.popleft()
+                if not late:
+                    peer.send(frame, socket.MSG_DONTWAIT)
+                    return
             except BlockingIOError:
                 self._epoll.modify(peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
             except OSError:  # it has ended: that is read
-                late.clear()
+                return
+            late.append(frame)
 
         def ready(events: int) -> None:
             nonlocal thread
             if events & select.EPOLLOUT:
                 self._epoll.modify(peer.fileno(), select.EPOLLIN)
-                flush()
+                frames = [*late]
+                late.clear()
+                for frame in frames:
+                    send(frame)
             if events & ~select.EPOLLOUT:
                 if not (frame := receive(peer)):
                     self.drop(peer)

@@ -289,10 +289,10 @@ class Referee:
             del state.waits[wait.lane]
             state.goes += 1
             state.made[wait.lane] = self._number, last.seq, program
-            is_alone = not state.lanes
-            answers.append(Answer("go", wait.rank, wait.lane, state.goes, is_alone=is_alone))
+            told = wait.rank, wait.lane, state.goes, None, False, not state.lanes
+            answers.append(Answer("go", *told))
         if last.key.name == MAIN:
-            for cell in self._cells_of(group):
+            for cell in self._cells_of([last.rank] if last.key.seq else group):
                 cell.launched.append((program, place))
         return answers
 

@@ -69,7 +69,6 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "takes who works for lost": [
         ("if self.cells.running[rank] is not None or self._waits(rank)", "if self._waits(rank)")
     ],
-    "has no patience": [("if is_patient and", "if False and")],
     "blames the others": [
         ("tuple(sorted({*causes}))", "tuple(sorted(ranks - {*causes}))"),
     ],
@@ -88,7 +87,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "a torn launch is not noticed": [("            if others:\n", "            if False:\n")],
     "what XLA refused on all ranks is torn": [("may_say and not is_late", "False")],
     "counts go wrong": [("wait.lane, state.goes,", "wait.lane, max(1, state.goes - 1),")],
-    "tells nobody else of threads": [("is_alone = not state.lanes", "is_alone = True")],
+    "tells nobody else of threads": [("None, False, not state.lanes", "None, False, True")],
     "an end is over too early": [("if len(cell.ended) == len(", "if len(cell.ended) * 2 > len(")],
 }
 

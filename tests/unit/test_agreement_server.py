@@ -183,6 +183,7 @@ def test_a_rank_that_has_gone_before_its_answer_ends_nobody(made: Made) -> None:
     made.main[1].socket.close()
     made.step()
     made.begin(5, 0, 2)
+    assert {rank for rank, _ in made.server.sends} == {0, 2}
 
 
 def test_who_looks_is_told_who_waits_and_what_was_agreed(made: Made) -> None:
