@@ -121,8 +121,8 @@ def referee(num_ranks: int, rounds: int) -> tuple[float, float]:
     """(announcements per second, the median microseconds of one launch of all these ranks)."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         path = f"{folder}/referee.sock"
-        words = ["-m", "jaxcluster.engine.coordinator", f"--num-processes={num_ranks}"]
-        with subprocess.Popen([sys.executable, *words, f"--referee={path}"]) as process:
+        argv = [sys.executable, "-m", "jaxcluster.agreement", "referee", path, str(num_ranks)]
+        with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
             while not Path(path).exists():
                 time.sleep(0.01)
             ranks = [Agreement(rank) for rank in range(num_ranks)]

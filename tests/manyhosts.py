@@ -43,9 +43,8 @@ from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.requests import RelayFrames
 from jaxcluster.agent.server import Agent, Client
 from jaxcluster.agreement.cellqueue import BASE, Answer
-from jaxcluster.agreement.looked import Looked
 from jaxcluster.agreement.referee import MAIN, Referee
-from jaxcluster.agreement.refusals import Place, Program
+from jaxcluster.agreement.refusals import Looked, Place, Program
 from jaxcluster.host.processes import allow_files
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
@@ -194,7 +193,7 @@ class Ranks:
                 self.answer(self.referee.arrive(number, cell.turn))
                 return None
             case "interrupt":
-                self.answer(self.referee.cancel(body["seq"]))
+                self.answer(self.referee.stop(body["seq"]))
                 return rank.seq == body["seq"]
             case "look":
                 return self.look(body["launches"])
@@ -282,7 +281,7 @@ class Ranks:
         return self.referee.end(rank.number, "ok" if status == "ok" else "error")
 
     def tick(self) -> None:
-        if self.referee.wants_tick:
+        if self.referee.patience_s:
             self.answer(self.referee.tick())
 
 

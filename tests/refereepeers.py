@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster.agreement.cellqueue import BASE
-from jaxcluster.agreement.frames import BUFFER, pack, unpack
+from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.agreement.server import Server
 
@@ -40,7 +40,7 @@ class Peer:
         number = next(self.numbers)
         told = number, processes, fingerprint, "jit(sum)", signature, meets_all
         self.tell("site", *told, 4, 3, "s = jnp.sum(x)", "")
-        self.tell("launch", number, given, 0)
+        self.socket.send(LAUNCH.pack(b"L", number, given, 0))
 
     def hears(self) -> bytes:
         return self.socket.recv(BUFFER)
@@ -89,4 +89,4 @@ def serving(server: Server) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join(20)
-        server._hub.close()
+        server.close()

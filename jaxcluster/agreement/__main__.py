@@ -28,14 +28,14 @@ def main(argv: Sequence[str]) -> None:
         if command == "relay":
             relay = Relay(path, (rest[0], int(rest[1])), key)
             print("listens", flush=True)
-            while os.getppid() == parent or relay.serves():
+            while os.getppid() == parent or relay.sends:
                 time.sleep(LOOK_S)
         else:
             server = Server(int(rest[0]), path, key)
             if rest[1:]:
                 server.listen(rest[1])
             print(server.port, flush=True)
-            while os.getppid() == parent or server.serves():
+            while os.getppid() == parent or server.sends:
                 server.step(LOOK_S)
     finally:
         shutil.rmtree(os.path.dirname(path), ignore_errors=True)

@@ -6,7 +6,7 @@ they are idle, and no earlier cell needs one of them.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -96,11 +96,6 @@ class Cell:
     refusal: Refusal | None = None
     is_torn: bool = False
     launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
-    _covered: dict[Program, bool] = field(default_factory=dict)
-
-    @property
-    def is_over(self) -> bool:
-        return len(self.ended) == len(self.spec.ranks)
 
     @property
     def is_split(self) -> bool:
@@ -111,9 +106,8 @@ class Cell:
 
     def covers(self, program: Program) -> bool:
         """Whether all processes of a program run the cell."""
-        if (found := self._covered.get(program)) is None:
-            found = self._covered[program] = {*self.spec.ranks}.issuperset(program.processes)
-        return found
+        ranks = self.spec.ranks
+        return program.processes == ranks or {*ranks}.issuperset(program.processes)
 
     def mixed(self, awaited: Program) -> tuple[Place, int] | None:
         """Since which launch turns of a loop may have met other turns, and how many launches.
@@ -126,23 +120,22 @@ class Cell:
         first = count = len(made)
         for left_out in range(1, min(MOST_TURNS, count) + 1):
             at = count - left_out
-            if made[at][0] is not awaited:
-                continue
-            while at and made[at - 1][0] is made[at - 1 + left_out][0]:
-                at -= 1
-            first = min(first, at)
+            if made[at][0] is awaited:
+                while at and made[at - 1][0] is made[at - 1 + left_out][0]:
+                    at -= 1
+                first = min(first, at)
         return (made[first][1], count - first) if first < count else None
 
     def odd_ones(self) -> tuple[int, ...]:
         """The ranks whose launches without collectives are not those of the most."""
         for processes in {processes for folded in self.folded.values() for processes in folded}:
-            by_hash: dict[int, list[int]] = {}
-            for rank in self.folded.keys() & {*processes}:
-                by_hash.setdefault(self.folded[rank].get(processes, 0), []).append(rank)
+            ranks = sorted(self.folded.keys() & {*processes})
+            found = {rank: self.folded[rank].get(processes, 0) for rank in ranks}
+            counts = Counter(found.values())
             # Of two as many: who has launched nothing is the odd one.
-            most = max(by_hash, key=lambda folded: (len(by_hash[folded]), folded != 0))
-            if odd := [r for folded, ranks in by_hash.items() if folded != most for r in ranks]:
-                return tuple(sorted(odd))
+            most = max(counts, key=lambda folded: (counts[folded], folded != 0))
+            if odd := tuple(rank for rank in ranks if found[rank] != most):
+                return odd
         return ()
 
 
@@ -152,14 +145,15 @@ class CellQueue:
     Attributes:
       running: by rank, the cell that it is in.
       dead: the ranks that have died.
+      failed: the last cells that have failed.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.running: list[Cell | None] = [None] * num_ranks
         self.dead: set[int] = set()
+        self.failed: deque[CellSpec] = deque(maxlen=REMEMBERED)
         self._waiting: dict[int, Cell] = {}  # by seq
         self._cancelled: deque[int] = deque(maxlen=REMEMBERED)
-        self._failed: deque[CellSpec] = deque(maxlen=REMEMBERED)
 
     def arrive(self, rank: int, spec: CellSpec) -> list[Answer]:
         """A rank has a cell."""
@@ -169,12 +163,6 @@ class CellQueue:
     def cancel(self, seq: int) -> list[Answer]:
         """Don't run a cell that has not begun; also if it arrives later."""
         self._cancelled.append(seq)
-        return self.step()
-
-    def over(self, cell: Cell) -> list[Answer]:
-        """A cell has ended on all ranks."""
-        if cell.refusal is not None:
-            self._failed.append(cell.spec)
         return self.step()
 
     def step(self) -> list[Answer]:
@@ -187,7 +175,7 @@ class CellQueue:
         needed: set[int] = set()  # by cells that are before
         for seq, cell in list(self._waiting.items()):
             ranks = {*cell.spec.ranks}
-            if cell.arrived != ranks or self._is_behind(cell):
+            if cell.arrived != ranks or self._is_behind(cell.spec):
                 continue
             if needed.isdisjoint(ranks) and not any(self.running[rank] for rank in ranks):
                 del self._waiting[seq]
@@ -202,13 +190,13 @@ class CellQueue:
         mine = [cell for cell in self._waiting.values() if rank in cell.spec.ranks]
         return min(mine, key=lambda cell: len(cell.arrived) < len(cell.spec.ranks), default=None)
 
-    def _is_behind(self, cell: Cell) -> bool:
+    def _is_behind(self, spec: CellSpec) -> bool:
         """Whether an earlier cell of its notebook, which needs one of its ranks, waits too."""
         return any(
-            other.spec.owner == cell.spec.owner
-            and other.spec.seq < cell.spec.seq
-            and not {*other.spec.ranks}.isdisjoint(cell.spec.ranks)
-            for other in self._waiting.values()
+            other.owner == spec.owner
+            and other.seq < spec.seq
+            and not {*other.ranks}.isdisjoint(spec.ranks)
+            for other in (cell.spec for cell in self._waiting.values())
         )
 
     def _why_skip(self, spec: CellSpec) -> Skipped | None:
@@ -216,7 +204,7 @@ class CellQueue:
             return Skipped()
         if dead := self.dead.intersection(spec.ranks):
             return Skipped(dead=min(dead))
-        for failed in self._failed if spec.is_skippable else ():
+        for failed in self.failed if spec.is_skippable else ():
             if failed.owner == spec.owner and spec.seen < failed.seq < spec.seq:
                 return Skipped(after=failed.seq)
         return None

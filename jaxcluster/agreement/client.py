@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 
 from jaxcluster.agreement.cellqueue import BASE
-from jaxcluster.agreement.frames import BUFFER, pack, unpack
+from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 from jaxcluster.agreement.words import explain
 
@@ -35,7 +35,6 @@ AGAIN_S = 0.02  # before a signal comes again whose handler could not raise
 SOON_S = 0.001  # ... and one that came in a launch
 SIGNATURE_CHARS = 1 << 12  # of a program's inputs
 TEXT_CHARS = 500  # of other texts
-WITHDRAW = pack("withdraw")
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -95,7 +94,7 @@ class Lane:
             where = place.cell, place.line, place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
             self.socket.send(pack("site", site, *what, *where))
             self._sites[program, place] = site
-        return pack("launch", site, given, folded)
+        return LAUNCH.pack(b"L", site, given, folded)
 
 
 class Guard(functools.partial[Any]):
@@ -122,6 +121,7 @@ class Agreement:
 
     Attributes:
       begun: by thread, the launch that it makes, or has failed to make.
+      made: the last launches, oldest first.
       seq: the cell that the main thread runs; 0: none.
       only: the thread that alone may launch, which XLA checks; 0: all may.
       is_refused: whether a launch was refused.
@@ -137,12 +137,12 @@ class Agreement:
     ) -> None:
         self.rank, self._part = rank, part
         self.begun: dict[int, Record] = {}
+        self.made: list[Record] = []
         self.seq = self.only = 0
         self.is_refused, self.refusals = False, 0
         self._path, self._place_of, self._given = "", place_of, given
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
-        self._made: list[Record] = []
         self._taken = 0
         self._coming: set[int] = set()  # signals that come again, since they came in a launch
         self._base: socket.socket | None = None
@@ -181,8 +181,7 @@ class Agreement:
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Say something that is answered, if at all, on the control thread's connection."""
-        if self._base is not None:
-            _say(self._base, method, *arguments)
+        _say(self._base, method, *arguments)
 
     def begin(self, seq: int) -> None:
         """The main thread, which calls it, begins a cell."""
@@ -213,7 +212,7 @@ class Agreement:
     def confirmations(self) -> Iterator[None]:
         """Each ``next`` of it counts a launch of this thread as made; in C."""
         idents = itertools.starmap(get_ident, itertools.repeat(()))
-        return map(self._made.append, map(self.begun.pop, idents))
+        return map(self.made.append, map(self.begun.pop, idents))
 
     def launch(self, program: Program, call: Callable[..., Any], *arguments: Any) -> Any:
         """What ``call(*arguments)`` returns, which launches ``program``, once that is agreed."""
@@ -229,8 +228,7 @@ class Agreement:
 
         def leave() -> None:
             lane.deferred, lane.signal = error, 0
-            with contextlib.suppress(OSError):
-                lane.socket.send(WITHDRAW)  # it has no effect if "go" is on its way
+            _say(lane.socket, "withdraw")  # it has no effect if "go" is on its way
 
         timer = _start_timer(seconds, leave)
         try:
@@ -257,11 +255,7 @@ class Agreement:
 
     def taken(self) -> int:
         """How many agreed launches this process has made, or XLA has refused."""
-        return self._taken + sum(record[-1] for record in self._made)
-
-    def last(self) -> list[Record]:
-        """The last launches, oldest first. Any thread."""
-        return [*self._made]
+        return self._taken + sum(record[-1] for record in self.made)
 
     def _lane(self) -> Lane:
         """This thread's connection."""
@@ -287,8 +281,9 @@ class Agreement:
                 " which spans processes: it shares the rank's connections. Launch it on the rank, "
                 "and give the child numpy arrays."
             )
-        if len(self._made) >= 2 * KEPT:
-            self._drain()
+        while len(self.made) > KEPT:
+            record = self.made.pop(0)
+            self._taken += record[-1]
         place, is_agreed, folded = self._place_of(caller), True, 0
         count, value = lane.folds.get(program.processes, (0, 0))
         if not program.collective:
@@ -328,11 +323,6 @@ class Agreement:
             if not record[0].meets_all:  # a rendezvous is over, however it ended
                 _say(lane.socket, "unmade")
             self._taken += 1
-
-    def _drain(self) -> None:
-        while len(self._made) > KEPT:
-            record = self._made.pop(0)
-            self._taken += record[-1]
 
     def hear(self, frame: bytes) -> bool:
         """Take this thread's answer, if it is not a plain "go".
@@ -404,13 +394,13 @@ class Agreement:
                     return handler(number, frame)
                 except BaseException as error:
                     lane.deferred, lane.signal = error, number
-            with contextlib.suppress(OSError):
-                lane.socket.send(WITHDRAW)
+            _say(lane.socket, "withdraw")
             return _start_timer(AGAIN_S, _signal_again, number, lane, lane.deferred)
         if lane.deferred is not None:
             deferred, lane.deferred = lane.deferred, None
             raise deferred
-        if number in self._coming or not self._has_just_launched(frame):
+        has_result_to_store = frame and self.made and _is_at(frame, self.made[-1])
+        if number in self._coming or not has_result_to_store:
             self._coming.discard(number)
             return handler(number, frame)
         self._coming.add(number)
@@ -424,10 +414,6 @@ class Agreement:
                 return True
             frame = frame.f_back
         return False
-
-    def _has_just_launched(self, frame: FrameType | None) -> bool:
-        """Whether the main thread, which is in ``frame``, has the launch's result to store yet."""
-        return frame is not None and bool(self._made) and _is_at(frame, self._made[-1])
 
     # ---------------------------------------------------------------- threads
 
@@ -470,9 +456,10 @@ def _signal_again(number: int, lane: Lane, deferred: BaseException | None) -> No
             signal.pthread_kill(lane.ident, number)
 
 
-def _say(to: socket.socket, method: str, *arguments: Any) -> None:
-    with contextlib.suppress(OSError):  # the referee is gone
-        to.send(pack(method, *arguments))
+def _say(to: socket.socket | None, method: str, *arguments: Any) -> None:
+    if to is not None:
+        with contextlib.suppress(OSError):  # the referee is gone
+            to.send(pack(method, *arguments))
 
 
 def _task_of(thread: threading.Thread) -> str:

@@ -5,8 +5,9 @@ A frame is one message: a word with its arguments, as ``pack`` makes it.
     from a rank                                     to a rank: see ``Answer``
     hello     its rank, lane, name, seq             go        is b"g" alone, if ``is_alone``
     site      the next number, program and place    refuse, run, skip, closed, over
-    launch    site, given, folded                   answer    what it has looked at
-    withdraw, unmade, arrive, end, stop, look
+    withdraw, unmade, arrive, end, stop, look       answer    what it has looked at
+
+A launch is a frame of ``LAUNCH``: b"L", its site, given, folded.
 
 Ranks connect to a Unix socket. On other hosts than the referee's that is a ``Relay``'s, which sends
 what the ranks of its host say together as one message over TCP.
@@ -15,11 +16,11 @@ what the ranks of its host say together as one message over TCP.
 from __future__ import annotations
 
 import contextlib
-import functools
 import marshal
 import os
 import select
 import socket
+import struct
 import threading
 import zlib
 from collections import deque
@@ -30,7 +31,9 @@ from typing import Any
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
 LONG = 1 << 14  # bytes from which on a frame is compressed: hundreds of ranks do much the same
+LAUNCH = struct.Struct("<cIQQ")
 Send = Callable[[bytes], None]
+Thread = tuple[int, str]  # of a rank: its number, and the thread's lane
 
 
 def pack(*words: Any) -> bytes:
@@ -52,59 +55,23 @@ def receive(peer: socket.socket) -> bytes:
         return b""
 
 
-class Outlet:
-    """Sends frames to a thread of a rank, in order.
-
-    It does not wait for one that takes no more, such as a rank that is suspended while hundreds of
-    its cells are skipped: a thread sends the rest.
-    """
-
-    def __init__(self, peer: socket.socket) -> None:
-        self._peer = peer
-        self._late: deque[bytes] = deque()  # the thread runs while there are some
-        self._lock = threading.Lock()
-
-    def send(self, frame: bytes) -> None:
-        with self._lock:
-            if self._late:
-                self._late.append(frame)
-                return
-            try:
-                self._peer.send(frame, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                self._late.append(frame)
-                threading.Thread(
-                    target=self._send_late, name="jaxcluster-late", daemon=True
-                ).start()
-            except OSError:  # it has ended: that is read
-                pass
-
-    def _send_late(self) -> None:
-        is_over = False
-        while not is_over:
-            try:
-                self._peer.send(self._late[0])
-            except OSError:
-                return  # it has ended: what comes is kept until that is read
-            with self._lock:
-                self._late.popleft()
-                is_over = not self._late
-
-
 class Hub:
     """Hears the threads of this host's ranks, which connect to a Unix socket.
 
+    It waits for none that takes no more, such as a rank that is suspended while hundreds of its
+    cells are skipped: the rest is sent later.
+
     Args:
       path: of the socket. Whoever can open it is trusted.
-      join: called with what sends frames to a thread that has connected. Returns what hears its
-        frames; b"" is its end.
+
+    Attributes:
+      sends: what sends frames to each thread that is connected.
     """
 
-    def __init__(self, path: str, join: Callable[[Send], Send]) -> None:
-        self.peers: set[socket.socket] = set()
-        self._join = join
+    def __init__(self, path: str) -> None:
+        self.sends: dict[Thread, Send] = {}
         self._epoll = select.epoll()
-        self._readers: dict[int, Callable[[], None]] = {}
+        self._ready: dict[int, tuple[Any, Callable[[int], None]]] = {}
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -112,57 +79,89 @@ class Hub:
         self._listener.listen(512)
         self.watch(self._listener, self._accept)
 
-    def watch(self, peer: Any, read: Callable[[], None]) -> None:
-        """Call ``read`` when something has come. Any thread."""
-        self._readers[peer.fileno()] = read
+    def hear(self, thread: Thread, frame: bytes) -> None:
+        """Take what a thread has said; b"" is its end, and its first frame is ``hello``."""
+        raise NotImplementedError
+
+    def take(self, thread: Thread, frame: bytes, send: Send) -> None:
+        """The same, with what answers it."""
+        if frame:
+            self.sends.setdefault(thread, send)
+        else:
+            self.sends.pop(thread, None)
+        self.hear(thread, frame)
+
+    def watch(self, peer: Any, ready: Callable[[int], None]) -> None:
+        """Call ``ready`` with epoll's events when something has come. Any thread."""
+        self._ready[peer.fileno()] = peer, ready
         self._epoll.register(peer.fileno(), select.EPOLLIN)
 
     def drop(self, peer: Any) -> None:
         """Close a peer that is gone."""
         self._epoll.unregister(peer.fileno())
-        del self._readers[peer.fileno()]
+        del self._ready[peer.fileno()]
         peer.close()
 
-    def step(self, timeout_s: float | None) -> bool:
+    def step(self, timeout_s: float | None = None) -> bool:
         """Wait for frames, and hear those that have come; returns whether some have."""
         ready = self._epoll.poll(timeout_s)
-        for number, _ in ready:
-            self._readers[number]()
+        for number, events in ready:
+            self._ready[number][1](events)
         return bool(ready)
 
     def close(self) -> None:
         """Close the socket and all connections."""
         self._epoll.close()
-        for peer in (self._listener, *self.peers):
+        for peer, _ in self._ready.values():
             peer.close()
+        self.sends.clear()
 
-    def _accept(self) -> None:
+    def _accept(self, _: int) -> None:
         peer, _ = self._listener.accept()
-        hear = self._join(Outlet(peer).send)
-        self.peers.add(peer)
+        thread: Thread | None = None
+        late: deque[bytes] = deque()  # frames that it does not take yet
 
-        def read() -> None:
-            if not (frame := receive(peer)):
-                self.peers.remove(peer)
-                self.drop(peer)
-            hear(frame)
+        def send(frame: bytes) -> None:
+            try:
+                if not late:
+                    peer.send(frame, socket.MSG_DONTWAIT)
+                    return
+            except BlockingIOError:
+                self._epoll.modify(peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            except OSError:  # it has ended: that is read
+                return
+            late.append(frame)
 
-        self.watch(peer, read)
+        def ready(events: int) -> None:
+            nonlocal thread
+            if events & select.EPOLLOUT:
+                self._epoll.modify(peer.fileno(), select.EPOLLIN)
+                frames = [*late]
+                late.clear()
+                for frame in frames:
+                    send(frame)
+            if events & ~select.EPOLLOUT:
+                if not (frame := receive(peer)):
+                    self.drop(peer)
+                if thread is None and frame:
+                    _, rank, lane, *_ = unpack(frame)
+                    thread = rank, lane
+                if thread is not None:
+                    self.take(thread, frame, send)
+
+        self.watch(peer, ready)
 
 
 class Stream:
-    """Frames of one host's ranks over one connection, each with the number of its thread.
-
-    A frame b"" says that the thread is gone.
-    """
+    """Frames of one host's ranks over one connection, each with its thread."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self.connection = connection
-        self._queue: list[tuple[int, bytes]] = []
+        self._queue: list[tuple[Thread, bytes]] = []
 
-    def queue(self, number: int, frame: bytes) -> None:
+    def queue(self, thread: Thread, frame: bytes) -> None:
         """Send it with the next ``flush``."""
-        self._queue.append((number, frame))
+        self._queue.append((thread, frame))
 
     def flush(self) -> None:
         """Send what is queued. A peer that is gone shows when it is read."""
@@ -171,17 +170,17 @@ class Stream:
             with contextlib.suppress(OSError):
                 self.connection.send_bytes(marshal.dumps(frames))
 
-    def receive(self) -> list[tuple[int, bytes]]:
+    def receive(self) -> list[tuple[Thread, bytes]]:
         """What has come together.
 
         Raises:
           OSError, EOFError: the peer is gone.
         """
-        frames: list[tuple[int, bytes]] = marshal.loads(self.connection.recv_bytes())
+        frames: list[tuple[Thread, bytes]] = marshal.loads(self.connection.recv_bytes())
         return frames
 
 
-class Relay:
+class Relay(Hub):
     """Carries frames of this host's ranks on a thread, until one of the two sides is gone.
 
     Args:
@@ -194,29 +193,21 @@ class Relay:
 
     def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
         self._stream = Stream(Client(address, authkey=key.encode()))
-        self._sends: list[Send] = []
-        self._is_connected = True
-        self._hub = Hub(path, self._join)
-        self._hub.watch(self._stream.connection, self._deliver)
+        super().__init__(path)
+        self.watch(self._stream.connection, self._deliver)
         threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
 
-    def serves(self) -> bool:
-        """Whether a thread of a rank is connected, and the referee is there."""
-        return self._is_connected and bool(self._hub.peers)
+    def hear(self, thread: Thread, frame: bytes) -> None:
+        self._stream.queue(thread, frame)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError, EOFError):
             while True:
-                self._hub.step(None)
+                self.step()
                 self._stream.flush()
-        self._is_connected = False
-        self._stream.connection.close()
-        self._hub.close()
+        self.close()
 
-    def _join(self, send: Send) -> Send:
-        self._sends.append(send)
-        return functools.partial(self._stream.queue, len(self._sends) - 1)
-
-    def _deliver(self) -> None:
-        for number, frame in self._stream.receive():
-            self._sends[number](frame)
+    def _deliver(self, _: int) -> None:
+        for thread, frame in self._stream.receive():
+            if (send := self.sends.get(thread)) is not None:
+                send(frame)

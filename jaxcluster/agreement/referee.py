@@ -25,13 +25,25 @@ from jaxcluster.agreement.cellqueue import (
     CellSpec,
     Folded,
 )
-from jaxcluster.agreement.looked import AgreedLaunch, Looked, Waiting
-from jaxcluster.agreement.refusals import NOWHERE, Doing, Kind, Place, Program, Refusal
+from jaxcluster.agreement.refusals import (
+    NOWHERE,
+    AgreedLaunch,
+    Doing,
+    Kind,
+    Looked,
+    Place,
+    Program,
+    Refusal,
+    Waiting,
+    grouped,
+)
 
 MAIN = ""  # the lane of a rank's main thread; other threads have a name of their own
 ANY = "*"  # the name of a lane in a rendezvous that all may meet in
 REMEMBERED = 4096  # closed cells
 SHOWN = 256  # agreed launches
+TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
+SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 
 
 class Key(NamedTuple):
@@ -68,6 +80,7 @@ class Rank:
       goes: how many agreed launches it has.
       made: the last one of each lane, until that says what it does next: number, cell, program.
       lanes: its threads that launch, with their names and the cells that started them.
+      waits: by lane.
     """
 
     def __init__(self) -> None:
@@ -83,18 +96,16 @@ class Referee:
     Attributes:
       cells: the cells that run and wait.
       agreed: the last agreed launches; ``AgreedLaunch`` has the names of what is told.
-      wants_tick: call ``tick`` in a moment. A refusal is certain, but other ranks may announce
-        something until then, and that shows who is alone with what it does.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.cells = CellQueue(num_ranks)
         self.agreed: deque[tuple[Any, ...]] = deque(maxlen=SHOWN)
-        self.wants_tick = False
         self._ranks = [Rank() for _ in range(num_ranks)]
         self._groups: dict[Key, Group] = {}
         self._closed: dict[int, Refusal] = {}  # by seq; threads may outlive their cell
         self._number = 0
+        self._is_certain = False  # that something is to be refused in a moment
         # Agreed launches, and the ranks that XLA has refused them on.
         self._unmade: dict[tuple[int, int, Program], set[int]] = {}
 
@@ -124,12 +135,14 @@ class Referee:
         if outcome != "ok":
             answers += self._give_up("died" if outcome == DIED else "failed", (rank,), cells=[cell])
         self.cells.running[rank] = None
-        if cell.is_over:
+        if len(cell.ended) == len(cell.spec.ranks):
             if cell.is_torn or cell.is_split:
                 cell.refusal = replace(cell.refusal or Refusal("torn"), kind="torn")
             elif cell.refusal is None and (odd := cell.odd_ones()):
                 cell.refusal = self._refusal("uneven", odd, cells=[cell])
-            answers += self._tell("over", cell) + self.cells.over(cell)
+            if cell.refusal is not None:
+                self.cells.failed.append(cell.spec)
+            answers += self._tell("over", cell) + self.cells.step()
         return answers + self._settle()
 
     def stop(self, seq: int | None = None) -> list[Answer]:
@@ -140,9 +153,8 @@ class Referee:
         for cell in self._cells_of(range(len(self._ranks))):
             if seq in (None, cell.spec.seq):
                 answers += self._give_up("stopped", cells=[cell])
-        if seq is None:
-            for wait in [wait for group in self._groups.values() for wait in group.values()]:
-                answers += self._give_up("stopped", waits=[wait])
+        for wait in self._all_waits() if seq is None else ():
+            answers += self._give_up("stopped", waits=[wait])
         return answers + self._settle()
 
     # --------------------------------------------------------------- launches
@@ -221,15 +233,6 @@ class Referee:
         self._unmade.setdefault(made, set()).add(rank)
         return self._tear() + self._settle()
 
-    @property
-    def is_unsure(self) -> bool:
-        """Whether XLA has refused a launch on some ranks, and others have not spoken since."""
-        return bool(self._unmade)
-
-    def silent(self) -> list[Answer]:
-        """Those others have said nothing for long: they are in a launch that can't end."""
-        return self._tear(is_late=True) + self._settle()
-
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
         """Something raised in a wait. It is refused, unless ``go`` is on its way.
 
@@ -242,20 +245,31 @@ class Referee:
         closed = [] if wait.key.program.meets_all else self._close(wait.seq, refusal)
         return closed + self._refuse([wait], refusal) + self._settle()
 
+    @property
+    def patience_s(self) -> float | None:
+        """How long ranks may say nothing until ``tick`` is called; None for ever.
+
+        A refusal is certain, but what others announce in a moment shows who is alone with what it
+        does. Or XLA has refused a launch on some ranks, and others are silent.
+        """
+        return TICK_S if self._is_certain else SILENT_S if self._unmade else None
+
     def tick(self) -> list[Answer]:
-        """The other ranks have had a moment to announce theirs: see ``wants_tick``."""
-        return self._settle(is_patient=False)
+        """The ranks have had their time."""
+        if self._is_certain:
+            return self._settle(is_patient=False)
+        return self._tear(is_late=True) + self._settle()
 
     def look(self, now: float, launches: int = 0) -> Looked:
         """Who waits for whom, and the last agreed launches."""
-        waits: list[Waiting] = []
-        for key, group in self._groups.items():
-            name, missing = key.program.name, self._missing(key)
-            for one in group.values():
-                told = one.rank, one.lane, one.seq, name, one.place, one.since, missing
-                waits.append(Waiting(*told))
-        last = list(self.agreed)[-launches:] if launches else []
-        agreed = [AgreedLaunch(*one) for one in last]
+        waits = [
+            Waiting(*wait[:2], wait.seq, wait.key.program.name, wait.place, wait.since, missing)
+            for key in self._groups
+            for missing in [self._missing(key)]
+            for wait in self._groups[key].values()
+        ]
+        first = max(0, len(self.agreed) - launches)
+        agreed = [AgreedLaunch(*one) for one in [*self.agreed][first:]]
         running = [None if cell is None else cell.spec.seq for cell in self.cells.running]
         return Looked(now, waits, agreed, running)
 
@@ -275,10 +289,10 @@ class Referee:
             del state.waits[wait.lane]
             state.goes += 1
             state.made[wait.lane] = self._number, last.seq, program
-            is_alone = not state.lanes
-            answers.append(Answer("go", wait.rank, wait.lane, state.goes, is_alone=is_alone))
+            told = wait.rank, wait.lane, state.goes, None, False, not state.lanes
+            answers.append(Answer("go", *told))
         if last.key.name == MAIN:
-            for cell in self._cells_of(group):
+            for cell in self._cells_of([last.rank] if last.key.seq else group):
                 cell.launched.append((program, place))
         return answers
 
@@ -287,14 +301,14 @@ class Referee:
         if self.cells.dead or wait.key.name != MAIN:
             return bool(self.cells.dead)
         cell = self.cells.running[wait.rank]
-        is_odd = cell is not None and (bool(cell.ended) or not wait.key.seq)
-        groups = self._groups
-        return is_odd or (len(groups) > 1 and sum(key.name == MAIN for key in groups) > 1)
+        if cell is not None and (cell.ended or not wait.key.seq):
+            return True
+        return len(self._groups) > 1 and sum(key.name == MAIN for key in self._groups) > 1
 
     def _settle(self, is_patient: bool = True) -> list[Answer]:
         """Refuse what can't be agreed any more, until nothing of that kind is left."""
         answers: list[Answer] = []
-        self.wants_tick = False
+        self._is_certain = False
         while (lost := self._lost()) and (verdict := self._verdict(lost, is_patient)):
             answers += self._give_up(*verdict)
         return answers
@@ -317,25 +331,26 @@ class Referee:
         for key in lost:
             if dead := self.cells.dead.intersection(self._missing(key)):
                 return "died", dead, [*self._groups[key].values()]
+        running = self.cells.running
         needed = {rank for key in lost for rank in key.program.processes}
-        if is_patient and any(self._works(rank) for rank in needed):
-            self.wants_tick = True
+        idle = [rank for rank in needed if not self._waits(rank)]
+        if is_patient and any(running[rank] for rank in idle):
+            self._is_certain = True
             return None
         for key in lost:
             group = self._groups[key]
             if ended := self._ended_without(key):
                 others = [r for r in self._missing(key) if r in ended or self._waits_for(r, group)]
-                causes = ended if len(group) >= len(others) else group
-                return "ended", causes, [*group.values()]
+                return "ended", ended if len(group) >= len(others) else group, [*group.values()]
         for key in lost:
             processes = key.program.processes
             rivals = [self._groups[one] for one in lost if one.program.processes == processes]
             if len(rivals) > 1:
                 waits = [wait for group in rivals for wait in group.values()]
                 return "differs", _minority(rivals), waits
-        is_idle = any(self.cells.running[rank] is None and not self._waits(rank) for rank in needed)
         waiting = [rank for key in lost for rank in self._groups[key]]
-        return "idle" if is_idle else "circle", waiting, [*self._groups[lost[0]].values()]
+        kind: Kind = "circle" if all(running[rank] for rank in idle) else "idle"
+        return kind, waiting, [*self._groups[lost[0]].values()]
 
     def _may_fill(self, key: Key, alive: set[Key]) -> bool:
         """Whether all ranks that are missing may still announce this."""
@@ -346,13 +361,6 @@ class Referee:
         is_open = any(cell is None or not cell.spec.is_foreground for cell in cells)
         may_come = all(self._may_come(rank, alive, is_open) for rank in missing)
         return may_come and not self._ended_without(key)
-
-    def _ended_without(self, key: Key) -> set[int]:
-        """The ranks that a main thread's launch needs, and that have ended the cell without it."""
-        if key.name != MAIN:
-            return set()
-        ended = {rank for cell in self._cells_of(self._groups[key]) for rank in cell.ended}
-        return ended.intersection(self._missing(key))
 
     def _may_come(self, rank: int, alive: set[Key], is_open: bool) -> bool:
         """Whether a rank may announce another launch than the one that it waits in.
@@ -372,6 +380,11 @@ class Referee:
         wait = self._waits(rank)
         return wait is None or wait.key in alive
 
+    def _ended_without(self, key: Key) -> set[int]:
+        """The ranks that a main thread's launch needs, and that have ended the cell without it."""
+        cells = self._cells_of(self._groups[key]) if key.name == MAIN else []
+        return {rank for cell in cells for rank in cell.ended}.intersection(self._missing(key))
+
     def _waits_for(self, rank: int, others: Group) -> bool:
         """Whether a rank waits in another launch for one of these."""
         wait = self._waits(rank)
@@ -381,9 +394,8 @@ class Referee:
         """What a rank's main thread waits in."""
         return self._ranks[rank].waits.get(MAIN)
 
-    def _works(self, rank: int) -> bool:
-        """Whether a rank's main thread is in a cell, and does not wait."""
-        return self.cells.running[rank] is not None and MAIN not in self._ranks[rank].waits
+    def _all_waits(self) -> list[Wait]:
+        return [wait for group in self._groups.values() for wait in group.values()]
 
     def _missing(self, key: Key) -> list[int]:
         group = self._groups[key]
@@ -401,7 +413,7 @@ class Referee:
         """Close these cells and those of these launches, and refuse these launches."""
         refusal = self._refusal(kind, causes, waits, cells)
         answers: list[Answer] = []
-        for seq in dict.fromkeys([*(wait.seq for wait in waits), *(c.spec.seq for c in cells)]):
+        for seq in [*(wait.seq for wait in waits), *(cell.spec.seq for cell in cells)]:
             answers += self._close(seq, refusal)
         return answers + self._refuse(waits, refusal)
 
@@ -414,22 +426,34 @@ class Referee:
     ) -> Refusal:
         """A refusal, with what all ranks of these launches and cells do."""
         cells = [*cells, *(cell for wait in waits if (cell := self._find(wait.seq)) is not None)]
-        known = {rank: wait for cell in cells for rank in cell.spec.ranks
-                 if (wait := self._waits(rank)) is not None}  # fmt: skip
-        known.update((wait.rank, wait) for wait in waits)
         ranks = {rank for cell in cells for rank in cell.spec.ranks}
+        known = {rank: wait for rank in ranks if (wait := self._waits(rank)) is not None}
+        known.update((wait.rank, wait) for wait in waits)
         ranks.update(rank for wait in known.values() for rank in wait.key.program.processes)
-        doing = [self._doing(rank, known.get(rank), cells) for rank in sorted(ranks)]
-        if kind == "left":
-            doing = [replace(one, does="left") if one.rank in causes else one for one in doing]
-        place, count = None, 0
+        left = causes if kind == "left" else ()
+        doing = [self._doing(rank, known.get(rank), cells, rank in left) for rank in sorted(ranks)]
+        mixed = None
         for rank in sorted(ranks) if kind in ("ended", "differs", "circle") else ():
-            if (wait := self._waits(rank)) is None or (cell := self._find(wait.seq)) is None:
-                continue
-            if (mixed := cell.mixed(wait.key.program)) is not None:
-                place, count = mixed
+            wait = self._waits(rank)
+            cell = self._find(wait.seq) if wait is not None else None
+            if wait and cell and (mixed := cell.mixed(wait.key.program)) is not None:
                 break
-        return Refusal(kind, tuple(sorted({*causes})), tuple(doing), place, count)
+        return Refusal(kind, tuple(sorted({*causes})), grouped(doing), *(mixed or ()))
+
+    def _doing(self, rank: int, wait: Wait | None, cells: Sequence[Cell], is_left: bool) -> Doing:
+        """What a rank does now, or has done in a cell that it has ended."""
+        if rank in self.cells.dead:
+            return Doing((rank,), "died")
+        if (wait := wait or self._waits(rank)) is not None:
+            program = wait.key.program
+            told = program.name, program.signature, wait.place, program.fingerprint, wait.key.given
+            return Doing((rank,), "left" if is_left else "waits", *told)
+        how = next((cell.ended[rank] for cell in cells if rank in cell.ended), None)
+        if how is None:
+            return Doing((rank,), "idle" if self.cells.running[rank] is None else "works")
+        if how == "ok":
+            return Doing((rank,), "ended")
+        return Doing((rank,), "failed", "" if how in ("error", FAILED_IN_XLA) else how)
 
     def _close(self, seq: int, refusal: Refusal) -> list[Answer]:
         """From now on nothing is launched in this cell, nor by threads that it has started."""
@@ -442,8 +466,7 @@ class Referee:
         if (cell := self._find(seq)) is not None:
             cell.refusal = refusal
             answers += self._tell("closed", cell)
-        waits = [wait for group in self._groups.values() for wait in group.values()]
-        return answers + self._refuse([wait for wait in waits if wait.seq == seq], refusal)
+        return answers + self._refuse([w for w in self._all_waits() if w.seq == seq], refusal)
 
     def _refuse(self, waits: Iterable[Wait], refusal: Refusal) -> list[Answer]:
         answers: list[Answer] = []
@@ -465,10 +488,10 @@ class Referee:
             del self._unmade[made]
             if others:
                 cells = self._cells_of(program.processes, seq)
-                refusal = self._refusal("torn", ranks, cells=cells)
                 for cell in cells:
                     cell.is_torn = True
-                for closed in dict.fromkeys([seq, *(cell.spec.seq for cell in cells)]):
+                refusal = self._refusal("torn", ranks, cells=cells)
+                for closed in (seq, *(cell.spec.seq for cell in cells)):
                     answers += self._close(closed, refusal)
         return answers
 
@@ -497,21 +520,6 @@ class Referee:
         del group[wait.rank]
         if not group:
             del self._groups[wait.key]
-
-    def _doing(self, rank: int, wait: Wait | None, cells: Sequence[Cell]) -> Doing:
-        """What a rank does now, or has done in a cell that it has ended."""
-        if rank in self.cells.dead:
-            return Doing(rank, "died")
-        if (wait := wait or self._waits(rank)) is not None:
-            program, given = wait.key.program, wait.key.given
-            told = program.name, program.signature, wait.place, program.fingerprint
-            return Doing(rank, "waits", *told, given)
-        how = next((cell.ended[rank] for cell in cells if rank in cell.ended), None)
-        if how is None:
-            return Doing(rank, "idle" if self.cells.running[rank] is None else "works")
-        if how == "ok":
-            return Doing(rank, "ended")
-        return Doing(rank, "failed", "" if how in ("error", FAILED_IN_XLA) else how)
 
 
 def _minority(groups: Sequence[Group]) -> list[int]:

@@ -1,9 +1,9 @@
-"""Why launches are refused, as data: who did what, and where."""
+"""Why launches are refused, and who waits for whom, as data: who did what, and where."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal
 
 # See ``words.WORDS`` for what each says.
@@ -50,13 +50,13 @@ class Program:
 
 @dataclass(frozen=True)
 class Doing:
-    """What one rank did when a cell was closed.
+    """What these ranks did when a cell was closed.
 
-    For a rank that ``waits``: the program, its place, and what it was ``given`` by the host (a
-    hash, 0 for nothing). ``name`` is the error's text for one that ``failed``.
+    If they were in a launch (``waits``): the program, its place, and what it was ``given`` by the
+    host (a hash, 0 for nothing). ``name`` is the error's text if they ``failed``.
     """
 
-    rank: int
+    ranks: tuple[int, ...]
     does: Does
     name: str = ""
     signature: str = ""
@@ -81,25 +81,82 @@ class Refusal:
     mixed_launches: int = 0
 
     def plain(self) -> tuple[Any, ...]:
-        """As ``marshal`` can have it: of ranks that did the same, once."""
-        groups: dict[Doing, list[int]] = {}
-        for one in self.doing:
-            same = replace(one, rank=-1)
-            if same not in groups and len(groups) >= MOST_TOLD:
-                same = replace(same, name="", signature="", place=NOWHERE)
-            groups.setdefault(same, []).append(one.rank)
-        doing = [(ranks, *astuple(same)[1:]) for same, ranks in groups.items()]
-        mixed = self.mixed and astuple(self.mixed)
-        return self.kind, self.causes, doing, mixed, self.mixed_launches
+        """As a frame can have it."""
+        return astuple(self)
 
     @classmethod
     def parse(cls, plain: Sequence[Any]) -> Refusal:
         """What ``plain`` has made."""
-        kind, causes, groups, mixed, mixed_launches = plain
-        doing = [
-            Doing(rank, does, name, signature, Place(*place), *more)
-            for ranks, does, name, signature, place, *more in groups
-            for rank in ranks
-        ]
-        doing.sort(key=lambda one: one.rank)
-        return cls(kind, causes, tuple(doing), mixed and Place(*mixed), mixed_launches)
+        kind, causes, doing, mixed, count = plain
+        told = tuple(
+            Doing(ranks, does, name, signature, Place(*place), *more)
+            for ranks, does, name, signature, place, *more in doing
+        )
+        return cls(kind, causes, told, mixed and Place(*mixed), count)
+
+
+def grouped(doing: Iterable[Doing]) -> tuple[Doing, ...]:
+    """What each rank did, with ranks that did the same together."""
+    groups: dict[Doing, tuple[int, ...]] = {}
+    for one in doing:
+        same = replace(one, ranks=())
+        if same not in groups and len(groups) >= MOST_TOLD:
+            same = replace(same, name="", signature="", place=NOWHERE)
+        groups[same] = (*groups.get(same, ()), *one.ranks)
+    return tuple(replace(same, ranks=ranks) for same, ranks in groups.items())
+
+
+# --------------------------------------------------------------------------- a look at the referee
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A thread that waits for other ranks to announce the same launch.
+
+    ``lane`` is "" for the main thread, ``seq`` its cell's or 0, ``since`` the referee's time, and
+    ``missing`` the ranks that it waits for.
+    """
+
+    rank: int
+    lane: str
+    seq: int
+    name: str
+    place: Place
+    since: float
+    missing: list[int]
+
+
+@dataclass(frozen=True)
+class AgreedLaunch:
+    """A launch that was agreed: rank ``last`` came last, ``late_s`` after the others."""
+
+    number: int
+    seq: int
+    name: str
+    place: Place
+    at: float
+    last: int
+    late_s: float
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What the referee knows: its time in seconds, who waits, and the last agreed launches.
+
+    ``running``: for each rank the seq of the cell that it is in, or None. ``connected``: the ranks
+    that it hears.
+    """
+
+    now: float
+    waits: list[Waiting] = field(default_factory=list)
+    agreed: list[AgreedLaunch] = field(default_factory=list)
+    running: list[int | None] = field(default_factory=list)
+    connected: list[int] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """As a frame can have it."""
+        waits, agreed = (
+            [{**vars(one), "place": vars(one.place)} for one in part]
+            for part in (self.waits, self.agreed)
+        )
+        return {**vars(self), "waits": waits, "agreed": agreed}

@@ -63,15 +63,16 @@ def explain(
       part: what the ranks run, "cell" or "script".
     """
     waiting = [one for one in refusal.doing if one.does == "waits"]
-    others = [one.rank for one in waiting if one.rank not in refusal.causes]
-    idle = [one.rank for one in refusal.doing if one.does == "idle"]
+    everybody = sorted(rank for one in waiting for rank in one.ranks)
+    others = [rank for rank in everybody if rank not in refusal.causes]
+    idle = [rank for one in refusal.doing if one.does == "idle" for rank in one.ranks]
     what = "different programs"
     if len({one.fingerprint for one in waiting}) == 1:
         has_values = len({one.given for one in waiting}) > 1
         what = "one program with different values" if has_values else "a program after others"
     told = {"part": part, "what": what, "renew": RENEW[part]}
     told["Who"] = begin_ranks(refusal.causes, hosts)
-    told["Waiting"] = begin_ranks([one.rank for one in waiting], hosts)
+    told["Waiting"] = begin_ranks(everybody, hosts)
     for name, ranks in (("who", refusal.causes), ("others", others), ("idle", idle)):
         told[name], told[f"{name}_s"] = name_ranks(ranks, hosts), "" if len(ranks) > 1 else "s"
     is_alone = refusal.kind == "ended" and not others
@@ -109,10 +110,10 @@ def rows(
             row += f"   values #{one.given & 0xFFFFFF:06x}"
         elif one.does == "ended" and branch:
             row += f"   {branch}"
-        groups.setdefault(row, []).append(one.rank)
+        groups[row] = sorted([*groups.get(row, ()), *one.ranks])
     told = [(name_ranks(ranks, hosts), row) for row, ranks in groups.items()]
     if len(told) > MOST_ROWS:
-        rest = [rank for ranks in list(groups.values())[MOST_ROWS - 1 :] for rank in ranks]
+        rest = sorted(rank for ranks in [*groups.values()][MOST_ROWS - 1 :] for rank in ranks)
         told = [*told[: MOST_ROWS - 1], (name_ranks(rest, hosts), "each something else")]
     width = max((len(name) for name, _ in told), default=0)
     lines = [f"  {name.ljust(width)}   {row}" for name, row in told]
@@ -152,7 +153,7 @@ def _branch(refusal: Refusal, sources: Mapping[int, str]) -> str:
     waiting = [one for one in refusal.doing if one.does == "waits" and one.place.line]
     if refusal.kind not in ("ended", "differs", "circle") or not waiting:
         return ""
-    alone = [one for one in waiting if one.rank in refusal.causes] or waiting
+    alone = [one for one in waiting if {*one.ranks} & {*refusal.causes}] or waiting
     place = alone[0].place
     try:
         tree = ast.parse(sources.get(place.cell, ""))

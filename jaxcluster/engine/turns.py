@@ -123,7 +123,7 @@ class Turns:
                 self.taken = seq
                 begun = self._waiting.pop(seq)
                 self._control.call_main(begun.begin)
-            case ["skip", seq, why]:
+            case ["skip", seq, why, _]:
                 self._known.pop(seq, None)
                 self._pressed.discard(seq)
                 if (turn := self._waiting.pop(seq, None)) is not None:

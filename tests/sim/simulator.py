@@ -18,8 +18,7 @@ from typing import Any
 
 from jaxcluster.agreement import referee as core
 from jaxcluster.agreement.cellqueue import Answer, CellSpec
-from jaxcluster.agreement.looked import Waiting
-from jaxcluster.agreement.refusals import Place, Program, Refusal
+from jaxcluster.agreement.refusals import Place, Program, Refusal, Waiting
 
 MOST_STEPS = 20_000
 FOLDS = 4  # each so many launches without collectives are announced; 64 on real ranks
@@ -270,7 +269,8 @@ class Schedule:
             if step >= self.strikes_at and not self.is_struck:
                 self.strike()
             moves = list(self.moves())
-            if self.referee.wants_tick and (not moves or self.rng.random() < 0.05):
+            patience_s = self.referee.patience_s
+            if patience_s and (not moves or (patience_s < 1 and self.rng.random() < 0.05)):
                 self.ticks += 1
                 self.hear(self.referee.tick())
                 continue
@@ -378,6 +378,9 @@ class Schedule:
                 if lane.op is not None and lane.op.kind != "meet":
                     self.left.add(lane.seq)
             if answer.word == "over":
+                mains = [r.lanes.get(core.MAIN) for r in self.ranks if r.is_alive]
+                if any(main is not None and main.seq == seq for main in mains):
+                    raise Broken("P7 a cell is over before its end")
                 self.decided[seq] = why
                 self.outlived.update(
                     number
@@ -730,7 +733,7 @@ class Schedule:
             first = next(iter(self.closed.values()))
             if first.kind in ("stopped", "idle"):
                 return
-            waiting = [one.rank for one in first.doing if one.does == "waits"]
+            waiting = [rank for one in first.doing if one.does == "waits" for rank in one.ranks]
             is_even = first.kind == "ended" and (
                 len(waiting) == len(first.causes) or "fold" in self.fault
             )

@@ -21,7 +21,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.verdict import Ending, verdict
 
 SUM = {"name": "jit(sum)", "place": Place(7, 2, "s = x.sum()")}
-ENDED = Refusal("ended", (1,), (Doing(0, "waits", **SUM), Doing(1, "ended")))
+ENDED = Refusal("ended", (1,), (Doing((0,), "waits", **SUM), Doing((1,), "ended")))
 STOPPED = Refusal("stopped")
 
 
@@ -118,18 +118,6 @@ def test_an_error_of_xlas_on_some_ranks_is_told_with_what_it_means() -> None:
     ]
 
 
-def test_names_whose_numbers_may_have_met_other_turns_are_told() -> None:
-    refusal = Refusal("ended", (1,), ENDED.doing, Place(7, 2), 3)
-    error = verdict(Ending(record("refused", "refused", source="w = 1\ns = w"), refusal))
-    assert told(error)[-1] == "It has assigned: s, w."
-
-
-def test_an_error_of_the_users_own_of_that_name_is_a_failure() -> None:
-    error = verdict(Ending(record(failed("Divergence", "of the loss"), "ok")))
-    assert isinstance(error, CellFailed)
-    assert told(error) == ["Divergence on rank 0: of the loss"]
-
-
 def test_ranks_that_did_not_come_back_are_named_with_what_was_done() -> None:
     ending = Ending(record("ok"), stuck=(1,), recovered="The ranks have new processes.")
     error = verdict(ending)
@@ -185,9 +173,3 @@ def test_a_cell_that_was_skipped_for_a_death_tells_of_that() -> None:
     assert isinstance(error, RankDied)
     assert error.ranks == (1,)
     assert told(error) == ["Cell [7] was skipped: rank 1 died before it began.", "Run it again."]
-
-
-def test_a_cell_that_was_stopped_before_it_began_is_a_keyboard_interrupt() -> None:
-    error = verdict(Ending(record(Skipped(), Skipped()), why="stop"))
-    assert isinstance(error, CellInterrupted)
-    assert told(error) == ["cell [7] was stopped before it began."]

@@ -111,7 +111,7 @@ def test_half_a_surrogate_pair_travels_as_its_escape() -> None:
 
 
 def refused_at(text: str) -> Refusal:
-    return Refusal("ended", (1,), (Doing(0, "waits", place=Place(3, 1, text)),))
+    return Refusal("ended", (1,), (Doing((0,), "waits", place=Place(3, 1, text)),))
 
 
 def test_another_protocol_version_says_what_to_install() -> None:

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from jaxcluster.agreement.refusals import Doing, Place, Refusal
+from jaxcluster.agreement.refusals import Doing, Place, Refusal, grouped
 from jaxcluster.agreement.words import MOST_ROWS, TEXT_CHARS, explain
 
 SOURCE = "rank = jax.process_index()\nif rank != 1:\n    s = float(jnp.sum(x))\n"
-SUM = Doing(0, "waits", "jit(sum)", "float32[8]", Place(4, 3, "s = float(jnp.sum(x))"), 7)
+SUM = Doing((0,), "waits", "jit(sum)", "float32[8]", Place(4, 3, "s = float(jnp.sum(x))"), 7)
 PROD = replace(SUM, name="jit(prod)", place=Place(4, 5, "s = float(jnp.prod(x))"), fingerprint=8)
 
 
 def waits(*ranks: int, like: Doing = SUM) -> tuple[Doing, ...]:
-    return tuple(replace(like, rank=rank) for rank in ranks)
+    return (replace(like, ranks=ranks),)
 
 
 def test_a_rank_that_ended_the_cell_is_named_with_the_branch_that_it_did_not_take() -> None:
-    refusal = Refusal("ended", (1,), (*waits(0, 2, 3), Doing(1, "ended")))
+    refusal = Refusal("ended", (1,), (*waits(0, 2, 3), Doing((1,), "ended")))
     assert explain(refusal, {4: SOURCE}) == (
         "Rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for.\n"
         "  ranks 0, 2, 3   line 3   s = float(jnp.sum(x))   jit(sum) float32[8]\n"
@@ -29,7 +29,7 @@ def test_a_rank_that_ended_the_cell_is_named_with_the_branch_that_it_did_not_tak
 
 
 def test_a_rank_that_alone_makes_a_launch_is_named() -> None:
-    refusal = Refusal("ended", (0,), (*waits(0), Doing(1, "ended"), Doing(2, "ended")))
+    refusal = Refusal("ended", (0,), (*waits(0), Doing((1,), "ended"), Doing((2,), "ended")))
     first, *_ = explain(refusal).splitlines()
     assert first == "Rank 0 makes a launch that the others do not."
 
@@ -67,18 +67,18 @@ def test_one_program_after_other_launches_without_collectives_says_so() -> None:
             "Nothing was launched. Make the calls in one order on all ranks.",
         ),
         (
-            Refusal("idle", (0,), (*waits(0), Doing(1, "idle"))),
+            Refusal("idle", (0,), (*waits(0), Doing((1,), "idle"))),
             "Rank 0 waits for rank 1, which runs no cell.",
             "or run the other cell first, with --async.",
         ),
         (Refusal("died", (2,), waits(0)), "Rank 2 died.", "Nothing was launched."),
         (
-            Refusal("failed", (2,), (*waits(0), Doing(2, "failed"))),
+            Refusal("failed", (2,), (*waits(0), Doing((2,), "failed"))),
             "Rank 2 failed, so no rank launches anything more in this cell.",
             "Nothing was launched.",
         ),
         (
-            Refusal("left", (2,), (Doing(2, "left"),)),
+            Refusal("left", (2,), (Doing((2,), "left"),)),
             "Rank 2 left the wait for a launch: an exception was raised in it.",
             "Nothing was launched.",
         ),
@@ -105,7 +105,7 @@ def test_each_kind_has_its_cause_first_and_what_to_do_last(
 
 
 def test_turns_that_met_others_are_told_in_place_of_that_nothing_was_launched() -> None:
-    refusal = Refusal("ended", (1,), (*waits(0), Doing(1, "ended")), Place(4, 3, "x"), 5)
+    refusal = Refusal("ended", (1,), (*waits(0), Doing((1,), "ended")), Place(4, 3, "x"), 5)
     told = explain(refusal, {4: SOURCE}).splitlines()
     assert told[-2] == (
         "The last 5 launches from line 3 on may have met other turns of a loop, if a rank left one "
@@ -118,14 +118,14 @@ def test_turns_that_met_others_are_told_in_place_of_that_nothing_was_launched() 
 
 
 def test_of_many_different_ranks_some_are_told() -> None:
-    doing = [replace(SUM, rank=rank, fingerprint=rank, name=f"p{rank}") for rank in range(40)]
+    doing = [replace(SUM, ranks=(r,), fingerprint=r, name=f"p{r}") for r in range(40)]
     told = explain(Refusal("differs", tuple(range(40)), tuple(doing))).splitlines()
     assert len(told) == MOST_ROWS + 2
     assert told[MOST_ROWS].split("   ") == ["  ranks 3-39", "each something else"]
 
 
 def test_hosts_are_named_where_there_are_several() -> None:
-    refusal = Refusal("ended", (1,), (*waits(0), Doing(1, "ended")))
+    refusal = Refusal("ended", (1,), (*waits(0), Doing((1,), "ended")))
     told = explain(refusal, hosts={0: "here", 1: "there"})
     assert told.startswith("Rank 1 (there) ended the cell without the launch that rank 0 (here)")
 
@@ -155,20 +155,20 @@ def test_of_many_inputs_the_first_are_shown_that_differ() -> None:
 
 
 def test_many_ranks_with_values_of_their_own_are_said_to_differ_in_values() -> None:
-    doing = [replace(one, fingerprint=7, given=one.rank + 1) for one in waits(*range(20))]
-    refusal = Refusal.parse(Refusal("differs", (0,), tuple(doing)).plain())
-    assert "different values" in explain(refusal).splitlines()[0]
+    doing = grouped(replace(SUM, ranks=(rank,), given=rank + 1) for rank in range(20))
+    assert sorted(len(one.ranks) for one in doing) == [1] * 20
+    assert "different values" in explain(Refusal("differs", (0,), doing)).splitlines()[0]
 
 
 @pytest.mark.parametrize("source", ["", "if (:\n", "s = float(jnp.sum(x))\n" * 4])
 def test_without_a_branch_or_its_source_none_is_named(source: str) -> None:
-    refusal = Refusal("ended", (1,), (*waits(0), Doing(1, "ended")))
+    refusal = Refusal("ended", (1,), (*waits(0), Doing((1,), "ended")))
     assert "`" not in explain(refusal, {4: source})
 
 
-def test_a_refusal_comes_back_whole_and_what_ranks_did_alike_travels_once() -> None:
-    doing = (*waits(0), Doing(1, "ended"), *waits(*range(2, 300)))
-    refusal = Refusal("ended", (1,), doing, Place(4, 3, "x"), 5)
-    assert len(refusal.plain()[2]) == 2
+def test_what_ranks_did_alike_is_told_once_and_comes_back_whole() -> None:
+    alike = [replace(SUM, ranks=(rank,)) for rank in (0, *range(2, 300))]
+    refusal = Refusal("ended", (1,), grouped([*alike, Doing((1,), "ended")]), Place(4, 3, "x"), 5)
+    assert [len(one.ranks) for one in refusal.doing] == [299, 1]
     assert Refusal.parse(refusal.plain()) == refusal
     assert Refusal.parse(Refusal("stopped").plain()) == Refusal("stopped")
