@@ -26,7 +26,6 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views import history, report, status, text
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
-from jaxcluster.views.message import show_message
 
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
@@ -159,7 +158,7 @@ class Commands:
             record = cells.record_of(attached.world, one, one.shown)
             print(f"{history.headline(one, now_ns)}. Its output so far:")
             print(text.outputs(record.records))
-            print("%jaxcluster outputs --follow shows what comes.")
+            print("%jaxcluster outputs shows what has come since.")
 
     def _stop(self, parsed: Namespace) -> None:
         if parsed.everything and parsed.name:
@@ -214,9 +213,6 @@ class Commands:
                 parsed.ranks, running.num_processes, "%jaxcluster outputs"
             )
         record = running.last
-        if parsed.follow:
-            self._follow(running, parsed.cell, chosen)
-            return
         if record is None or parsed.cell is not None:
             running.check_not_closed()
             one = cells.find(running.world, parsed.cell)
@@ -228,27 +224,6 @@ class Commands:
         print(text.outputs(kept))
         for shown in traceback_lines(record) if record is not running.last else ():
             print(shown)
-
-    def _follow(
-        self, running: cluster.Cluster, number: int | None, ranks: list[int] | None
-    ) -> None:
-        """Show a cell of anybody's from its beginning to its end, as if it were run here."""
-        running.check_not_closed()
-        one = running.history().running if number is None else None
-        if one is None:
-            one = cells.find(running.world, number)
-        chosen = one.shown if ranks is None else ranks
-        display = CellDisplay(self.page.shell, running, len(chosen) > 1)
-        following = cells.Following(running.world, one, chosen, display.on_output)
-        try:
-            following.follow(running.check_not_closed)
-        except KeyboardInterrupt:
-            print("No longer followed; the cell goes on. %jaxcluster interrupt stops it.")
-            return
-        finally:
-            display.close()
-        display.finish(following.record)
-        show_message(self.page.shell, history.how_ended(following.cell))
 
     def _doctor(self, parsed: Namespace | None) -> None:
         if parsed is not None:

@@ -87,8 +87,6 @@ COMMANDS = {
         "cell of any notebook.", (
         _own("ranks", "which ranks (default: all)", "1-3"),
         _own("--cell", "a cell by its number in --history", "12", COUNT, "N"),
-        _own("--follow", "from the cell's beginning to its end, as it comes; the stop button ends "
-            "only that"),
         _own("--history", "the last cells of all notebooks (20): how each has ended, how long it "
             "took, who ran it", "100", NUMBER, "[COUNT]"),
     )),
@@ -220,5 +218,6 @@ REMOVED_OPTIONS = {
     "--sbatch": "Jobs are made by salloc now: --salloc OPTION passes an option of its own.",
     "--orbax": "Orbax works in a cell as in a script: see docs/how-to/checkpoints.md",
     "--as-written": "Run the cells, then type: %jaxcluster export train.py",
+    "--follow": "%jaxcluster attach NAME shows a cell that runs from its beginning to its end.",
     "--trace": "In the script: jax.profiler.trace(f'out/rank-{jax.process_index()}')",
 }
