@@ -232,7 +232,7 @@ class Slurm(Launcher):
     def _further(self) -> list[str]:
         """The words of ``--salloc``. Ours follow them: Slurm takes the last of two."""
         found: list[str] = []
-        for option in self.salloc:
+        for option in filter(None, map(str.strip, self.salloc)):
             try:
                 found += shlex.split(option if option.startswith("-") else f"--{option}")
             except ValueError as error:

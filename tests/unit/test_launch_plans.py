@@ -299,6 +299,12 @@ def test_what_slurm_would_misread_is_refused(options: Slurm, said: str) -> None:
     assert "\n" in str(caught.value)
 
 
+def test_spaces_around_an_option_of_salloc_are_no_words_of_it() -> None:
+    launcher = Slurm(nodes=2, salloc=(" exclusive", " ", "--mem 1G"))
+    (command,) = launcher.render(AGENT, FOLDER).commands
+    assert command.argv[:5] == ("salloc", "--quiet", "--exclusive", "--mem", "1G")
+
+
 # ------------------------------------------------------------------------------- agents' lines
 
 LINE = '{"jaxcluster-agent": 1, "pid": 1}'
