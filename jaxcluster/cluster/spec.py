@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -211,7 +213,9 @@ def resized(
             "The hosts of a TPU slice belong together, so their ranks can't be others in number.",
             "Stop it, and start it on another slice.",
         )
-    wanted = replace(spec, num_processes=int(num_processes))
-    known().by_name["num_processes"].check(wanted.num_processes)
+    with contextlib.suppress(TypeError):  # what is no whole number is refused
+        num_processes = operator.index(num_processes)
+    known().by_name["num_processes"].check(num_processes)
+    wanted = replace(spec, num_processes=num_processes)
     check_spec(wanted)
     return wanted

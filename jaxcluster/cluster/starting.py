@@ -143,8 +143,7 @@ class Starting:
             self.say("connecting engines ...")
             self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
         else:
-            self._ask(dict.fromkeys(ranks, self.script), "did not begin the script")
-            world.link.close()  # they are plain processes now
+            self._begin(world, self.script)
         record = registry.ClusterRecord(
             name=spec.name,
             spec=spec,
@@ -315,6 +314,21 @@ class Starting:
                 missing,
             )
         return [found[rank] for rank in sorted(found)]
+
+    def _begin(self, world: World, script: Script) -> None:
+        """Have all ranks begin a script; from then on they are plain processes.
+
+        Some may have ended before others have begun: that is the script's end, and no failed start.
+        """
+        ranks = range(world.num_processes)
+        found = world.link.gather(ranks, script, timeout_s=self.left_s)
+        if self._stopped.is_set():
+            raise LaunchError(STOPPED)
+        begun = [rank for rank, event in found.items() if event.op in ("reply", "died")]
+        if late := sorted({*ranks} - {*begun}):
+            told = f"{name_ranks(late).capitalize()} did not begin the script. "
+            raise EnginesMissing(told + log_of(world, late[0]), "%jaxcluster doctor", late)
+        world.link.close()
 
     def _check(self) -> None:
         """Raises LaunchError where it was stopped, or something has ended that it needs."""

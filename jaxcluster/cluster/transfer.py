@@ -398,7 +398,9 @@ class _Unpickler(pickle.Unpickler):
         return self._of_jax(name, "") if _is_jaxs(name) else importlib.import_module(name)
 
     def _of_jax(self, module: str, name: str) -> Any:
-        self.of_jax.append(found := ops.of_jax(module, name))
+        found = ops.of_jax(module, name)
+        if isinstance(found, ops.OfJax):  # else the notebook has imported jax itself
+            self.of_jax.append(found)
         return found
 
 

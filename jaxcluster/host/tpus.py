@@ -101,8 +101,10 @@ def wait_for_libtpu(timeout_s: float, path: Path = LOCK) -> None:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            with open(path, "r+b") as file:  # closing it gives the lock back
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another user's process may hold what only that user may write.
+            with open(path, "rb") as file:  # closing it gives the lock back
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.close(os.open(path, os.O_RDWR))
             return
         except FileNotFoundError:  # libtpu makes it
             return

@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -140,6 +141,7 @@ async def _serve(folder: Path) -> int:
         over.set()
 
     ended: list[Any] = []
+    loop.add_signal_handler(signal.SIGTERM, over.set)  # a detached one's input does not end
     loop.add_reader(0, read)
     launcher = make_launcher(task, folder)
     launcher.on_stop(note_end)

@@ -232,7 +232,7 @@ class Slurm(Launcher):
     def _further(self) -> list[str]:
         """The words of ``--salloc``. Ours follow them: Slurm takes the last of two."""
         found: list[str] = []
-        for option in self.salloc:
+        for option in filter(None, map(str.strip, self.salloc)):
             try:
                 found += shlex.split(option if option.startswith("-") else f"--{option}")
             except ValueError as error:
@@ -303,10 +303,12 @@ class Slurm(Launcher):
 
     def ends_in(self, plan: LaunchPlan) -> tuple[str, float] | None:
         job = self._job(plan)
-        if job is None or job.state != "RUNNING" or not job.end[:1].isdigit():  # N/A
+        if job is None or job.state != "RUNNING":
             return None
-        left_s = datetime.fromisoformat(job.end).timestamp() - time.time()
-        return f"Slurm ends job {job.id}", left_s
+        with contextlib.suppress(ValueError):  # N/A, or as SLURM_TIME_FORMAT has it
+            left_s = datetime.fromisoformat(job.end).timestamp() - time.time()
+            return f"Slurm ends job {job.id}", left_s
+        return None
 
     def explain(self, plan: LaunchPlan, run: Run) -> Reason:
         found = super().explain(plan, run)

@@ -294,10 +294,11 @@ def _even_share(spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools) 
     Raises:
       PlanError: all were asked for, and they don't.
     """
-    shares = {
-        facts[ranks[0]].hostname: 1 if len(gpus) % len(ranks) else len(gpus) // len(ranks)
+    shares = [  # of each host; containers may have one name
+        (facts[ranks[0]].hostname, 1 if len(gpus) % len(ranks) else len(gpus) // len(ranks))
         for (_, gpus), ranks in pools.items()
-    }
+    ]
+    fewest = min(n for _, n in shares)
     if spec.devices_per_process == ALL:
         for (_, gpus), ranks in pools.items():
             if len(gpus) % len(ranks):
@@ -306,14 +307,14 @@ def _even_share(spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools) 
                     f"out evenly among {plural(len(ranks), 'rank')}.",
                     "One rank for each host takes all: leave out -n and the hosts' numbers.",
                 )
-        if len({*shares.values()}) > 1:
-            told = ", ".join(f"{host}: {plural(n, 'GPU')} a rank" for host, n in shares.items())
+        if any(n != fewest for _, n in shares):
+            told = ", ".join(f"{host}: {plural(n, 'GPU')} a rank" for host, n in shares)
             raise PlanError(
                 f"The hosts have different numbers of GPUs ({told}); JAX needs the same number "
                 "for each rank.",
-                f"The same number for all: --devices-per-process {min(shares.values()) or 1}",
+                f"The same number for all: --devices-per-process {fewest or 1}",
             )
-    return max(1, min(shares.values()))
+    return max(1, fewest)
 
 
 def _gpu_notes(facts: Sequence[EngineFacts]) -> list[str]:

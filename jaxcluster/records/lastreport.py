@@ -14,11 +14,13 @@ from jaxcluster import wire
 from jaxcluster.errors import CellFailed, Divergence, RankDied, RankHung
 from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.records.runtimefolder import runtime_root
+from jaxcluster.supervision import folders
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 FILE = "reports.jsonl"
 MOST = 8  # that are kept
+LOCK_S = 1.0  # that another process's addition is waited for
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,14 @@ class Reports:
         with contextlib.suppress(OSError, ValueError):
             folder = runtime_root() / self._name / FOLDER
             folder.mkdir(0o700, exist_ok=True)
-            draft = folder / f"part-{os.getpid()}"
-            draft.write_bytes(b"".join(wire.encode_body(one) + b"\n" for one in self.all()))
-            draft.replace(folder / FILE)
+            held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                folders.lock(held, LOCK_S)  # another notebook may add one, too
+                draft = folder / f"part-{os.getpid()}"
+                draft.write_bytes(b"".join(wire.encode_body(one) + b"\n" for one in self.all()))
+                draft.replace(folder / FILE)
+            finally:
+                os.close(held)
 
     @property
     def last_own(self) -> LastReport | None:

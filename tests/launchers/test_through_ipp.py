@@ -13,6 +13,7 @@ from helpers import processes_with, until
 from rig.launches import KEY, MARK, Site, ends_of, is_alive, launching, refused
 
 from jaxcluster.errors import LauncherUnavailable
+from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.ipp import IPP
 
@@ -116,6 +117,15 @@ def test_a_notebook_killed_leaves_no_job_in_the_queue(site: Site) -> None:
         until(lambda: words(site, "deleted"), "it is deleted", 20)
     mark = os.environ[MARK]
     until(lambda: not processes_with(MARK, mark), "all have ended", 20)
+    assert words(site, "deleted") == ["42"]
+
+
+def test_a_detached_start_that_is_stopped_leaves_no_job_in_the_queue(site: Site) -> None:
+    ready = IPP("pbs").prepared(os.environ)
+    folder = str(site.path / "shared")
+    plan = ready.render(AgentOptions("main", KEY, site.program()), folder)
+    site.launches.append(launch := ready.launch(plan, outlives=True))
+    assert refused(launch, timeout_s=6).startswith("0 of 1 hosts were ready")
     assert words(site, "deleted") == ["42"]
 
 

@@ -14,7 +14,8 @@ from jaxcluster import wire
 from jaxcluster.allocation.fleet import HostLost
 from jaxcluster.cluster import events, starting
 from jaxcluster.cluster.starting import Starting
-from jaxcluster.errors import CellInterrupted, LaunchError, PlanError
+from jaxcluster.errors import CellInterrupted, EnginesMissing, LaunchError, PlanError
+from jaxcluster.wire.link import Event
 
 
 def test_watchers_are_told_of_cells_and_of_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +105,19 @@ def test_what_this_machine_has_no_devices_for_is_refused_without_a_process(
     assert events.course is not None
     assert "no GPU is visible" in events.course.failure
     events.course = None
+
+
+def test_a_script_that_ends_on_one_rank_before_another_has_begun_did_start() -> None:
+    died: Event[Any] = Event(0, "died", "1", wire.Death("exit code 3", 3))
+    begun: Event[Any] = Event(1, "reply", "2", None)
+    start = Starting(SPEC, lambda line: None)
+    world: Any = MagicMock(num_processes=2, dead={0: died.body}, log_excerpt=lambda rank: "")
+    start.world, world.link.gather.return_value = world, {0: died, 1: begun}
+    start._begin(world, wire.Script(["x.py"], "/x.py", "/"))
+    assert world.link.close.called
+    world.link.gather.return_value = {0: died}
+    with pytest.raises(EnginesMissing, match=r"^Rank 1 did not begin the script\."):
+        start._begin(world, wire.Script(["x.py"], "/x.py", "/"))
+    start.cancel()
+    with pytest.raises(LaunchError, match="The start was stopped"):
+        start._begin(world, wire.Script(["x.py"], "/x.py", "/"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,11 @@ def test_without_a_folder_this_process_knows_its_own(folder: Path) -> None:
     assert dataclasses.replace(saved(1, 4)) == reports.find()
     assert list(folder.iterdir()) == []
     assert Reports("main").find() is None
+
+
+def test_what_notebooks_add_at_once_is_all_there(folder: Path) -> None:
+    with ThreadPoolExecutor(MOST) as threads:
+        for first in range(0, 40 * MOST, MOST):
+            numbers = range(first, first + MOST)
+            list(threads.map(lambda n: Reports("main").add(saved(n, n)), numbers))
+            assert [one.cell for one in Reports("main").all()] == [*numbers]

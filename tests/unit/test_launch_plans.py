@@ -222,6 +222,17 @@ def test_a_job_s_end_says_more_than_the_last_words_of_one_of_its_agents(
     assert run.trouble is not None and launch.reason(run).message == told
 
 
+@pytest.mark.parametrize(
+    ("end", "is_known"), [("2026-11-29T12:00:00", True), ("12:00", False), ("N/A", False)]
+)
+def test_a_job_s_time_limit_is_told_where_slurm_writes_it_as_usual(
+    monkeypatch: pytest.MonkeyPatch, end: str, is_known: bool
+) -> None:
+    said = type("Done", (), {"stdout": f"7|RUNNING|None|{end}|N/A|n[1-2]", "returncode": 0})
+    monkeypatch.setattr("jaxcluster.launchers.slurm.run_briefly", lambda *a, **k: said)
+    assert (LAUNCHERS["slurm"].ends_in(plan("slurm")) is not None) == is_known
+
+
 # ------------------------------------------------------------------------------------- details
 
 
@@ -286,6 +297,12 @@ def test_what_slurm_would_misread_is_refused(options: Slurm, said: str) -> None:
         options.render(AGENT, FOLDER)
     assert said in str(caught.value)
     assert "\n" in str(caught.value)
+
+
+def test_spaces_around_an_option_of_salloc_are_no_words_of_it() -> None:
+    launcher = Slurm(nodes=2, salloc=(" exclusive", " ", "--mem 1G"))
+    (command,) = launcher.render(AGENT, FOLDER).commands
+    assert command.argv[:5] == ("salloc", "--quiet", "--exclusive", "--mem", "1G")
 
 
 # ------------------------------------------------------------------------------- agents' lines

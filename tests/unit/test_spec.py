@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import Home
 
@@ -255,3 +256,13 @@ def test_a_coordinator_address_where_nothing_can_listen_is_refused(machine: Any)
         ):
             with pytest.raises(UsageError, match=why):
                 make_spec(2, coordinator_address=address)
+
+
+@pytest.mark.parametrize("many", [2.5, "3", 0])
+def test_another_number_of_ranks_is_a_whole_one(many: Any) -> None:
+    with pytest.raises(UsageError, match="must be a whole number from 1 up"):
+        asked.resized(make_spec(2, platform="cpu"), many)
+
+
+def test_another_number_of_ranks_may_be_numpy_s() -> None:
+    assert asked.resized(make_spec(2, platform="cpu"), np.int64(3)).num_processes == 3

@@ -17,7 +17,7 @@ from jaxcluster.plan.placement import (
     describe_plan,
     plan_ranks,
 )
-from jaxcluster.plan.spec import check_spec
+from jaxcluster.plan.spec import ALL, check_spec
 from jaxcluster.wire import ClusterSpec, EngineFacts
 
 
@@ -442,3 +442,12 @@ def test_a_coordinator_that_other_hosts_cannot_reach_is_refused(name: str, addre
         check_spec(spec, ["h2", "h3"])
     check_spec(spec)  # one host alone
     check_spec(dataclasses.replace(spec, **{name: "10.0.0.1:41234"}), ["h2"])
+
+
+def test_hosts_of_one_name_are_told_apart() -> None:
+    small, large = fact(0, gpus=["0"]), fact(1, gpus=["0", "1"])
+    facts = [dataclasses.replace(small, host_key="a"), dataclasses.replace(large, host_key="b")]
+    planned = plan(2, facts, platform="cuda")
+    assert [request.env["CUDA_VISIBLE_DEVICES"] for request in planned.requests] == ["0", "0"]
+    with pytest.raises(PlanError, match=r"\(box: 1 GPU a rank, box: 2 GPUs a rank\)"):
+        plan(2, facts, platform="cuda", devices_per_process=ALL)

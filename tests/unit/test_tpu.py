@@ -241,6 +241,26 @@ def test_a_lock_that_is_held_is_waited_for(
         another.kill()
 
 
+def test_another_user_s_lock_that_is_held_is_not_said_to_be_left(
+    held: tuple[Path, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, process = held
+    opened = os.open
+
+    def open_to_read(file: Any, flags: int, *mode: Any, **options: Any) -> int:
+        if file == path and flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied")
+        return opened(file, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", open_to_read)
+    with pytest.raises(RuntimeError, match=rf"has locked {path} "):
+        wait_for_libtpu(0.2, path)
+    process.kill()
+    process.wait()
+    with pytest.raises(RuntimeError, match=r"Permission denied.*: sudo rm "):
+        wait_for_libtpu(60, path)
+
+
 def test_a_rank_waits_for_the_lock_before_it_initializes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -167,6 +167,18 @@ def test_unpickling_never_imports_jax(no_jax: None, module: str) -> None:
     assert sys.meta_path == before
 
 
+def test_a_notebook_that_has_jax_hears_what_is_missing(
+    foreign_module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jax = types.ModuleType("jax")
+    monkeypatch.setitem(sys.modules, "jax", jax)
+    monkeypatch.setattr(jax, "Thing", types.SimpleNamespace, raising=False)
+    data = b"(cjax\nThing\n" + pickle.dumps(foreign_module.Thing(), 0)
+    sys.modules.pop(foreign_module.__name__)
+    with pytest.raises(NotSerialisable, match="a module that this notebook does not have: only"):
+        transfer.load(data, [], [])
+
+
 # --------------------------------------------------------------------------- shared memory
 
 
