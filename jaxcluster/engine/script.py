@@ -21,7 +21,7 @@ from typing import Any
 from jaxcluster.engine.bootstrap import Startup
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.forked import apply_warnings
-from jaxcluster.engine.job import Job
+from jaxcluster.engine.job import Job, give_back_in_children
 from jaxcluster.engine.private import coordination, launches
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.wire.ops.start import Script
@@ -75,6 +75,7 @@ def run_script(script: Script, job: Job) -> None:
     else:
         coordination.leave_without_others()
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        give_back_in_children(signal.SIGTERM)
     try:
         exec(_compiled(script, module.__dict__, job.files), module.__dict__)
     except BaseException as error:

@@ -192,6 +192,33 @@ def test_lines_of_all_ranks_stay_whole(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "[1] b\n[0] aA\n[1] c\n"
 
 
+def test_a_line_without_an_end_is_not_held_back_for_ever(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outputs(tmp_path, everything=True)
+    for _ in range(3):
+        made.take(1, "stdout", b"\r50 %" * (scripts.LINE_CHARS // 8))
+    assert capsys.readouterr().out.startswith("[1] \r50 %")
+
+
+def test_an_output_that_takes_nothing_is_told_once_and_the_run_goes_on(
+    run: Callable[..., tuple[int, World]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def more(world: World) -> None:
+        world.printed[0][0] += b" and more"
+
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(more, more, more, died(0, "", 0), died(1, "", 0))[0] == 0
+    told = capsys.readouterr().err
+    assert told.count("stdout can't be written to (No space left on device); the script goes") == 1
+    kept = (tmp_path / "out" / "rank-0.txt").read_text()
+    assert kept.startswith("out and more") and kept.count("more") == 3
+
+
 def test_a_full_disk_is_told_once_and_the_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -419,10 +446,19 @@ for one in (other, job):
 job.agreement.guard_signals()
 other.agreement.tell("arrive", {"seq": 1, "ranks": (0, 1)})
 job.begin()
+what = sys.argv[2]
+if what == "thread":  # in which a launch is refused
+    job.agreement.is_refused = True
+elif what == "gone":
+    job._base.shutdown(2)
+    job._all_over.wait()
+elif what == "silent":
+    job.agreement.tell = lambda *told: None
+    threading.Timer(1.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 began = time.monotonic()
-os.kill(os.getpid(), signal.SIGINT)
 try:
+    os.kill(os.getpid(), signal.SIGINT)
     print("goes on")
     time.sleep(60)
 except KeyboardInterrupt:
@@ -431,7 +467,18 @@ os._exit(0)
 """
 
 
-def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", STOPPED, str(tmp_path / "referee")]
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("stop", "True\ngoes on\nTrue\n"),
+        ("thread", "True\ngoes on\nTrue\n"),
+        ("gone", "True\nFalse\n"),
+        ("silent", "True\ngoes on\nTrue\n"),  # a second Ctrl-C ends it
+    ],
+)
+def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(
+    what: str, told: str, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", STOPPED, str(tmp_path / "referee"), what]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "True\ngoes on\nTrue\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, told), done.stderr
