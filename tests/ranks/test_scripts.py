@@ -58,7 +58,8 @@ if __name__ == "__main__":
         "argv": sys.argv, "file": __file__, "path": sys.path[0], "cwd": os.getcwd(),
         "doc": __doc__, "package": __package__, "main": __main__.__dict__ is globals(),
         "class": Mine.__module__, "helper": helper.VALUE, "async": asyncio.run(answer()),
-        "child": child(), "terminated": terminated(), "doubled": doubled, "tty": sys.stdout.isatty(),
+        "child": child(), "terminated": terminated(), "doubled": doubled,
+        "tty": sys.stdout.isatty(),
         "names": sorted(n for n in globals() if n in ("In", "Out", "get_ipython", "exit", "x")),
         "ipython": "get_ipython" in dir(__builtins__),
     }
