@@ -8,6 +8,7 @@ all that Python does at the end of a process. What it prints goes to two files o
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import linecache
 import os
@@ -97,8 +98,11 @@ def _end_child(error: BaseException) -> None:
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
         error = SystemExit(1)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    with contextlib.suppress(Exception):  # a stream may be the script's
+        if not isinstance(error.code, int | None):
+            print(error.code, file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
     os._exit(error.code if isinstance(error.code, int) else error.code is not None)
 
 

@@ -397,6 +397,10 @@ ENDS = {
         "import os, sys\npid = os.fork()\npid or sys.exit(7)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", 7, "",
     ),
+    "child's words": (
+        "import os, sys\npid = os.fork()\nif not pid:\n    sys.stdout = None\n    sys.exit('no')\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", 1, "no\n",
+    ),
     "hook": ("import sys\nsys.excepthook = lambda *what: print(what[0], file=sys.stderr)\n1 / 0", 1,
         "<class 'ZeroDivisionError'>\n"),
 }  # fmt: skip
