@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import tokenize
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -94,6 +95,11 @@ def run(words: list[str]) -> int:
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return 0
+    try:
+        compile(script.source, script.path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        say("".join(traceback.format_exception_only(error)).rstrip("\n"))
+        return 1
     outputs, signals = Outputs(make_folder(logs, script), everything), Signals()
     try:
         with StartDisplay(rich=False) as display:

@@ -361,6 +361,16 @@ def test_a_reader_that_has_gone_ends_the_run(
     assert (tmp_path / "out" / "rank-0.txt").read_bytes().startswith(b"out")
 
 
+def test_what_does_not_compile_starts_nothing(
+    run: Callable[..., tuple[int, World]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("x = (1,\n")
+    assert scripts.run(["-n", "2", "train.py"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f'  File "{tmp_path}/train.py", line 1\n    x = (1,\n')
+    assert told.endswith("SyntaxError: '(' was never closed\n")
+
+
 def test_a_start_that_fails_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
