@@ -74,7 +74,7 @@ def test_a_file_begins_anew_at_0_and_is_got_in_pieces(
 
 
 def test_what_has_been_read_of_a_long_output_takes_no_room(folder: folders.Folder) -> None:
-    """The runtime folder of a session lies in memory."""
+    """The folder may lie in memory."""
     path = folder.path / "out"
     at, data = 0, os.urandom(1 << 20)
     for _ in range(12):
