@@ -307,7 +307,8 @@ class Outputs:
             return ""
         with contextlib.suppress(OSError):
             text = (self.folder / f"rank-{rank}.txt").read_text(errors="backslashreplace")
-            return "".join(f"\n{line}" for line in text.splitlines()[-LOG_LINES:])
+            lines = _GLOO.sub("", text).splitlines()
+            return "".join(f"\n{line}" for line in lines[-LOG_LINES:])
         return ""
 
     def end(self) -> None:

@@ -166,7 +166,7 @@ def test_rank_0_is_shown_and_all_are_kept(
     (tmp_path / "rank-notes.txt").write_text("the user's")
     made = outputs(tmp_path)
     gloo = b"[Gloo] Rank 0 is connected to 1 peer ranks.\n"
-    for rank, data in ((0, b"a\r"), (1, b"b\n"), (0, gloo), (0, b"\xc3"), (0, b"\xa9 \xff")):
+    for rank, data in ((0, b"a\r"), (1, b"b\n"), (0, gloo), (1, gloo), (0, b"\xc3"), (0, b"\xa9 \xff")):
         made.take(rank, "stdout", data)
     made.take(0, "stderr", b"c\n")
     made.take(1, "stderr", b"x\njaxcluster: rank 1 waits\n")
@@ -177,10 +177,10 @@ def test_rank_0_is_shown_and_all_are_kept(
     assert shown.err == f"{head}c\njaxcluster: rank 1 waits\n"
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "rank-0.txt": b"a\r" + gloo + b"\xc3\xa9 \xffc\n",
-        "rank-1.txt": b"b\nx\njaxcluster: rank 1 waits\n",
+        "rank-1.txt": b"b\n" + gloo + b"x\njaxcluster: rank 1 waits\n",
         "rank-notes.txt": b"the user's",
     }
-    assert made.read == {0: [len(gloo) + 6, 2], 1: [2, 27]}
+    assert made.read == {0: [len(gloo) + 6, 2], 1: [len(gloo) + 2, 27]}
     assert made.last(1) == "\nb\nx\njaxcluster: rank 1 waits"
 
 
