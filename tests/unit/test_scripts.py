@@ -166,7 +166,14 @@ def test_rank_0_is_shown_and_all_are_kept(
     (tmp_path / "rank-notes.txt").write_text("the user's")
     made = outputs(tmp_path)
     gloo = b"[Gloo] Rank 0 is connected to 1 peer ranks.\n"
-    for rank, data in ((0, b"a\r"), (1, b"b\n"), (0, gloo), (1, gloo), (0, b"\xc3"), (0, b"\xa9 \xff")):
+    for rank, data in (
+        (0, b"a\r"),
+        (1, b"b\n"),
+        (0, gloo),
+        (1, gloo),
+        (0, b"\xc3"),
+        (0, b"\xa9 \xff"),
+    ):
         made.take(rank, "stdout", data)
     made.take(0, "stderr", b"c\n")
     made.take(1, "stderr", b"x\njaxcluster: rank 1 waits\n")
