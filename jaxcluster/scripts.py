@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 import tokenize
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -31,6 +32,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
+LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
 LOG_LINES = 20  # of what a rank that failed has printed last
 LOOK_S = (0.02, 0.2)  # between looks at what is printed: after one that has found some, and at last
 # After a failure the other ranks are interrupted, and then ended: after an error, and a death.
@@ -93,6 +95,11 @@ def run(words: list[str]) -> int:
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return 0
+    try:
+        compile(script.source, script.path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        say("".join(traceback.format_exception_only(error)).rstrip("\n"))
+        return 1
     outputs, signals = Outputs(make_folder(logs, script), everything), Signals()
     try:
         with StartDisplay(rich=False) as display:
@@ -143,10 +150,8 @@ def wait(world: World, outputs: Outputs, signals: Signals) -> int:
     while not outputs.closed and outputs.follow(world):
         pass
     outputs.end()
-    if isinstance(outputs.closed, BrokenPipeError):
-        return 128 + signal.SIGPIPE
     if outputs.closed:
-        raise outputs.closed
+        return 128 + signal.SIGPIPE
     rank, status = exit_status(dead, signals.received)
     if rank is not None:
         death = dead[rank]
@@ -239,13 +244,13 @@ class Outputs:
     Attributes:
       folder: of the files.
       read: by rank, how many bytes of its standard output and its standard error have come.
-      closed: why nothing more can be shown here, such as ``| head``, which ends the run.
+      closed: nobody reads what is shown here any more (``| head``), which ends the run.
     """
 
     def __init__(self, folder: Path, everything: bool) -> None:
         self.folder = folder
         self.read: dict[int, list[int]] = {}
-        self.closed: OSError | None = None
+        self.closed = False
         self._everything = everything
         self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
         self._open_lines: dict[tuple[int, str], str] = {}  # with --all
@@ -273,7 +278,10 @@ class Outputs:
         text = _GLOO.sub("", self._decoders[rank, stream].decode(data))
         if self._everything:
             text = self._open_lines.pop((rank, stream), "") + text
-            whole, newline, self._open_lines[rank, stream] = text.rpartition("\n")
+            whole, newline, rest = text.rpartition("\n")
+            if len(rest) > LINE_CHARS:
+                whole, newline, rest = text, "\n", ""
+            self._open_lines[rank, stream] = rest
             text = "".join(f"[{rank}] {line}\n" for line in whole.split("\n")) if newline else ""
         elif rank != 0:
             ours = _OURS.findall(text) if stream == "stderr" else ()
@@ -299,7 +307,8 @@ class Outputs:
             return ""
         with contextlib.suppress(OSError):
             text = (self.folder / f"rank-{rank}.txt").read_text(errors="backslashreplace")
-            return "".join(f"\n{line}" for line in text.splitlines()[-LOG_LINES:])
+            lines = _GLOO.sub("", text).splitlines()
+            return "".join(f"\n{line}" for line in lines[-LOG_LINES:])
         return ""
 
     def end(self) -> None:
@@ -326,9 +335,14 @@ class Outputs:
             target.write(text)
             target.flush()
         except OSError as error:
-            self.closed = error
-            with open(os.devnull, "wb") as nowhere:  # at the end it would fail again
+            with open(os.devnull, "wb") as nowhere:  # it would fail again
                 os.dup2(nowhere.fileno(), target.fileno())
+            self.closed = isinstance(error, BrokenPipeError)
+            if not self.closed:  # a full disk: the files may lie on another one
+                say(
+                    f"jaxcluster: {stream} can't be written to ({error.strerror}); the script goes "
+                    f"on. All outputs: {self.folder}"
+                )
 
 
 def say(line: str) -> None:

@@ -18,6 +18,8 @@ from jaxcluster.wire.sockets import Buffer
 
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"
+FREED_NBYTES = 1 << 20  # that have been read of a file before their room is given back
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # of Linux's fallocate
 
 
 class Quit(Request[None], cmd="quit"):
@@ -93,7 +95,10 @@ class Get(Request[int], cmd="get"):
 
 
 class Tail(Request[list[int]], cmd="tail"):
-    """What these files have from these positions on; how much of each. Missing ones are empty."""
+    """What these files have from these positions on; how much of each. Missing ones are empty.
+
+    What is before these positions has been read, and need not be kept.
+    """
 
     files: list[tuple[str, int]]
 
@@ -149,11 +154,24 @@ def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[A
 
 def _part(path: Path, at: int, nbytes: int) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(path, "r+b" if at >= FREED_NBYTES else "rb") as file:
+            if file.writable():
+                _free(file.fileno(), max(0, at - 2 * CHUNK), at)
             file.seek(at)
             return file.read(nbytes)
     except FileNotFoundError:
         return b""
+
+
+def _free(file: int, begin: int, end: int) -> None:
+    """Give a part's room back: a script may print for days, and this may be memory.
+
+    Python has no name for it. Where the file system can't do it, the room stays taken.
+    """
+    import ctypes  # not at an agent's start
+
+    begin_of, nbytes = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
+    ctypes.CDLL(None).fallocate(file, KEEP_SIZE | PUNCH_HOLE, begin_of, nbytes)
 
 
 def _put(path: Path, at: int, data: Buffer) -> None:

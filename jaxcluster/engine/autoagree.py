@@ -6,6 +6,7 @@ For jobs whose scripts stay as they are: a ``.pth`` file or ``sitecustomize`` im
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
@@ -30,6 +31,7 @@ class Finder:
                 load(module)
                 initialize = vars(module)["initialize"]
 
+                @functools.wraps(initialize)
                 def initialize_and_agree(*args: Any, **kwargs: Any) -> None:
                     initialize(*args, **kwargs)
                     from jaxcluster.engine.job import agree

@@ -41,11 +41,13 @@ LOOK_S = 0.5
 LEAVE_S = 5.0  # that other processes have to end after a failure
 STUCK_S = 10.0  # ... and this one's threads, such as Orbax's, which may wait for a dead process
 POLL_S = 0.05
+STOP_S = 1.0  # in which the referee closes the script after a stop, or it is not heard any more
 RAISE_S = 0.3  # that a launch has to raise why it is refused, or that is done elsewhere
 ASKED, STALLED, LEAVING = "asked", "stalled", "leaving"  # why the referee is asked who waits
 ERROR_CHARS = 200
 LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
 _job: Job | None = None
+_set_handler = signal.signal  # Python's, which takes no lock that another thread may have at a fork
 
 
 def agree_on_launches(agreement: Agreement, given: Given) -> bool:
@@ -85,6 +87,7 @@ class Job:
         self._base: socket.socket | None = None
         self._has_failed = self._is_closed = False
         self._over_at, self._outcome = 0.0, ""
+        self._stop_at = 0.0  # when this process was first told to stop
         self._all_over = threading.Event()  # or nothing more is launched
         self._connected: list[int] = []
         self._wake, self._woken = socket.socketpair()
@@ -131,6 +134,7 @@ class Job:
 
         # Whoever looks, as asyncio does, finds Python's own handler.
         signal.signal(number, Guard(handle, signal.default_int_handler))
+        give_back_in_children(number)
 
     # -------------------------------------------------------------------- end
 
@@ -174,7 +178,10 @@ class Job:
             self._wake.send(bytes([number]))  # if another library has taken the wakeup file
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        if self._is_closed:  # and no launch has come before which to raise it
+        now = time.monotonic()
+        self._stop_at = self._stop_at or now
+        # No launch has come before which to raise it, or the referee has not answered.
+        if self._is_closed or now > self._stop_at + STOP_S:
             raise KeyboardInterrupt
         self.agreement.tell("stop", 1)
 
@@ -188,6 +195,7 @@ class Job:
                 self._look(ASKED)
             if self._base in ready:
                 if not (frame := receive(self._base)):
+                    self._is_closed = True  # a stop is this process's own then
                     self._all_over.set()
                     return
                 self._hear(frame)
@@ -221,16 +229,35 @@ class Job:
 
     def _close(self, refusal: Refusal) -> None:
         """Nothing more is launched: say why, or interrupt code that makes no launch."""
+        is_stop = refusal.kind == "stopped"  # which no other thread raises in place of this one
         deadline = time.monotonic() + RAISE_S
-        while not self.agreement.is_refused and time.monotonic() < deadline:
+        while not self._is_raised(is_stop) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         self._is_closed = True
-        if self.agreement.is_refused:
+        if self._is_raised(is_stop):
             return
-        if refusal.kind != "stopped":
+        if not is_stop:
             _say(explain(refusal, part="script"))
         elif not self._over_at:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def _is_raised(self, in_main: bool) -> bool:
+        """Whether a launch was refused, of the main thread or of any."""
+        return bool(self.agreement.refusals if in_main else self.agreement.is_refused)
+
+
+def give_back_in_children(number: int) -> None:
+    """Have processes that the script forks take this signal as Python has it.
+
+    ``terminate()`` of multiprocessing, and then ``join()``, count on it.
+    """
+
+    def give_back() -> None:
+        if signal.getsignal(number) is signal.default_int_handler:  # else it is the script's own
+            is_int = number == signal.SIGINT
+            _set_handler(number, signal.default_int_handler if is_int else signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=give_back)
 
 
 def describe(found: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ all that Python does at the end of a process. What it prints goes to two files o
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import linecache
 import os
@@ -21,7 +22,7 @@ from typing import Any
 from jaxcluster.engine.bootstrap import Startup
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.forked import apply_warnings
-from jaxcluster.engine.job import Job
+from jaxcluster.engine.job import Job, give_back_in_children
 from jaxcluster.engine.private import coordination, launches
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.wire.ops.start import Script
@@ -75,6 +76,7 @@ def run_script(script: Script, job: Job) -> None:
     else:
         coordination.leave_without_others()
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        give_back_in_children(signal.SIGTERM)
     try:
         exec(_compiled(script, module.__dict__, job.files), module.__dict__)
     except BaseException as error:
@@ -96,8 +98,11 @@ def _end_child(error: BaseException) -> None:
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
         error = SystemExit(1)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    with contextlib.suppress(Exception):  # a stream may be the script's
+        if not isinstance(error.code, int | None):
+            print(error.code, file=sys.stderr)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
     os._exit(error.code if isinstance(error.code, int) else error.code is not None)
 
 

@@ -48,7 +48,7 @@ def script(hosts: Rig) -> Iterator[Path]:
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     bodies = [s.partition("\n")[2] for s in sources if s.startswith("%%spmd\n")]
     steps = [export.Cell(number, "", body) for number, body in enumerate([*bodies, TRAINING], 1)]
-    text, _ = export.script(steps, export.World(4, 2), QUICKSTART.name, "train.py")
+    text, _ = export.script(export.Log([*steps], 4, 2), QUICKSTART.name, "train.py")
     folder = hosts.shared / "script"
     folder.mkdir()
     (folder / "train.py").write_text(text)

@@ -34,6 +34,13 @@ def child():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     sys.exit(7)
 
+def terminated():
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    forked.start()
+    forked.terminate()
+    forked.join(20)
+    return forked.exitcode
+
 async def answer():
     await asyncio.sleep(0)
     return 42
@@ -51,7 +58,8 @@ if __name__ == "__main__":
         "argv": sys.argv, "file": __file__, "path": sys.path[0], "cwd": os.getcwd(),
         "doc": __doc__, "package": __package__, "main": __main__.__dict__ is globals(),
         "class": Mine.__module__, "helper": helper.VALUE, "async": asyncio.run(answer()),
-        "child": child(), "doubled": doubled, "tty": sys.stdout.isatty(),
+        "child": child(), "terminated": terminated(), "doubled": doubled,
+        "tty": sys.stdout.isatty(),
         "names": sorted(n for n in globals() if n in ("In", "Out", "get_ipython", "exit", "x")),
         "ipython": "get_ipython" in dir(__builtins__),
     }

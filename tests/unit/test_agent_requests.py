@@ -71,3 +71,18 @@ def test_a_file_begins_anew_at_0_and_is_got_in_pieces(
     assert answer(folder, "get", path="a", at=4) == (6, b"ef")
     assert answer(folder, "get", path="a", at=-100) == (6, b"cdef")
     assert answer(folder, "get", path="a", at=-2) == (6, b"ef")
+
+
+def test_what_has_been_read_of_a_long_output_takes_no_room(folder: folders.Folder) -> None:
+    """The folder may lie in memory."""
+    path = folder.path / "out"
+    at, data = 0, os.urandom(1 << 20)
+    for _ in range(12):
+        with open(path, "ab") as file:
+            file.write(data)
+        (size,), found = answer(folder, "tail", files=[("out", at)])
+        assert found == data
+        at += size
+    assert answer(folder, "tail", files=[("out", at)]) == ([0], b"")
+    assert path.stat().st_size == 12 << 20
+    assert path.stat().st_blocks * 512 < 2 << 20

@@ -61,3 +61,13 @@ def test_the_collectives_of_a_program_are_found() -> None:
     reduce, fusion = hlo.strip("\n").splitlines()
     found = [programs._is_collective(text) for text in (hlo, reduce, fusion, "")]
     assert found == [True, True, False, True]
+
+
+def test_initialize_that_agrees_by_itself_takes_what_jaxs_takes() -> None:
+    """A start looks whether it takes ``partition_index``."""
+    look = "import inspect, jax; print(inspect.signature(jax.distributed.initialize))"
+    plain, agreeing = (
+        python("-c", code).stdout for code in (look, f"import jaxcluster.engine.autoagree; {look}")
+    )
+    assert "num_processes" in plain
+    assert plain == agreeing

@@ -166,7 +166,14 @@ def test_rank_0_is_shown_and_all_are_kept(
     (tmp_path / "rank-notes.txt").write_text("the user's")
     made = outputs(tmp_path)
     gloo = b"[Gloo] Rank 0 is connected to 1 peer ranks.\n"
-    for rank, data in ((0, b"a\r"), (1, b"b\n"), (0, gloo), (0, b"\xc3"), (0, b"\xa9 \xff")):
+    for rank, data in (
+        (0, b"a\r"),
+        (1, b"b\n"),
+        (0, gloo),
+        (1, gloo),
+        (0, b"\xc3"),
+        (0, b"\xa9 \xff"),
+    ):
         made.take(rank, "stdout", data)
     made.take(0, "stderr", b"c\n")
     made.take(1, "stderr", b"x\njaxcluster: rank 1 waits\n")
@@ -177,10 +184,10 @@ def test_rank_0_is_shown_and_all_are_kept(
     assert shown.err == f"{head}c\njaxcluster: rank 1 waits\n"
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
         "rank-0.txt": b"a\r" + gloo + b"\xc3\xa9 \xffc\n",
-        "rank-1.txt": b"b\nx\njaxcluster: rank 1 waits\n",
+        "rank-1.txt": b"b\n" + gloo + b"x\njaxcluster: rank 1 waits\n",
         "rank-notes.txt": b"the user's",
     }
-    assert made.read == {0: [len(gloo) + 6, 2], 1: [2, 27]}
+    assert made.read == {0: [len(gloo) + 6, 2], 1: [len(gloo) + 2, 27]}
     assert made.last(1) == "\nb\nx\njaxcluster: rank 1 waits"
 
 
@@ -190,6 +197,33 @@ def test_lines_of_all_ranks_stay_whole(tmp_path: Path, capsys: pytest.CaptureFix
         made.take(rank, "stdout", data)
     made.end()
     assert capsys.readouterr().out == "[1] b\n[0] aA\n[1] c\n"
+
+
+def test_a_line_without_an_end_is_not_held_back_for_ever(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = outputs(tmp_path, everything=True)
+    for _ in range(3):
+        made.take(1, "stdout", b"\r50 %" * (scripts.LINE_CHARS // 8))
+    assert capsys.readouterr().out.startswith("[1] \r50 %")
+
+
+def test_an_output_that_takes_nothing_is_told_once_and_the_run_goes_on(
+    run: Callable[..., tuple[int, World]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def more(world: World) -> None:
+        world.printed[0][0] += b" and more"
+
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(more, more, more, died(0, "", 0), died(1, "", 0))[0] == 0
+    told = capsys.readouterr().err
+    assert told.count("stdout can't be written to (No space left on device); the script goes") == 1
+    kept = (tmp_path / "out" / "rank-0.txt").read_text()
+    assert kept.startswith("out and more") and kept.count("more") == 3
 
 
 def test_a_full_disk_is_told_once_and_the_run_goes_on(
@@ -334,6 +368,16 @@ def test_a_reader_that_has_gone_ends_the_run(
     assert (tmp_path / "out" / "rank-0.txt").read_bytes().startswith(b"out")
 
 
+def test_what_does_not_compile_starts_nothing(
+    run: Callable[..., tuple[int, World]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text("x = (1,\n")
+    assert scripts.run(["-n", "2", "train.py"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f'  File "{tmp_path}/train.py", line 1\n    x = (1,\n')
+    assert told.endswith("SyntaxError: '(' was never closed\n")
+
+
 def test_a_start_that_fails_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +413,10 @@ ENDS = {
     "child": (
         "import os, sys\npid = os.fork()\npid or sys.exit(7)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", 7, "",
+    ),
+    "child's words": (
+        "import os, sys\npid = os.fork()\nif not pid:\n    sys.stdout = None\n    sys.exit('no')\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))", 1, "no\n",
     ),
     "hook": ("import sys\nsys.excepthook = lambda *what: print(what[0], file=sys.stderr)\n1 / 0", 1,
         "<class 'ZeroDivisionError'>\n"),
@@ -419,10 +467,19 @@ for one in (other, job):
 job.agreement.guard_signals()
 other.agreement.tell("arrive", {"seq": 1, "ranks": (0, 1)})
 job.begin()
+what = sys.argv[2]
+if what == "thread":  # in which a launch is refused
+    job.agreement.is_refused = True
+elif what == "gone":
+    job._base.shutdown(2)
+    job._all_over.wait()
+elif what == "silent":
+    job.agreement.tell = lambda *told: None
+    threading.Timer(1.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 began = time.monotonic()
-os.kill(os.getpid(), signal.SIGINT)
 try:
+    os.kill(os.getpid(), signal.SIGINT)
     print("goes on")
     time.sleep(60)
 except KeyboardInterrupt:
@@ -431,7 +488,18 @@ os._exit(0)
 """
 
 
-def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", STOPPED, str(tmp_path / "referee")]
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("stop", "True\ngoes on\nTrue\n"),
+        ("thread", "True\ngoes on\nTrue\n"),
+        ("gone", "True\nFalse\n"),
+        ("silent", "True\ngoes on\nTrue\n"),  # a second Ctrl-C ends it
+    ],
+)
+def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(
+    what: str, told: str, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-c", STOPPED, str(tmp_path / "referee"), what]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "True\ngoes on\nTrue\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, told), done.stderr

@@ -237,7 +237,7 @@ def keep_initialized(say: Callable[[str], None]) -> None:
             if asked not in (None, has):
                 raise RuntimeError(
                     f"jaxcluster has initialized JAX: this is {here}, and the call asks for "
-                    f"{name}={asked}. Leave that out, or start as many: %jaxcluster start -n N"
+                    f"{name}={asked}. Leave that out, or start as many, by -n."
                 )
         say(f"jaxcluster has initialized JAX already: this is {here}.")
 
