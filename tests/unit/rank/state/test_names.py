@@ -267,6 +267,26 @@ def test_an_array_that_is_not_computed_is_waited_for_once(monkeypatch: pytest.Mo
     assert saved.lost == dict.fromkeys(("slow", "slower"), "still being computed")
 
 
+def test_time_that_pickling_takes_is_not_time_that_arrays_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = cell(
+        "import time\n"
+        "class Large:\n"
+        "    def __reduce__(self): return time.sleep(0.2) or int, (3,)\n"
+        "large, late = Large(), jnp.ones(2)\n"
+    )
+    looks: list[Any] = []
+
+    def is_ready(array: Any) -> bool:
+        looks.extend([array] if array is names["late"] else [])
+        return array is not names["late"] or len(looks) > 1
+
+    monkeypatch.setattr(pickles, "READY_S", 0.1)
+    monkeypatch.setattr(pickles, "is_ready", is_ready)
+    assert not through_files(names)[1].lost
+
+
 def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> None:
     names = cell(
         "class Odd:\n"
