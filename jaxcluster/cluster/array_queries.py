@@ -168,9 +168,10 @@ def corners(
         raise TransferError(f"The last line gave another {what} on {name_ranks(others)}.")
     if found.missing:
         holds = "holds" if len(found.ranks) == 1 else "hold"
+        reasons = [f"Rank {rank}: {why}." for rank, why in found.notes.items()]
         raise NotAddressable(
             f"{name_ranks(found.ranks).capitalize()} {holds} only a part of this array.",
-            "Run the cell on all ranks to see it whole.",
+            "\n".join(reasons) or "Run the cell on all ranks to see it whole.",
         )
     kept = [
         [*range(edge), size // 2, *range(size - edge, size)]
