@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -201,7 +202,8 @@ class StartDisplay:
 
     def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
         self._display: Display | None = None
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb")  # it can't write over a line
+        self._is_terminal = not is_dumb and sys.stderr is not None and sys.stderr.isatty()
         self._failed = failed
         if rich and not is_console():
             from IPython import get_ipython  # the command needs none
