@@ -175,14 +175,16 @@ class CellDisplay:
         values, cut = None, False
         try:
             found = array_queries.look(self.cluster.world, "", record.ranks)
-            if isinstance(found, ArrayLayout) and found.odd:
-                groups = replicas.tell_groups(found.odd)
-                self.on_notice(f"Ranks have different copies of it: {groups}. {replicas.SEED}\n")
             is_small = math.prod(info.shape) <= SMALL_ARRAY
             edge = max(info.shape, default=0) if is_small else 3
             values, cut = array_queries.corners(self.cluster.world, found, edge)
+            if isinstance(found, ArrayLayout) and not found.ready:  # it is now: compare its copies
+                found = array_queries.look(self.cluster.world, "", record.ranks)
         except JaxClusterError as error:
             self.on_notice(str(error))
+        if isinstance(found, ArrayLayout) and found.odd:
+            groups = replicas.tell_groups(found.odd)
+            self.on_notice(f"Ranks have different copies of it: {groups}. {replicas.SEED}\n")
         shown = text.spanning_array(info, values, cut)
         bundle: Bundle = {}
         if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook
