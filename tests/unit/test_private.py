@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,3 +62,20 @@ def test_the_collectives_of_a_program_are_found() -> None:
     reduce, fusion = hlo.strip("\n").splitlines()
     found = [programs._is_collective(text) for text in (hlo, reduce, fusion, "")]
     assert found == [True, True, False, True]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_kernels_that_each_process_tunes_make_no_other_program(
+    monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(programs, "_hlo_text", lambda text: text)
+    texts = (f"tile={tile}\n x = f32[] {op}(y)" for tile in (1, 2) for op in ("add", "all-reduce"))
+    none: dict[str, Any] = {f"{kind}_avals": () for kind in ("input", "output")}
+    backend = SimpleNamespace(platform=platform)
+    given = {**none, "name": "f", "device_list": (), "input_shardings": (), "keepalive": None}
+    one, reduces, tuned, _ = (
+        programs.describe(SimpleNamespace(**given, backend=backend, xla_executable=one)).fingerprint
+        for one in texts
+    )
+    assert one != reduces
+    assert (one == tuned) == (platform == "gpu")
