@@ -166,11 +166,13 @@ def corners(
     if isinstance(found, TreeLayout) or others:
         what = "value" if isinstance(found, TreeLayout) else "array"
         raise TransferError(f"The last line gave another {what} on {name_ranks(others)}.")
-    if found.missing:
+    if found.missing or not found.shards:  # deleted ones have none
         holds = "holds" if len(found.ranks) == 1 else "hold"
+        who = f"{name_ranks(found.ranks).capitalize()} {holds} only a part"
+        reasons = [f"Rank {rank}: {why}." for rank, why in found.notes.items()]
         raise NotAddressable(
-            f"{name_ranks(found.ranks).capitalize()} {holds} only a part of this array.",
-            "Run the cell on all ranks to see it whole.",
+            f"{who if found.ranks else 'No rank that ran the cell holds a part'} of this array.",
+            "\n".join(reasons) or "Run the cell on all ranks to see it whole.",
         )
     kept = [
         [*range(edge), size // 2, *range(size - edge, size)]

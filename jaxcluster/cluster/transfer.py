@@ -44,7 +44,7 @@ from jaxcluster.errors import (
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import free_memory
 from jaxcluster.model import notices, replicas
-from jaxcluster.model.layout import ArrayLayout, array_layout
+from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
@@ -55,6 +55,7 @@ VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it 
 SPARE_NBYTES = 16 << 20  # of memory that a value leaves to others
 SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
 ALIGN = 64
+PIECE_NBYTES = 16 << 20
 
 Memory = mmap.mmap | bytearray
 
@@ -160,7 +161,7 @@ class _Value:
             for shard in layout.shards:
                 own = found.setdefault(shard.rank, [])
                 if shard.replica_id == 0:
-                    own.append(whole[tuple(slice(*span) for span in shard.index)])
+                    own += _pieces(whole[tuple(slice(*span) for span in shard.index)])
         return found
 
 
@@ -191,6 +192,9 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
         places = {r: one.places[number : number + 1] for r, one in have.items() if r in infos}
         another = {r for r, note in found.notes.items() if note.startswith("another array")}
         another |= {r for r, place in places.items() if place != places[0]}
+        first_copies = sum(volume(one.index) for one in found.shards if one.replica_id == 0)
+        if not found.missing and first_copies != math.prod(found.shape):  # shardings differ
+            another |= found.notes.keys() or {*infos} - {0}
         fewer = {*ranks} - {*have} if info.spans else set()
         if another or fewer:
             raise TransferError(
@@ -333,10 +337,20 @@ def _fetch_through_hosts(world: World, value: _Value) -> Memory:
     return memory
 
 
+def _pieces(target: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """The parts of a target in their order; each is small, or in one piece there."""
+    if target.flags.c_contiguous or target.nbytes <= PIECE_NBYTES:
+        return [target]
+    step = PIECE_NBYTES * len(target) // target.nbytes
+    if step == 0:
+        return [piece for row in target for piece in _pieces(row)]
+    return [target[at : at + step] for at in range(0, len(target), step)]
+
+
 def _join(targets: Sequence[np.ndarray[Any, Any]]) -> Callable[[int, memoryview], None]:
     """Takes a rank's bytes, as they come, and puts them where its parts belong.
 
-    Of what is not in one piece there, a part is here twice until all of it has come.
+    Of ``_pieces`` that are not in one piece there, each is here twice until all of it has come.
     """
 
     def joining() -> Generator[None, memoryview, None]:

@@ -76,11 +76,12 @@ class ArrayViews:
         report = wire.ValueReport(self.values.rank, type(found).__name__)
         if not leaves and body.path:
             return replace(report, note=f"{body.name} has no part {''.join(body.path)}")
+        name = body.name or "the last result"
         if not leaves:
-            name = body.name or "the last result"
             return replace(report, note=f"{name} is {_kind_of(found)}, not an array")
         if len(leaves) > MAX_ROWS:
-            raise TooManyLeaves(f"{body.name} has {len(leaves):,} leaves, more than {MAX_ROWS:,}")
+            told = f"{name} has {len(leaves):,} leaves, and {MAX_ROWS:,} can be shown"
+            raise TooManyLeaves(f"{told}: look at a part of it")
         kinds: dict[Any, tuple[int, Any]] = {}  # those that look alike are described once
         use = [kinds.setdefault(likeness(leaf), (len(kinds), leaf))[0] for _, leaf in leaves]
         arrays = ((number, leaf) for number, (_, leaf) in enumerate(leaves) if is_living(leaf))

@@ -179,7 +179,7 @@ class Tools:
         running = self._attached(cluster)
         parts = []
         for rank in chosen(running, ranks):
-            parts.append(f"── rank {rank} ──\n{running.logs(rank, lines) or '(nothing)'}")
+            parts.append(f"── rank {rank} ──\n{running.logs(rank, max(1, lines)) or '(nothing)'}")
         return ["\n".join(parts)]
 
     def history(

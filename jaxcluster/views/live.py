@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -174,14 +175,16 @@ class CellDisplay:
         values, cut = None, False
         try:
             found = array_queries.look(self.cluster.world, "", record.ranks)
-            if isinstance(found, ArrayLayout) and found.odd:
-                groups = replicas.tell_groups(found.odd)
-                self.on_notice(f"Ranks have different copies of it: {groups}. {replicas.SEED}\n")
             is_small = math.prod(info.shape) <= SMALL_ARRAY
             edge = max(info.shape, default=0) if is_small else 3
             values, cut = array_queries.corners(self.cluster.world, found, edge)
+            if isinstance(found, ArrayLayout) and not found.ready:  # it is now: compare its copies
+                found = array_queries.look(self.cluster.world, "", record.ranks)
         except JaxClusterError as error:
             self.on_notice(str(error))
+        if isinstance(found, ArrayLayout) and found.odd:
+            groups = replicas.tell_groups(found.odd)
+            self.on_notice(f"Ranks have different copies of it: {groups}. {replicas.SEED}\n")
         shown = text.spanning_array(info, values, cut)
         bundle: Bundle = {}
         if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook
@@ -201,7 +204,8 @@ class StartDisplay:
 
     def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
         self._display: Display | None = None
-        self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb")  # it can't write over a line
+        self._is_terminal = not is_dumb and sys.stderr is not None and sys.stderr.isatty()
         self._failed = failed
         if rich and not is_console():
             from IPython import get_ipython  # the command needs none

@@ -98,7 +98,7 @@ def spanning_array(info: wire.ArrayInfo, values: np.ndarray[Any, Any] | None, cu
     """An array that spans processes: shape, dtype, sharding, and its values as numpy prints them.
 
     Args:
-      values: the whole array, or its corners where ``cut`` (see ``transfer.sample``).
+      values: the whole array, or its corners where ``cut`` (see ``array_queries.corners``).
     """
     head = f"Array(shape={tuple(info.shape)}, dtype={info.dtype})\nsharding: {info.sharding}"
     if values is None:

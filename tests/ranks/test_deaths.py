@@ -187,8 +187,8 @@ def newest(monkeypatch: pytest.MonkeyPatch) -> list[Process]:
     of: type[Any] = Processes
     start = of.start
 
-    def remember(processes: Any) -> list[int]:
-        pids: list[int] = start(processes)
+    def remember(processes: Any, **options: Any) -> list[int]:
+        pids: list[int] = start(processes, **options)
         newest[:] = started_by(processes, pids)
         return pids
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
+import layouts
 import nbformat
+import numpy as np
 import pytest
 from nbconvert import HTMLExporter
 
 from jaxcluster import wire
+from jaxcluster.cluster import array_queries
 from jaxcluster.errors import CellFailed, CellInterrupted
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
@@ -200,6 +204,24 @@ def test_what_is_no_terminal_keeps_what_was_true_for_a_while(
     display.close()
     assert display.on_status is None  # it is told now and then, as a notice
     assert capsys.readouterr().err == "Rank 1 still works (5 s).\n"
+
+
+def test_copies_of_a_result_are_compared_once_it_is_computed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = layouts.array((8,), {"i": 4}, (None,), ready=False)
+    looks = [late, replace(late, ready=True, odd=((0, 1, 2), (3,)))]
+    monkeypatch.setattr(array_queries, "look", lambda *_: looks.pop(0))
+    monkeypatch.setattr(array_queries, "corners", lambda *_: (np.zeros(8), False))
+    display = CellDisplay(object(), SimpleNamespace(world=None))  # type: ignore[arg-type]
+    monkeypatch.setattr(display, "show_result", lambda data, _: print(data["text/plain"]))
+    info = asdict(wire.ArrayInfo((8,), "float32", True))
+    shown = wire.RankOutput(0, 1, "execute_result", {"array": info})
+    display.on_output(record("", "", "", ""), shown)
+    display.finish(record("", "", "", ""))
+    found = capsys.readouterr()
+    assert "[0. 0. 0. 0. 0. 0. 0. 0.]" in found.out
+    assert "Ranks have different copies of it: " in found.err
 
 
 def test_a_message_goes_beside_the_output_and_an_alarm_to_stderr(

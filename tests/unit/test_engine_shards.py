@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxcluster.engine import shards
+from jaxcluster.engine.arrays import TooManyLeaves
+from jaxcluster.engine.values import Values
+from jaxcluster.wire.ops.arrays import Arrays
 
 
 def test_statistics_are_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +37,13 @@ def test_a_path_is_a_prefix_by_steps_and_not_by_letters() -> None:
     assert [leaf for _, leaf in shards.below(leaves, ["['a']", "[1]"])] == [1]
     assert [leaf for _, leaf in shards.below(leaves, ["['a']"])] == [1, 2]
     assert len(shards.below(leaves, [])) == 3
+
+
+def test_a_tree_of_too_many_leaves_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MAX_ROWS", 2)
+    values = Values(0)
+    values.last_result = lambda: [jnp.ones(2)] * 3
+    with pytest.raises(TooManyLeaves) as refused:
+        shards.ArrayViews(values).report(SimpleNamespace(body=Arrays("", [])))  # type: ignore[arg-type]
+    told = "the last result has 3 leaves, and 2 can be shown: look at a part of it"
+    assert str(refused.value) == told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,3 +72,20 @@ def test_initialize_that_agrees_by_itself_takes_what_jaxs_takes() -> None:
     )
     assert "num_processes" in plain
     assert plain == agreeing
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_kernels_that_each_process_tunes_make_no_other_program(
+    monkeypatch: pytest.MonkeyPatch, platform: str
+) -> None:
+    monkeypatch.setattr(programs, "_hlo_text", lambda text: text)
+    texts = (f"tile={tile}\n x = f32[] {op}(y)" for tile in (1, 2) for op in ("add", "all-reduce"))
+    none: dict[str, Any] = {f"{kind}_avals": () for kind in ("input", "output")}
+    backend = SimpleNamespace(platform=platform)
+    given = {**none, "name": "f", "device_list": (), "input_shardings": (), "keepalive": None}
+    one, reduces, tuned, _ = (
+        programs.describe(SimpleNamespace(**given, backend=backend, xla_executable=one)).fingerprint
+        for one in texts
+    )
+    assert one != reduces
+    assert (one == tuned) == (platform == "gpu")

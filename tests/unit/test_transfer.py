@@ -281,6 +281,14 @@ HALF = (shard((0, 2)),)
         (both(view(), view(spans=False, on="1")), "another array on rank 1"),
         (both(view(), Described([])), "x is not the same on all ranks: fewer arrays on rank 1"),
         (
+            both(view(), view(shards=(shard((0, 2), rank=1),), sharding="other")),
+            "another array on rank 1",
+        ),
+        (
+            both(view(shards=HALF), view(shards=(replace(shard((2, 4), rank=1), replica_id=1),))),
+            "another array on rank 1",
+        ),
+        (
             both(view(shards=HALF), view(shards=())),
             "No rank of this cluster has 2 of the 4 elements of x.",
         ),
@@ -354,10 +362,16 @@ class OverHosts(Ranks):
                 take(at, memoryview(self.files[rank])[at : at + 1000])
 
 
-def test_a_pull_from_other_hosts_has_its_bytes_in_memory_once() -> None:
-    want = np.arange(400_000, dtype="float32").reshape(200_000, 2)
-    files = [want[:50_000].tobytes(), want[50_000:].tobytes()]
-    shards = shard((0, 50_000), (0, 2)), shard((50_000, 200_000), (0, 2), rank=1)
+@pytest.mark.parametrize("axis", [0, 2])
+def test_a_pull_from_other_hosts_has_its_bytes_in_memory_once(
+    monkeypatch: pytest.MonkeyPatch, axis: int
+) -> None:
+    monkeypatch.setattr(transfer, "PIECE_NBYTES", 10_000)
+    want = np.arange(400_000, dtype="float32").reshape(2, 100, 2_000)
+    cuts = [*((0, size) for size in want.shape)], [*((0, size) for size in want.shape)]
+    cuts[0][axis], cuts[1][axis] = (0, 1), (1, want.shape[axis])
+    files = [want[tuple(slice(*span) for span in cut)].tobytes() for cut in cuts]
+    shards = shard(*cuts[0]), shard(*cuts[1], rank=1)
     described = [Described([info(want.shape, one)]) for one in shards]
     ranks = OverHosts(
         {

@@ -18,7 +18,7 @@ import pytest
 
 from jaxcluster import arguments, wire
 from jaxcluster.cluster import array_queries
-from jaxcluster.errors import UsageError
+from jaxcluster.errors import NotAddressable, UsageError
 from jaxcluster.model import layout
 from jaxcluster.views import arrays, blocks, document, shards
 
@@ -171,6 +171,21 @@ def test_a_tree_of_too_many_shards_leaves_its_pictures_to_be_asked_for() -> None
         assert document.tree(found)["layouts"][0]["parts"] is None
     finally:
         document.MAX_SHARDS = limit
+
+
+def test_who_lacks_a_part_of_what_a_cell_ended_in_is_named_with_the_reason() -> None:
+    known = layouts.devices(4, 2)
+    infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
+    del infos[2]
+    found = layout.array_layout("x", infos, known, {2: "dead (killed by SIGKILL)"})
+    with pytest.raises(NotAddressable) as refused:
+        array_queries.corners(None, found)  # type: ignore[arg-type]
+    assert "Rank 2: dead (killed by SIGKILL)." in str(refused.value)
+    gone = dict.fromkeys(range(4), wire.ArrayInfo((8, 8), "float32", note="deleted or donated"))
+    with pytest.raises(NotAddressable) as refused:
+        array_queries.corners(None, layout.array_layout("x", gone, known))  # type: ignore[arg-type]
+    assert str(refused.value).startswith("No rank that ran the cell holds a part of this array.")
+    assert "Rank 3: deleted or donated." in str(refused.value)
 
 
 def test_values_are_spelled_shortly() -> None:

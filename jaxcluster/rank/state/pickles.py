@@ -70,7 +70,7 @@ class Pickled:
     ) -> None:
         self.namespace, self.broken = namespace, broken or {}
         self.lost, self.by_value = dict[str, str](), set[type]()
-        self._until = time.monotonic() + READY_S
+        self._until = 0.0  # since the first array that was not computed
         # Classes come early: what their statements need is not to be half made by then.
         last = {n: (n != SETTINGS, not isinstance(value, type)) for n, value in values.items()}
         self.values = {name: values[name] for name in sorted(last, key=last.__getitem__)}
@@ -114,6 +114,7 @@ class Pickled:
         if array.is_deleted():
             raise Lost("it was deleted or donated")
         while not is_ready(array):
+            self._until = self._until or time.monotonic() + READY_S
             if time.monotonic() > self._until:
                 raise Lost("still being computed")
             time.sleep(READY_POLL_S)

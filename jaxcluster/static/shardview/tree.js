@@ -14,7 +14,6 @@ export function drawTree(root, doc, context) {
   const { signal } = context;
   root.append(h('p', {}, h('span', { class: 'jxc-title' }, doc.name), `: ${doc.type} of ${count(doc.leaves, 'leaf', 'leaves')} · ${bytes(doc.nbytes)} · ${bytes(doc.per_device)} on the fullest device`));
   root.append(...lines(doc.notes));
-  if (doc.leaves > doc.rows.length) root.append(h('p', { class: 'jxc-small' }, `Alike leaves are folded into ${count(doc.rows.length, 'row')}; × says how many a row stands for.`));
 
   const devices = deviceMap(doc.devices), nextLeaf = renewing(signal);
   const state = { query: '', sort: 'order', check: doc.check ?? null };
@@ -129,11 +128,10 @@ const CELLS = ['jxc-path', 'jxc-type', 'jxc-spec', 'jxc-number', 'jxc-number jxc
 
 function treeRow({ node, level, position, size }, { id, top, selected, bad, searched }) {
   const open = node.children.length ? String(node.open || searched) : null;
-  const times = node.row && node.count > 1 ? ` × ${node.count.toLocaleString('en')}` : '';
   const type = node.row ? node.layout.type : count(node.count, 'leaf', 'leaves'), spec = node.row ? node.layout.spec : '';
   const each = node.perDevice ? bytes(node.perDevice) : '';
   const cells = [
-    [open ? (open === 'true' ? '▾ ' : '▸ ') : '  ', bad ? h('b', { class: 'jxc-alarm-text' }, '✖ ') : null, middle(node.label + times)],
+    [open ? (open === 'true' ? '▾ ' : '▸ ') : '  ', bad ? h('b', { class: 'jxc-alarm-text' }, '✖ ') : null, middle(node.label)],
     [middle(type)], [spec && middle(spec)], [bytes(node.nbytes)], [each],
   ];
   return h('div', { class: node.row ? 'jxc-row' : 'jxc-row jxc-inner', role: 'treeitem', id, style: `top:${top}px`, 'aria-level': level + 1, 'aria-posinset': position + 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ from savednames import (
 from jaxcluster.engine.private import pytrees
 from jaxcluster.rank import settings
 from jaxcluster.rank.state import arrays, pickles
-from jaxcluster.rank.state.file import StateFile, file_name
+from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
 
 pytrees.remember_keys()
@@ -267,6 +268,26 @@ def test_an_array_that_is_not_computed_is_waited_for_once(monkeypatch: pytest.Mo
     assert saved.lost == dict.fromkeys(("slow", "slower"), "still being computed")
 
 
+def test_time_that_pickling_takes_is_not_time_that_arrays_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = cell(
+        "import time\n"
+        "class Large:\n"
+        "    def __reduce__(self): return time.sleep(0.2) or int, (3,)\n"
+        "large, late = Large(), jnp.ones(2)\n"
+    )
+    looks: list[Any] = []
+
+    def is_ready(array: Any) -> bool:
+        looks.extend([array] if array is names["late"] else [])
+        return array is not names["late"] or len(looks) > 1
+
+    monkeypatch.setattr(pickles, "READY_S", 0.1)
+    monkeypatch.setattr(pickles, "is_ready", is_ready)
+    assert not through_files(names)[1].lost
+
+
 def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> None:
     names = cell(
         "class Odd:\n"
@@ -379,6 +400,29 @@ def test_arrays_are_put_together_of_all_ranks_files(tmp_path: Path) -> None:
     _, lost = pickles.load({0: files[0]}, 0, namespace(), lambda name, value: None)
     gone = dict.fromkeys(("cut", "tree", "x", "odd"), "parts of it were on a rank that is gone")
     assert lost == gone | {"odd": lost["odd"]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((4, 2), (2, 2)), ((1, 8), (1, 4)), ((3, 2), (2, 2)), ((3, 4), (1, 4)), ((1, 1), (4, 1))],
+)
+def test_the_first_axis_that_can_takes_the_change(before: Any, after: Any) -> None:
+    about = {"arrays": [], "devices": (2, before[0] * before[1])}
+    loaded: Any = arrays.ArraysToLoad({0: SimpleNamespace(about=about)}, 0)  # type: ignore[dict-item]
+    types = jax.make_mesh((2, 2), ("a", "b")).axis_types
+    at = [("cpu", 0, 0)] * math.prod(before)
+    assert loaded.mesh(at, before, ("a", "b"), types).devices.shape == after
+    about["devices"] = (2, 9)
+    with pytest.raises(arrays.Lost, match="its mesh a=3,b=3 does not fit 4 devices"):
+        loaded.mesh([*at[:1]] * 9, (3, 3), ("a", "b"), types)
+
+
+def test_what_finds_no_room_is_not_saved_and_says_why(tmp_path: Path) -> None:
+    places = [SavePlace(str(tmp_path), 0), SavePlace(f"{tmp_path}/gone")]
+    body = Save(places, compare=False)
+    with pytest.raises(BadFile, match=r"found no room: .* room for 0 MiB; .*No such file"):
+        states_of(cell("one = 1")).save(SimpleNamespace(body=body))  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()]
 
 
 def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
