@@ -133,7 +133,9 @@ class Job:
             self.agreement.handle(self._on_stop, number, frame)
 
         # Whoever looks, as asyncio does, finds Python's own handler.
-        signal.signal(number, Guard(handle, signal.default_int_handler))
+        guard = Guard(handle, signal.default_int_handler)
+        self.agreement.stops[number] = guard  # asyncio puts Python's back at its end
+        signal.signal(number, guard)
         give_back_in_children(number)
 
     # -------------------------------------------------------------------- end
