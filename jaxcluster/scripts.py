@@ -122,7 +122,7 @@ def run(words: list[str]) -> int:
 def wait(world: World, outputs: Outputs, signals: Signals) -> int:
     """Show what the script prints, and pass signals on, to its end; returns the exit status."""
     ranks, look_s, failed_at, is_told = range(world.num_processes), LOOK_S[0], 0.0, False
-    ended = threading.Event()
+    ended, interrupted = threading.Event(), set[int]()
     world.on_death = ended.set
     signals.is_first_passed_on = True
     outputs.begin(len(ranks))
@@ -142,11 +142,15 @@ def wait(world: World, outputs: Outputs, signals: Signals) -> int:
         failed_at = failed_at or now
         limits = FAILED_S if all((death.code or 0) > 0 for death in failed) else DIED_S
         if now > failed_at + limits[0] and not is_told:
-            is_told = True
+            is_told, interrupted = True, {*left}
             world.processes.signal(signal.SIGINT, left)
         if now > failed_at + limits[1]:
             break
-    dead = dict(world.dead)  # the others are ended by us
+    dead = {  # the others are ended by us
+        rank: death
+        for rank, death in world.dead.items()
+        if rank not in interrupted or death.code != 128 + signal.SIGINT
+    }
     while not outputs.closed and outputs.follow(world):
         pass
     outputs.end()

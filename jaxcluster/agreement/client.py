@@ -122,6 +122,7 @@ class Agreement:
     Attributes:
       begun: by thread, the launch that it makes, or has failed to make.
       made: the last launches, oldest first.
+      stops: by signal, what handles it where Python's own handler is set.
       seq: the cell that the main thread runs; 0: none.
       only: the thread that alone may launch, which XLA checks; 0: all may.
       is_refused: whether a launch was refused.
@@ -144,6 +145,7 @@ class Agreement:
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
         self._taken = 0
+        self.stops: dict[int, Guard] = {}
         self._coming: set[int] = set()  # signals that come again, since they came in a launch
         self._base: socket.socket | None = None
         self._main: Lane | None = None
@@ -370,6 +372,8 @@ class Agreement:
 
         @functools.wraps(set_handler)
         def set_guarded(signalnum: int, handler: Any) -> Any:
+            if handler is signal.default_int_handler:
+                handler = self.stops.get(signalnum, handler)
             is_bare = callable(handler) and type(handler) is not Guard
             with _signals:
                 old = set_handler(signalnum, self.guarded(handler) if is_bare else handler)

@@ -133,7 +133,9 @@ class Job:
             self.agreement.handle(self._on_stop, number, frame)
 
         # Whoever looks, as asyncio does, finds Python's own handler.
-        signal.signal(number, Guard(handle, signal.default_int_handler))
+        guard = Guard(handle, signal.default_int_handler)
+        self.agreement.stops[number] = guard  # asyncio puts Python's back at its end
+        signal.signal(number, guard)
         give_back_in_children(number)
 
     # -------------------------------------------------------------------- end
@@ -252,12 +254,21 @@ def give_back_in_children(number: int) -> None:
     ``terminate()`` of multiprocessing, and then ``join()``, count on it.
     """
 
+    masks = list[Any]()
+
+    def block() -> None:  # one that comes at once must not be handled as the parent's
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [number]))
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
     def give_back() -> None:
         if signal.getsignal(number) is signal.default_int_handler:  # else it is the script's own
             is_int = number == signal.SIGINT
             _set_handler(number, signal.default_int_handler if is_int else signal.SIG_DFL)
+        unblock()
 
-    os.register_at_fork(after_in_child=give_back)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=give_back)
 
 
 def describe(found: dict[str, Any]) -> str:

@@ -323,6 +323,7 @@ def test_a_rank_that_fails_ends_the_others_and_is_told(
     assert shown.out == "out"
     told = "jaxcluster: rank 1 ended with exit code 3.\nTraceback\nValueError: bad\nAll outputs: "
     assert told in shown.err
+    assert run(died(1, "exit code 1", 1))[0] == 1  # and not that of the interrupt
 
 
 @pytest.mark.parametrize(
@@ -473,6 +474,9 @@ if what == "thread":  # in which a launch is refused
 elif what == "gone":
     job._base.shutdown(2)
     job._all_over.wait()
+elif what == "asyncio":
+    import asyncio
+    asyncio.run(asyncio.sleep(0))
 elif what == "silent":
     job.agreement.tell = lambda *told: None
     threading.Timer(1.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -493,6 +497,7 @@ os._exit(0)
     [
         ("stop", "True\ngoes on\nTrue\n"),
         ("thread", "True\ngoes on\nTrue\n"),
+        ("asyncio", "True\ngoes on\nTrue\n"),
         ("gone", "True\nFalse\n"),
         ("silent", "True\ngoes on\nTrue\n"),  # a second Ctrl-C ends it
     ],
