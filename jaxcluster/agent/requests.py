@@ -97,7 +97,7 @@ class Get(Request[int], cmd="get"):
 class Tail(Request[list[int]], cmd="tail"):
     """What these files have from these positions on; how much of each. Missing ones are empty.
 
-    What is before these positions has been read, and need not be kept.
+    The caller has read all before these positions, which need not be kept.
     """
 
     files: list[tuple[str, int]]

@@ -441,7 +441,7 @@ class Referee:
         return Refusal(kind, tuple(sorted({*causes})), grouped(doing), *(mixed or ()))
 
     def _doing(self, rank: int, wait: Wait | None, cells: Sequence[Cell], is_left: bool) -> Doing:
-        """What a rank does now, or has done in a cell that it has ended."""
+        """The rank's launch now, or its last one in a cell that it has ended."""
         if rank in self.cells.dead:
             return Doing((rank,), "died")
         if (wait := wait or self._waits(rank)) is not None:

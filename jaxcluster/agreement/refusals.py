@@ -96,7 +96,7 @@ class Refusal:
 
 
 def grouped(doing: Iterable[Doing]) -> tuple[Doing, ...]:
-    """What each rank did, with ranks that did the same together."""
+    """Each rank's action; ranks with equal actions stand together."""
     groups: dict[Doing, tuple[int, ...]] = {}
     for one in doing:
         same = replace(one, ranks=())

@@ -295,6 +295,6 @@ class Conversation:
             self._open = None
 
     def end(self) -> None:
-        """The cell is over, or interrupted: what is asked now is not answered."""
+        """The cell is over, or interrupted: nobody answers its questions now."""
         self._is_over, self._open = True, None
         self._waiting.clear()

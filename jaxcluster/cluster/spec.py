@@ -213,7 +213,7 @@ def resized(
             "The hosts of a TPU slice belong together, so their ranks can't be others in number.",
             "Stop it, and start it on another slice.",
         )
-    with contextlib.suppress(TypeError):  # what is no whole number is refused
+    with contextlib.suppress(TypeError):  # refuse other numbers than whole ones
         num_processes = operator.index(num_processes)
     known().by_name["num_processes"].check(num_processes)
     wanted = replace(spec, num_processes=num_processes)
