@@ -40,7 +40,8 @@ KIND_HINTS = (
     ),
     (
         "passed to device_put is not the same on each process",
-        f"Each rank has put its own value. {SEED}",
+        "Each rank has put its own value, or one that JAX changes first: give float32 for float64, "
+        f"and no NaN. {SEED}",
     ),
     (
         "does not support cross-host device transfers",

@@ -26,28 +26,24 @@ CHOICE = (
     f"{RANKS}/test_values.py",
     f"{RANKS}/test_stop_button.py",
     f"{SHARDS}_a_layout_says_what_every_rank_says_of_its_shards",
-    f"{SHARDS}_a_stopped_rank_is_shown_by_its_last_report_and_its_age",
     f"{SHARDS}_a_dead_ranks_part_is_named",
-    f"{SHARDS}_looking_launches_nothing",
     f"{AGREEMENT}_a_skip_is_told_with_what_each_rank_did",
     f"{AGREEMENT}_what_differs_is_told",
     f"{AGREEMENT}_a_turn_that_one_rank_leaves_out_is_an_error_on_all",
     f"{AGREEMENT}_threads_that_launch_in_another_order_on_each_rank_give_right_numbers",
     f"{STOPS}_a_stop_of_a_training_loop_leaves_all_ranks_at_the_same_step",
     f"{STOPS}_who_waits_for_a_rank_that_dies_is_told_at_once",
-    f"{DEATHS}_an_idle_rank_that_is_killed_is_replaced",
     f"{DEATHS}_a_rank_that_is_killed_in_a_collective",
     f"{DEATHS}_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced",
     f"{RANKS}/test_life.py::test_nothing_outlives_its_owner",
     f"{RANKS}/test_respawn.py::test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back"
     "[starting 2 processes]",
     f"{OPERATION}_who_died_while_nobody_was_connected_is_known_after_attach",
-    f"{OPERATION}_the_ends_of_processes_that_were_replaced_are_not_told_again",
     f"{OPERATION}_a_detached_cluster_that_nobody_can_find_any_more_ends_itself[the socket]",
     f"{OPERATION}_a_cluster_whose_folder_is_gone_says_so_and_gets_another",
     f"{OPERATION}_the_folder_may_have_any_name",
 )
-AT_LEAST = 110  # tests; fewer: some were not found, or left out
+AT_LEAST = 90  # tests; fewer: some were not found, or left out
 PART = os.environ.get("JAXCLUSTER_TEST_HOSTS_PART", "1/1")  # ``2/3``: that third of the files
 
 

@@ -62,7 +62,8 @@ def test_a_name_that_is_lost_says_so_when_it_is_used(ranks: jaxcluster.Cluster) 
     assert "part" not in ranks.run("%who", show=False).stdout()
     with pytest.raises(TransferError, match=r"'part' was lost in a restart \(cannot pickle"):
         ranks["part"]
-    ranks.run("part = 1\ndel part", show=False)
+    ranks.run("part = 1", show=False)
+    ranks.run("del part", show=False)
     assert fails(ranks, "part").message.endswith("name 'part' is not defined")
     ranks.run("part = (i for i in range(3))", show=False)
     # Also when new processes have taken the place of those that were told.

@@ -157,12 +157,12 @@ def test_a_cluster_keeps_its_name_while_it_gets_new_processes(
         kind, taken = type(cluster.world.processes), []
 
         def look(self: Any, *given: str, real: Any) -> Any:
-            taken.append((claims.claim("mine"), claims.is_free("mine")))
+            taken.append((claims.claim("mine"), claims.life("mine") is claims.Life.DEAD))
             return real(self, *given)
 
         def empty(self: claims.Claim, real: Any = claims.Claim.empty) -> None:
             real(self)  # the old processes have ended, and there are no new ones yet
-            taken.append((claims.claim("mine"), claims.is_free("mine")))
+            taken.append((claims.claim("mine"), claims.life("mine") is claims.Life.DEAD))
 
         with monkeypatch.context() as patch:
             for step in ("start", "start_coordinator"):
@@ -174,7 +174,7 @@ def test_a_cluster_keeps_its_name_while_it_gets_new_processes(
         assert cluster.pull("kept") == 42
         assert [r.name for r in live_records()] == ["mine"]
     assert live_records() == []
-    assert claims.is_free("mine")
+    assert claims.life("mine") is claims.Life.DEAD
 
 
 def test_a_cluster_that_is_just_being_started_is_not_attached_to_yet(alone: Home) -> None:
@@ -359,7 +359,7 @@ def test_a_detached_cluster_that_nobody_can_find_any_more_ends_itself(
     else:
         shutil.rmtree(root / "kept")
     alone.wait_until_empty(GONE_S)
-    until(lambda: claims.is_free("kept"), "the kernel has closed its files")
+    until(lambda: claims.life("kept") is claims.Life.DEAD, "the kernel has closed its files")
     with jaxcluster.start(1, name="kept") as again:
         assert again.run("print(1)", show=False).stdout() == "1\n"
 

@@ -15,12 +15,10 @@ pytestmark = pytest.mark.any_jax
 
 # --------------------------------------------------------------------------- what JAX's errors mean
 
-EQUAL = "All processes have the same values"
 PUT = "jax.device_put({}, NamedSharding(mesh, P('i')))"
 HINTS = {
-    "float64": (PUT.format("np.full(8, 0.1)"), f"{EQUAL}: float64 is float32 in JAX"),
-    "int64": (PUT.format("np.full(8, 2**40)"), f"{EQUAL}: int64 is int32 in JAX"),
-    "nan": (PUT.format("np.full(8, np.nan, 'float32')"), "NaN is not equal to itself"),
+    "float64": (PUT.format("np.full(8, 0.1)"), "give float32 for float64"),
+    "nan": (PUT.format("np.full(8, np.nan, 'float32')"), "and no NaN"),
     "matmul": (
         "m = jax.device_put(np.ones((8, 8), 'float32'), NamedSharding(mesh, P(None, 'i')))\n"
         "m @ m.T",
