@@ -156,9 +156,9 @@ def test_a_cluster_keeps_its_name_while_it_gets_new_processes(
         cluster.run("kept = 42")
         kind, taken = type(cluster.world.processes), []
 
-        def look(self: Any, *given: str, real: Any) -> Any:
+        def look(self: Any, *given: Any, real: Any, **more: Any) -> Any:
             taken.append((claims.claim("mine"), claims.life("mine") is claims.Life.DEAD))
-            return real(self, *given)
+            return real(self, *given, **more)
 
         def empty(self: claims.Claim, real: Any = claims.Claim.empty) -> None:
             real(self)  # the old processes have ended, and there are no new ones yet
