@@ -1,4 +1,4 @@
-"""What it costs to agree on each launch with up to 1,024 processes on 256 hosts: a simulation.
+"""Simulate the cost of agreement with up to 1,024 processes on 256 hosts.
 
 Its parts are measured on this machine, with the product's own referee, relays and frames over real
 sockets: what a launch costs the referee's process by host, a relay's by rank, and a rank. Then

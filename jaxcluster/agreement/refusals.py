@@ -141,7 +141,7 @@ class AgreedLaunch:
 
 @dataclass(frozen=True)
 class Looked:
-    """What the referee knows: its time in seconds, who waits, and the last agreed launches.
+    """The referee's state: its time in seconds, who waits, and the last agreed launches.
 
     ``running``: for each rank the seq of the cell that it is in, or None. ``connected``: the ranks
     that it hears.

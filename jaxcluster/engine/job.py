@@ -141,7 +141,7 @@ class Job:
     # -------------------------------------------------------------------- end
 
     def end_by(self, error: BaseException) -> None:
-        """This ends the script in this process: the others are told at once."""
+        """This ends the script in this process: the others hear of it at once."""
         if isinstance(error, SystemExit):
             has_failed = error.code is not None and error.code != 0
             self._end(f"exit status {error.code}" if has_failed else "ok")
@@ -334,7 +334,7 @@ def agree(stall_s: float = 30.0) -> bool:
     show = sys.excepthook
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        job.end_by(error)  # the others are told at once
+        job.end_by(error)  # the others hear of it at once
         show(kind, error, trace)
 
     sys.excepthook, _job = excepthook, job

@@ -40,8 +40,8 @@ KIND_HINTS = (
     ),
     (
         "passed to device_put is not the same on each process",
-        "Each rank has put its own value, or one that JAX changes first: give float32 for float64, "
-        f"and no NaN. {SEED}",
+        "Each rank has put its own value, or one that JAX compares with another: give float32 for "
+        f"float64, int32 for int64, and no NaN. {SEED}",
     ),
     (
         "does not support cross-host device transfers",

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.any_jax
 PUT = "jax.device_put({}, NamedSharding(mesh, P('i')))"
 HINTS = {
     "float64": (PUT.format("np.full(8, 0.1)"), "give float32 for float64"),
+    "int64": (PUT.format("np.full(8, 2**40)"), "int32 for int64"),
     "nan": (PUT.format("np.full(8, np.nan, 'float32')"), "and no NaN"),
     "matmul": (
         "m = jax.device_put(np.ones((8, 8), 'float32'), NamedSharding(mesh, P(None, 'i')))\n"
@@ -69,7 +70,7 @@ def test_asking_for_as_many_cpu_devices_as_there_are_is_no_error(
         "np.where(np.arange(8) == 3, np.nan, rank).astype('float32')",
     ],
 )
-def test_values_that_do_differ_get_no_such_hint(cluster: jaxcluster.Cluster, values: str) -> None:
+def test_values_that_differ_have_the_same_hint(cluster: jaxcluster.Cluster, values: str) -> None:
     with pytest.raises(CellFailed, match="not the same on each process") as failed:
         cluster.run(PUT.format(values), show=False)
     assert "Each rank has put its own value" in failed.value.hint
