@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from helpers import processes_with, until
 
 from jaxcluster.supervision import commands, keeper
 from jaxcluster.supervision.commands import Commands, Task
+from jaxcluster.supervision.processes import is_alive, process_token
 
 MARK = "JAXCLUSTER_TEST_COMMANDS"
 STUBBORN = "trap '' TERM HUP; echo ready; while :; do sleep 0.1; done"
@@ -157,6 +159,7 @@ def test_what_a_cancel_command_says_is_told_where_it_has_failed() -> None:
 NOTEBOOK = """
 import json, os, sys, time
 from jaxcluster.supervision.commands import Commands, Task
+from jaxcluster.supervision.processes import is_alive, process_token
 folder, outlives, *tasks = json.loads(sys.argv[1])
 def say(*words): os.write(1, (" ".join(map(str, words)) + chr(10)).encode())
 commands = Commands(outlives)
@@ -312,6 +315,24 @@ def test_a_cluster_without_commands_is_kept_until_its_folder_is_gone(
             ends(mark, 1.5)
         (tmp_path / "main").rmdir()
         ends(mark)
+
+
+def test_a_keeper_that_is_left_is_reaped_by_the_next(tmp_path: Path) -> None:
+    folder = tmp_path / "main"
+    folder.mkdir()
+    left = Commands(outlives=True)
+    left.keep(str(folder))
+    left.detach([str(folder)])
+    left.leave()
+    del left
+    gc.collect()  # Python warns of a child that nobody will wait for, which fails this test
+    (keeps,) = commands._left
+    folder.rmdir()
+    until(lambda: not is_alive(process_token(keeps.pid)), "the keeper ends with the folder", 10)
+    another = Commands()
+    another.keep(str(tmp_path))
+    assert keeps.returncode == 0 and commands._left == []
+    another.end()
 
 
 def test_a_keeper_keeps_the_clusters_files_young(
