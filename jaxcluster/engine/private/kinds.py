@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NAMES = (
-    "array:ArrayImpl.is_ready random.prng:PRNGKeyArray pjit:_cpp_pjit sharding_impls:UNSPECIFIED"
+    "array:ArrayImpl.is_ready random:prng.PRNGKeyArray pjit:_cpp_pjit sharding_impls:UNSPECIFIED"
 )
 
 
@@ -26,9 +26,9 @@ def kinds() -> Kinds:
     """They are (jax 0.10.2 and 0.12: ``array.ArrayImpl`` and ``random.prng.PRNGKeyArray``)."""
     import jax
     from jax._src.array import ArrayImpl
-    from jax._src.random.prng import PRNGKeyArray
+    from jax._src.random import prng  # a package of its own since jax 0.10
 
-    return Kinds(ArrayImpl, PRNGKeyArray, type(jax.jit(len)))
+    return Kinds(ArrayImpl, prng.PRNGKeyArray, type(jax.jit(len)))
 
 
 def is_imported(value: Any) -> bool:
