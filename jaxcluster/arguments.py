@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import functools
 import re
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from jaxcluster.errors import UsageError
-from jaxcluster.options.commands import REMOVED_OPTIONS, command_of
+from jaxcluster.options.commands import command_of
 from jaxcluster.options.known import known
 from jaxcluster.options.table import EVERYDAY, Option
 from jaxcluster.options.value_types import SWITCH
@@ -71,19 +70,12 @@ class Parser:
                 lines.append(f"  {one.written:<{WIDTH - 2}}{told.pop(0)}")
             else:
                 lines.append(f"  {one.written}")
-            lines += [f"{' ' * WIDTH}{line}" for line in (*told, self._example_of(one))]
+            told += [f"For example: {one.typed}"] * bool(one.sample)
+            lines += [f"{' ' * WIDTH}{line}" for line in told]
         shown_help = "\n".join(lines).rstrip()
         if self.prog.startswith("%"):
             return shown_help
         return shown_help.replace("%jaxcluster", "jaxcluster")  # in a shell
-
-    def _example_of(self, one: Option) -> str:
-        typed = one.example
-        if self.prog.endswith(" doctor") and "--launcher" not in typed:
-            own = typed if one.shown == "-n" else typed.removeprefix("-n 4 ")
-            typed = f"--launcher ssh --hosts h1,h2 {own}"
-        script = " train.py" if self.prog.endswith(" run") else ""
-        return f"{self.prog} {typed}{script}"
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}.", f"For example: {self.example}")
@@ -151,9 +143,6 @@ class Parser:
 
     def _refuse(self, word: str, launcher: str | None) -> NoReturn:
         """Say of a word that there is no such option, and what was perhaps meant."""
-        flag = word.partition("=")[0]
-        if flag in REMOVED_OPTIONS:
-            raise UsageError(f"{self.prog}: {flag} was removed.", REMOVED_OPTIONS[flag])
         if launcher:
             known().check(launcher)  # of one that is broken no option is known
         close = [f for f in self.flags if word.startswith("--") and f.startswith(f"{word}-")]
@@ -245,32 +234,19 @@ def read_spmd(line: str) -> SimpleNamespace:
 def split_spmd(line: str) -> tuple[str, str]:
     """(the options, the expression) of a ``%spmd`` line, both as they were typed.
 
-    Options are those of ``%%spmd`` alone: ``--x`` is an expression, too.
-
     Raises:
-      Help: it was asked for.
-      UsageError: the line begins with an option that there is not.
+      Help, UsageError: as ``Parser.read``; an option stands first that ``%%spmd`` does not have.
     """
     parser, at = Parser("%%spmd"), 0
     places = [*re.finditer(r"\S+", line)]
     words = [place.group() for place in places]
-    while at < len(words) and (option := parser.flags.get(words[at].partition("=")[0])):
-        is_open = option.metavar.startswith("[")  # --profile's folder is written with a "="
+    while at < len(words) and re.match(r"--[a-z]|-h$", words[at]):
+        if (option := parser.flags.get(words[at].partition("=")[0])) is None:
+            parser.read([words[at]])
+        is_open = option is not None and option.metavar.startswith("[")  # as in --profile=FOLDER
         at = at + 1 if is_open else parser.next_option(words, at)[2]
     start = places[at].start() if at < len(words) else len(line)
-    source, first = line[start:].lstrip(), "".join(words[at : at + 1])
-    is_option = re.fullmatch(r"--[a-z][a-z-]*(=.*)?|-h", first)
-    if first in ("-h", "--help") or (is_option and not _is_python(source)):
-        parser.read([first])
-    return line[:start].strip(), source
-
-
-def _is_python(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
+    return line[:start].strip(), line[start:].lstrip()
 
 
 def shards_line(line: str) -> tuple[str, set[str]]:

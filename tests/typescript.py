@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import startform
+
 from jaxcluster.cluster import array_queries, events
-from jaxcluster.options import form
 from jaxcluster.panel import protocol
 from jaxcluster.panel.operations import Operations
 from jaxcluster.views import cell_outputs, document, report
@@ -40,7 +41,7 @@ CONSTANTS = {
 ROOTS = (
     *(protocol.State, protocol.Cell, protocol.Hello),
     *(protocol.Request, protocol.Answer, protocol.Heard),
-    *(cell_outputs.RanksOutputs, form.Form),
+    *(cell_outputs.RanksOutputs, startform.Form),
 )
 SOURCES = (
     protocol,

@@ -20,7 +20,7 @@ from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.page import Page
-from jaxcluster.options.commands import COMMANDS, REMOVED, list_commands
+from jaxcluster.options.commands import COMMANDS, list_commands
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import history, report, status, text
@@ -67,8 +67,6 @@ class Commands:
         command, _, rest = line.strip().partition(" ")
         if command in ("", "-h", "--help", "help"):
             raise arguments.Help(list_commands())
-        if command in REMOVED:
-            raise UsageError(f"%jaxcluster {command} was removed.", REMOVED[command])
         if command not in COMMANDS:
             meant = ELSEWHERE.get(command, "")
             for close in difflib.get_close_matches(command, COMMANDS, n=1):

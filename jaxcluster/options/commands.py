@@ -38,14 +38,13 @@ def _own(
     kind: Kind = TEXT,
     metavar: str = "",
     argument: str = "",
-    start: str = "",
     short: str = "",
     is_needed: bool = False,
 ) -> Option:
     """An option, or a word if it has no dashes; without a sample, a switch."""
     kind = kind if sample else SWITCH
     metavar = metavar or (flag.lstrip("-").upper() if sample else "")
-    return Option(flag, kind, metavar, help, sample, start=start, argument=argument, short=short,
+    return Option(flag, kind, metavar, help, sample, argument=argument, short=short,
         is_needed=is_needed)  # fmt: skip
 
 
@@ -111,7 +110,7 @@ COMMANDS = {
         "ran, for srun, mpiexec, jaxcluster run and TPU hosts. Magics become Python or comments; "
         "what was pushed is named at its top. Cells that failed are left out.", (
         _own("path", "the script", "train.py", is_needed=True),
-        _own("--force", "overwrite an existing script", start="train.py"),
+        _own("--force", "overwrite an existing script"),
     )),
     "panel": Command(
         "Show JupyterLab's sidebar in the cell's output. It is for VS Code, Colab, and other pages "
@@ -129,10 +128,9 @@ OTHERS = {
         "the cluster. Options of jaxcluster run go before the script (or -m MODULE), the script's "
         "own after it. Process 0's output is shown as it comes; every rank's output is in a file.",
         (
-        _own("--all", "show the lines of all ranks, each with its rank", argument="everything",
-            start="-n 4"),
+        _own("--all", "show the lines of all ranks, each with its rank", argument="everything"),
         _own("--logs", "the folder for the files rank-0.txt, rank-1.txt... (default: a new one in "
-            "/tmp)", "out", metavar="FOLDER", start="-n 4"),
+            "/tmp)", "out", metavar="FOLDER"),
         ), example="-n 4 train.py --steps 100", takes_start=True, refuses=("detach",)),
     "mcp": Command(
         "Serve an assistant in your editor, by the Model Context Protocol on standard input. It "
@@ -159,13 +157,12 @@ OTHERS = {
         example="a b"),
     "%pull": Command("Bind rank 0's variables in the notebook, arrays whole, as numpy.", (
         _own("names", "variables of rank 0", "x loss", metavar="NAMES...", is_needed=True),
-        _own("--as", "its name in the notebook", "y", metavar="NAME", argument="new_name",
-            start="x"),
+        _own("--as", "its name in the notebook", "y", metavar="NAME", argument="new_name"),
         ), example="x --as y"),
     "%shards": Command("Who holds which part of an array or pytree.", (
         _own("name", "an array or a pytree, or a part of one", "params['w']", is_needed=True),
-        _own("--check", "compare all copies, and look for NaN and Inf", start="x"),
-        _own("--widget", "a view with statistics and values of single shards", start="x"),
+        _own("--check", "compare all copies, and look for NaN and Inf"),
+        _own("--widget", "a view with statistics and values of single shards"),
         ), example="params['w'] --check"),
 }  # fmt: skip
 """The shell's own, and the magics."""
@@ -181,43 +178,3 @@ def list_commands(prog: str = "%jaxcluster", names: Iterable[str] = COMMANDS) ->
     abouts = [(name, command_of(name).about.partition(". ")[0].rstrip(".")) for name in names]
     lines = [f"  {name:<12}{about}" for name, about in abouts]
     return "\n".join([f"{prog} COMMAND", *lines, "", f"{prog} COMMAND --help says what it takes."])
-
-
-# What takes the place of commands and options that early users may know. It goes after 0.1.
-REMOVED = {
-    "resize": "%jaxcluster restart -n 8 keeps the variables.",
-    "steps": "Save every N steps with Orbax, and run the cell again: see docs/how-to/train.md",
-    "copies": "%jaxcluster autosave on saves each rank's variables after each cell.",
-    "profiles": "Put the options into a variable, and type: %jaxcluster start {team}",
-    "compare": "Equal values are shown once by %spmd --all EXPRESSION",
-    "cost": "JAX tells it in a cell: step.lower(x).compile().cost_analysis(): see "
-    "docs/how-to/slow.md",
-    "notify": "get_ipython().events.register('post_run_cell', function)",
-    "resync": "Ranks can't get out of step any more: nothing is launched before all agree.",
-    "undo": "A refused or failed cell launches nothing more, and its variables stay as they are.",
-    "strict": "Every launch is agreed on before it is made: strict mode is always on.",
-    "stacks": "%jaxcluster status --stacks",
-    "memory": "%jaxcluster status --memory",
-    "mesh": "%jaxcluster status --mesh",
-    "history": "%jaxcluster outputs --history",
-    "use": "%jaxcluster attach NAME has this notebook's cells run there.",
-    "recovery": "To wait for %jaxcluster restart: jaxcluster.current().recovery = 'never'",
-    "journal": "%jaxcluster report shows the last launches of a cell that went wrong.",
-    "profile": "A cell is profiled from its beginning: %%spmd --profile FOLDER",
-}
-REMOVED_OPTIONS = {
-    "--retries": "Have the script load its last checkpoint, and run it in a shell's loop.",
-    "--elastic": "Have the script load its last checkpoint, and run it again: see docs/scripts.md",
-    "--strict": "Every launch is agreed on before it is made: leave it out.",
-    "--stall": "Leave it out. --timeout limits a cell.",
-    "--sync": "Work in a folder that the hosts share, or copy it there: rsync -a ~/project h1:",
-    "--no-sync": "No code is sent to the hosts any more: leave it out.",
-    "--profile": "Put the options into a variable, and type: %jaxcluster start {team}",
-    "--no-profile": "There are no profiles any more: leave it out.",
-    "--hosts": "Only a start takes it. Type this on the machine that started the cluster.",
-    "--sbatch": "Jobs are made by salloc now: --salloc OPTION passes an option of its own.",
-    "--orbax": "Orbax works in a cell as in a script: see docs/how-to/checkpoints.md",
-    "--as-written": "Run the cells, then type: %jaxcluster export train.py",
-    "--follow": "%jaxcluster attach NAME shows a cell that runs from its beginning to its end.",
-    "--trace": "In the script: jax.profiler.trace(f'out/rank-{jax.process_index()}')",
-}

@@ -84,15 +84,17 @@ class Known:
         if kind in self.broken:
             raise self.broken[kind]
         takes = self.launchers[kind].takes if kind in self.launchers else ""
-        if kind not in self.examples or (colon and not takes) or (takes and not rest):
-            close = [n for n in difflib.get_close_matches(name, self.names, n=1) if n != name]
-            meant = f" (did you mean {close[0]}?)" if close else ""
-            wrong = (
-                f"{kind} needs the name of {takes}" if takes else f"There is no launcher {name!r}"
+        if takes and not rest:
+            raise UsageError(f"{kind} needs the name of {takes}.", f"Try: {self.examples[kind]}")
+        if kind not in self.examples or (colon and not takes):
+            close = [
+                f" (did you mean {n}?)" for n in difflib.get_close_matches(name, self.names, 1)
+            ]
+            example = f"For example: {self.examples[next(iter(self.launchers), LOCAL)]}"
+            raise UsageError(
+                f"There is no launcher {name!r}{''.join(close)}.",
+                f"There are: {', '.join(self.names)}. {example}",
             )
-            example = self.examples[kind if takes else next(iter(self.launchers), LOCAL)]
-            hint = f"There are: {', '.join(self.names)}. For example: {example}"
-            raise UsageError(f"{wrong}{'' if takes else meant}.", hint)
         for one in given:
             option = self.of_launchers.get(one)
             if option is None or kind not in option.launchers:
@@ -178,13 +180,10 @@ def _why_not(found: Any, point: EntryPoint, others: Mapping[str, type[Any]]) -> 
         return f"{point.value} calls itself {found.name!r}"
     if point.name in (LOCAL, "auto", *others):
         return "there is another launcher of this name"
-    theirs = {o.name: (o, of.name) for of in others.values() for o in of.options}
-    theirs |= {o.name: (o, "every start") for o in (*OPTIONS, *OF_ALL)}
-    for option in found.options:
-        other, of = theirs.get(option.name, (option, ""))
-        if option != other:
-            return f"its {option.flag} differs from that of {of}"
-    return ""
+    theirs = {o.name: o for o in (*OPTIONS, *OF_ALL)}
+    theirs |= {o.name: o for of in others.values() for o in of.options}
+    differ = [o.flag for o in found.options if theirs.get(o.name, o) != o]
+    return f"its {', '.join(differ)} differs from another launcher's" if differ else ""
 
 
 def _merged(launchers: Collection[type[Any]]) -> tuple[Option, ...]:

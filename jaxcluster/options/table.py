@@ -107,13 +107,15 @@ class Option:
         return self.kind in REPEATED or (self.flag[0] != "-" and self.metavar[-3:] == "...")
 
     @property
-    def example(self) -> str:
-        """What would be typed behind ``start``."""
-        start = LOCAL_START if self.start is None else self.start
-        if not self.flag.startswith("-"):
-            return f"{start} {self.sample}".strip()
+    def typed(self) -> str:
+        """The option with its sample."""
         glue = "" if self.sample.startswith("=") else " "
-        return f"{start} {self.shown}{glue}{self.sample}".strip()
+        return f"{self.shown}{glue}{self.sample}".strip() if self.flag[0] == "-" else self.sample
+
+    @property
+    def example(self) -> str:
+        """A whole line with it, behind ``start``."""
+        return f"{LOCAL_START if self.start is None else self.start} {self.typed}".strip()
 
     def parse(self, value: Any) -> Any:
         """What a launcher gets of a value that was typed, or given in Python.

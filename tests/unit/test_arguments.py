@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +19,6 @@ from jaxcluster.arguments import (
 )
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
-from jaxcluster.notebook.magics import JaxClusterMagics
-from jaxcluster.options.commands import REMOVED
 from jaxcluster.plan.spec import check_seconds
 
 
@@ -38,14 +35,6 @@ def complaint(parser: Parser, line: str) -> str:
 # --------------------------------------------------------------------------- start
 
 
-def test_the_start_line_of_the_readme() -> None:
-    options = started("-n 4 --devices-per-process 2")
-    assert options["num_processes"] == 4
-    assert options["devices_per_process"] == 2
-    assert options["timeout_s"] is None
-    assert options["detach"] is None
-
-
 def test_all_that_start_takes_is_an_argument_in_python_too() -> None:
     taken = set(inspect.signature(make_spec).parameters) - {"options"}  # the launcher's own
     assert set(started("")) == taken
@@ -55,17 +44,10 @@ def test_every_argument_of_initialize_can_be_given() -> None:
     options = started(
         "--num-processes 2 --local-device-ids 0,1 --coordinator-address 10.0.0.1:9000 "
         "--coordinator-bind-address 0.0.0.0:9000 --initialization-timeout 7 "
-        "--heartbeat-timeout-seconds 11 --timeout 30 --platform cpu --name exp --detach"
+        "--heartbeat-timeout-seconds 11"
     )
-    assert options == {
+    assert {name: value for name, value in options.items() if value is not None} == {
         "num_processes": 2,
-        "devices_per_process": None,
-        "platform": "cpu",
-        "launcher": None,
-        "name": "exp",
-        "env": None,
-        "timeout_s": 30.0,
-        "detach": True,
         "local_device_ids": [0, 1],
         "coordinator_address": "10.0.0.1:9000",
         "coordinator_bind_address": "0.0.0.0:9000",
@@ -137,11 +119,8 @@ def test_what_start_does_not_take_says_why_with_an_example(line: str, message: s
 
 def test_a_cell_with_all_options() -> None:
     parsed = Parser("%%spmd").read("--ranks 0,2-3 --all --out h --timeout 1.5 --async")
-    assert parsed.ranks == "0,2-3"
-    assert parsed.all_ranks is True
-    assert parsed.out == "h"
-    assert parsed.timeout_s == 1.5
-    assert parsed.background is True
+    given = {"ranks": "0,2-3", "all_ranks": True, "out": "h", "timeout_s": 1.5, "background": True}
+    assert vars(parsed) == {**given, "profile": None}
 
 
 @pytest.mark.parametrize(
@@ -167,8 +146,6 @@ def test_what_a_cell_does_not_take_says_why(line: str, message: str) -> None:
         ("--all", "--all", ""),
         ("--ranks", "--ranks", ""),
         ("-x", "", "-x"),
-        ("--x", "", "--x"),
-        ("--x + 1", "", "--x + 1"),
         ("- --all", "", "- --all"),
         ("f(--all)", "", "f(--all)"),
         ("x --all", "", "x --all"),
@@ -207,7 +184,6 @@ def test_a_comment_may_stand_behind_a_magic(line: str, kept: str) -> None:
 
 def test_a_comment_is_no_word_of_a_command() -> None:
     assert started("-n 4  # don't")["num_processes"] == 4
-    assert Parser("%%spmd").read("--all # every rank").all_ranks
     assert shards_line("x --check  # of x") == ("x", {"--check"})
 
 
@@ -255,20 +231,6 @@ def test_every_command_says_what_it_takes(word: str) -> None:
         assert str(caught.value).startswith(f"usage: {parser.prog}")
     with pytest.raises(Help, match="usage: %shards NAME"):
         shards_line(f"x {word}")
-
-
-@pytest.fixture(scope="module")
-def magics() -> JaxClusterMagics:
-    return JaxClusterMagics(SimpleNamespace(user_ns={}))
-
-
-@pytest.mark.parametrize("command", REMOVED)
-def test_a_removed_command_says_what_takes_its_place(
-    magics: JaxClusterMagics, command: str
-) -> None:
-    with pytest.raises(UsageError, match=f"%jaxcluster {command} was removed") as caught:
-        magics.commands.run(f"{command} x")
-    assert REMOVED[command] in str(caught.value)
 
 
 def listed(topic: str) -> set[str]:
@@ -321,8 +283,4 @@ def test_the_folder_of_a_lines_profile_stands_behind_a_sign(
 ) -> None:
     typed, found = split_spmd(line)
     assert (Parser("%%spmd").read(typed).profile, found) == (folder, source)
-
-
-@pytest.mark.parametrize(("line", "folder"), [("--profile", ""), ("--profile before", "before")])
-def test_a_cells_profile_may_have_a_folder(line: str, folder: str) -> None:
-    assert Parser("%%spmd").read(f"{line} --all").profile == folder
+    assert Parser("%%spmd").read("--profile before --all").profile == "before"

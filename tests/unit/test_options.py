@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import startform
 
 from jaxcluster.arguments import Parser, start_options, taken_from
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.factory import launcher_of
-from jaxcluster.options import form
 from jaxcluster.options.known import OF_ALL, known
 from jaxcluster.options.table import COMMON, Option
 from jaxcluster.options.value_types import SWITCH
@@ -120,12 +120,12 @@ def test_the_tables_of_a_page_write_options_as_help_does(page: Path) -> None:
 
 
 def test_the_page_is_built_with_the_table_s_fields() -> None:
-    """``python -m jaxcluster.options.form > labextension/src/widgets/options.json``"""
-    assert (ROOT / "labextension/src/widgets/options.json").read_text() == form.text()
+    """``python tests/startform.py > labextension/src/widgets/options.json``"""
+    assert (ROOT / "labextension/src/widgets/options.json").read_text() == startform.text()
 
 
 def test_each_field_of_the_form_is_an_option_by_the_name_of_its_flag() -> None:
-    fields = json.loads(form.text())["fields"]
+    fields = json.loads(startform.text())["fields"]
     assert {"numProcesses", "devicesPerProcess", "account", "ippProfile"} <= {
         f["key"] for f in fields
     }

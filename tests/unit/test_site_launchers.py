@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import sitelauncher
+import startform
 
 from jaxcluster.arguments import Parser, taken_from
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
 from jaxcluster.launchers.factory import launcher_of
-from jaxcluster.options import form, known
+from jaxcluster.options import known
 from jaxcluster.options.known import GROUP
 
 OURS = ["ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp"]
@@ -81,7 +82,6 @@ def test_a_site_s_launcher_is_one_file_of_forty_lines(rack: Site) -> None:
 def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
     told = Parser("%jaxcluster start").format_help("rack")
     assert "--rack NAME" in told and "which rack (rack)" in told
-    assert "%jaxcluster start --launcher rack --rack a --machines 2" in told
     assert rack.refused("--launcher rack --rack ''").startswith("--rack has no value.")
     assert rack.refused("--launcher rack --machines 0").startswith("--machines must be a whole")
     said = rack.refused("--launcher rack --hosts h1")
@@ -93,7 +93,7 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
     assert known.known().line({"launcher": spec.launcher, **spec.options}) == (
         "--launcher rack --rack b --machines 2"
     )
-    assert "rack" not in form.text()  # the page is built before there is one
+    assert "rack" not in startform.text()  # the page is built before there is one
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
             "from jaxcluster.options.table import Option\n"
             "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = None\n"
             "  options = (Option('--time', TEXT, 'T', 'mine', '1'),)",
-            "its --time differs from that of kubernetes",
+            "its --time differs from another launcher's",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """The options that the page's form asks for, as JSON: what the page is built with.
 
-``python -m jaxcluster.options.form > labextension/src/widgets/options.json``; a test compares it.
+``python tests/startform.py > labextension/src/widgets/options.json``; a test compares it.
 """
 
 from __future__ import annotations
