@@ -268,6 +268,25 @@ def test_an_array_that_is_not_computed_is_waited_for_once(monkeypatch: pytest.Mo
     assert saved.lost == dict.fromkeys(("slow", "slower"), "still being computed")
 
 
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_an_array_is_given_up_early_where_nothing_is_computed(
+    monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    names = cell("late, fine = jnp.ones(2), jnp.ones(2)")
+    until = time.monotonic() + 1.0
+
+    def is_ready(array: Any) -> bool:
+        if array is names["late"]:
+            while is_busy and time.monotonic() < until:
+                pass
+        return array is not names["late"] or time.monotonic() > until
+
+    monkeypatch.setattr(pickles, "READY_S", 30.0)
+    monkeypatch.setattr(pickles, "is_ready", is_ready)
+    _, saved, _ = through_files(names)
+    assert saved.lost == ({} if is_busy else {"late": "still being computed"})
+
+
 def test_time_that_pickling_takes_is_not_time_that_arrays_had(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
