@@ -30,6 +30,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+from jaxcluster.launchers.kubernetes.manifests import read_template
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
@@ -194,6 +195,7 @@ def test_a_notebook_killed_leaves_no_job(site: Site) -> None:
 from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.kubernetes import manifests
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
+from jaxcluster.launchers.kubernetes.manifests import read_template
 manifests.TTL_S = 1
 one = Kubernetes(pods=2, image="good", kubeconfig={str(config)!r}, direct=True)
 agent = AgentOptions("main", "key", "python3", first_lease_s=8.0)
@@ -259,7 +261,7 @@ def test_a_quota_that_others_have_taken_is_waited_for(site: Site) -> None:
     kube.quota = ""
     assert len(agents()) == 1
     kube.quota = 'error looking up service account team-a/jax: serviceaccount "jax" not found'
-    assert "--service-account" in refused(site.started(pods=2))
+    assert "--pod-template" in refused(site.started(pods=2))
 
 
 @pytest.mark.parametrize("right", ["create jobs", "create services", "get pods/log", "patch jobs"])
@@ -311,8 +313,8 @@ PODS: dict[str, dict[str, Any]] = {
     "plain": {},
     "gpus": {"cpu": "8", "mem": "64Gi", "gpus": 8, "label": ("team=a",)},
     "tpu": {"tpu_type": "tpu-v5-lite-podslice", "tpu_topology": "4x4"},
-    "template": {"template": json.dumps(TEMPLATE), "service_account": "default"},
-    "user": {"run_as_user": 1000},
+    "template": {"template": json.dumps(TEMPLATE)},
+    "documented": {},
 }
 
 
@@ -326,15 +328,22 @@ def real() -> Iterator[RealKube]:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_what_a_dry_run_prints_can_be_made_as_it_is(real: RealKube, name: str) -> None:
+def test_what_a_dry_run_prints_can_be_made_as_it_is(
+    real: RealKube, name: str, tmp_path: Path
+) -> None:
     """Objects and pods: validated strictly and admitted, by a user who has the documented role."""
     pods = None if name == "tpu" else 2
-    launcher = Kubernetes(image="team/jax:1", pods=pods, kubeconfig="x", **PODS[name])
+    options = PODS[name]
+    if name == "documented":  # as Pod Security wants it
+        text = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+        (tmp_path / "pod.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
+        options = {"template": read_template(tmp_path / "pod.yaml")}
+    launcher = Kubernetes(image="team/jax:1", pods=pods, kubeconfig="x", **options)
     job, service = launcher.render(AgentOptions("main", "PUBLIC-KEY", "python3"), "/f").objects
     strict = "?dryRun=All&fieldValidation=Strict"
     for plural, one in (("jobs", job), ("services", service)):
         assert real.ask("POST", real.path(plural) + strict, one, user="me")["metadata"]["uid"]
-    if name == "user":
+    if name == "documented":
         real.label(enforce="restricted")
     try:
         pod = {"metadata": {"name": "p"}, "spec": job["spec"]["template"]["spec"]}

@@ -70,30 +70,9 @@ def test_a_templates_own_shared_memory_and_nodes_are_kept() -> None:
     assert made["spec"]["nodeSelector"]["zone"] == "a" and len(made["spec"]["nodeSelector"]) == 3
 
 
-def test_a_named_user_makes_the_pods_as_pod_security_wants_them() -> None:
-    """Level ``restricted``; what the template says stays, but for the user of the agent."""
-    added = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    spec = pod_of(pod={"run_as_user": 1000})["spec"]
-    asked = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    assert spec["securityContext"] == {**asked, "runAsUser": 1000}
-    assert spec["containers"][0]["securityContext"] == added
-    own = {"runAsUser": 5, "capabilities": {"add": ["NET_BIND_SERVICE"]}}
-    given = {**CONTAINER, "securityContext": own}
-    spec = pod_of(
-        given, initContainers=[{"name": "i", "securityContext": {"runAsUser": 6}}],
-        securityContext={"fsGroup": 7, "seccompProfile": {"type": "Localhost"}},
-        pod={"run_as_user": 1000},
-    )["spec"]  # fmt: skip
-    assert spec["securityContext"]["fsGroup"] == 7
-    assert spec["securityContext"]["seccompProfile"] == {"type": "Localhost"}
-    capabilities = {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}
-    assert spec["containers"][0]["securityContext"] == {
-        **added, "runAsUser": 1000, "capabilities": capabilities,
-    }  # fmt: skip
-    assert spec["initContainers"][0]["securityContext"] == {**added, "runAsUser": 6}
-    for plain in (pod_of()["spec"], pod_of(given)["spec"]):
-        assert "securityContext" not in plain
-    assert pod_of(given)["spec"]["containers"][0]["securityContext"] == own
+def test_a_token_is_mounted_only_for_an_account_that_the_template_names() -> None:
+    assert pod_of()["spec"]["automountServiceAccountToken"] is False
+    assert pod_of(serviceAccountName="jax")["spec"]["automountServiceAccountToken"] is True
 
 
 def test_the_labels_by_which_a_launch_is_found_are_nobody_elses() -> None:

@@ -99,8 +99,8 @@ LAUNCHERS: dict[str, Launcher] = {
         pods=2, image="team/jax:1", cpu="8", mem="64Gi", gpus=8, namespace="team-a"
     ),
     "kubernetes-inside": Kubernetes(
-        4, 2, template=json.dumps(TEMPLATE), resource=("amd.com/gpu=8",),
-        label=("kueue.x-k8s.io/queue-name=team-a",), service_account="jax", inside=True,
+        4, 2, template=json.dumps(TEMPLATE),
+        label=("kueue.x-k8s.io/queue-name=team-a",), inside=True,
     ),
     "kubernetes-tpu": Kubernetes(
         image="team/jax:1", tpu_type="tpu-v5-lite-podslice", tpu_topology="4x4", context="gke",

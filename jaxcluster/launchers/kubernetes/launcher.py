@@ -37,13 +37,10 @@ class Kubernetes(Launcher):
     cpu: str = ""
     mem: str = ""
     gpus: int | None = None
-    resource: tuple[str, ...] = ()
     tpu_type: str = ""
     tpu_topology: str = ""
     tpu_chips: int | None = None
     label: tuple[str, ...] = ()
-    service_account: str = ""
-    run_as_user: int | None = None
     pod_template: str = ""
     namespace: str = ""
     time: str = ""
@@ -68,8 +65,6 @@ class Kubernetes(Launcher):
             field=Field("GPUs", "Of each pod (nvidia.com/gpu)", "none")),
         Option("--cpu", TEXT, "N", "cores of each pod", "32"),
         MEM,
-        Option("--resource", TEXTS, "NAME=N", "another device of each pod: amd.com/gpu=8",
-            "amd.com/gpu=8", pattern=r"[^=]+=.*"),
         Option("--tpu-type", TEXT, "TYPE", "GKE's TPU: tpu-v5-lite-podslice",
             "tpu-v6e-slice --tpu-topology 4x4"),
         Option("--tpu-topology", TEXT, "AxB", "the TPU slice's topology: 4x4", "4x4",
@@ -81,10 +76,8 @@ class Kubernetes(Launcher):
             pattern=NAME),
         Option("--label", TEXTS, "NAME=VALUE", "a label of Job and pods (Kueue); may be repeated",
             "team=a", pattern=r"[^=]+=.*"),
-        Option("--service-account", TEXT, "NAME", "the pods' service account", "jax", pattern=NAME),
-        Option("--run-as-user", COUNT, "UID",
-            "the user of the pods, for Pod Security's 'restricted'", "1000"),
-        Option("--pod-template", PATH, "FILE", "a pod to which the rest is added", "pod.yaml"),
+        Option("--pod-template", PATH, "FILE", "a pod to which the rest is added: who it runs as, "
+            "other devices", "pod.yaml"),
         Option("--kubeconfig", PATH, "FILE", "as for kubectl", "~/.kube/other"),
         Option("--context", TEXT, "NAME", "a context of the kubeconfig", "gke"),
         DIRECT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +50,8 @@ def job(
 ) -> dict[str, Any]:
     """An Indexed Job: pod i has the ranks of host i, also the one that is made in its place."""
     ours = {**MADE_BY, LAUNCH: name, CLUSTER: _plain(agent.cluster, 63)}
-    labels = {**_pairs(pod.label), **ours}
+    given = {name: value for name, _, value in (word.partition("=") for word in pod.label)}
+    labels = {**given, **ours}
     spec: dict[str, Any] = {
         "completionMode": "Indexed",
         "completions": pods,
@@ -79,48 +80,25 @@ def _pod_template(
     spec: dict[str, Any] = {
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
-        # A rank has no business with the API server, unless its user names an account for it.
-        **({} if pod.service_account else {"automountServiceAccountToken": False}),
+        # A rank has no business with the API server, unless the template names an account for it.
+        "automountServiceAccountToken": "serviceAccountName" in given["spec"],
         **given["spec"],
         "restartPolicy": "Never",
         "subdomain": name,
         "containers": [_container(container, agent, pod), *others],
     }
-    if pod.service_account:
-        spec["serviceAccountName"] = pod.service_account
     if pod.tpu_type:
         spec["nodeSelector"] = {
             **(spec.get("nodeSelector") or {}),
             "cloud.google.com/gke-tpu-accelerator": pod.tpu_type,
             "cloud.google.com/gke-tpu-topology": pod.tpu_topology,
         }
-    if pod.run_as_user is not None:
-        restrict(spec, pod.run_as_user)
     volumes = spec.get("volumes") or []
     shm = {"name": SHM["name"], "emptyDir": {"medium": "Memory"}}
     if SHM in spec["containers"][0]["volumeMounts"] and shm["name"] not in map(_name, volumes):
         spec["volumes"] = [*volumes, shm]
-    metadata = dict(given["metadata"])
-    metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
-    return {"metadata": metadata, "spec": spec}
-
-
-def restrict(spec: dict[str, Any], user: int) -> None:
-    """Put in a pod's spec what Pod Security's level ``restricted`` asks for, with this user.
-
-    What the spec says itself stays, but for the agent's user.
-    https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
-    """
-    who = {"runAsNonRoot": True, "runAsUser": user}
-    asked = {"seccompProfile": {"type": "RuntimeDefault"}, **(spec.get("securityContext") or {})}
-    spec["securityContext"] = {**asked, **who}
-    for one in [*spec["containers"], *(spec.get("initContainers") or [])]:
-        given = one.get("securityContext") or {}
-        dropped = {"drop": ["ALL"], **(given.get("capabilities") or {})}
-        context = {"allowPrivilegeEscalation": False, **given, "capabilities": dropped}
-        if one["name"] == CONTAINER:
-            context |= {name: who[name] for name in who if name in context}
-        one["securityContext"] = context
+    theirs = given["metadata"].get("labels") or {}
+    return {"metadata": {**given["metadata"], "labels": {**theirs, **labels}}, "spec": spec}
 
 
 def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Kubernetes) -> dict[str, Any]:
@@ -142,7 +120,7 @@ def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Kubernetes) -
         names = {one["name"] for one in ours}
         made["env"] = [*(e for e in given.get("env") or [] if e.get("name") not in names), *ours]
     counts = {"nvidia.com/gpu": pod.gpus, "google.com/tpu": pod.chips if pod.tpu_type else None}
-    wanted = {"cpu": pod.cpu, "memory": pod.mem, **_pairs(pod.resource)}
+    wanted = {"cpu": pod.cpu, "memory": pod.mem}
     wanted |= {name: str(count) for name, count in counts.items() if count is not None}
     if wanted := {name: value for name, value in wanted.items() if value}:
         resources = given.get("resources") or {}
@@ -153,11 +131,6 @@ def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Kubernetes) -
     there = any(one.get("mountPath") == "/dev/shm" for one in mounts)
     made["volumeMounts"] = mounts if there else [*mounts, SHM]
     return made
-
-
-def _pairs(words: Sequence[str]) -> dict[str, str]:
-    """Of ``NAME=VALUE``."""
-    return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def _name(one: Mapping[str, Any]) -> Any:

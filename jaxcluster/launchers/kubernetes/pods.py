@@ -51,8 +51,8 @@ NEVER = re.compile(
 REFUSED = re.compile(r"forbidden|denied the request|is invalid")
 COMES = re.compile(r'exceeded quota|serviceaccount "default" not found')
 HINT = (
-    "What a pod asks for, and who it is: --image, --cpu, --mem, --gpus, --service-account, "
-    "--run-as-user 1000 (Pod Security), --pod-template"
+    "What a pod asks for: --image, --cpu, --mem, --gpus. Who it runs as (Pod Security): "
+    "--pod-template, see docs/kubernetes.md"
 )
 
 
