@@ -517,6 +517,7 @@ class Cluster:
             execution_count=count,
             shown_ranks=shown,
             cell_id=options.cell_id,
+            parent=options.parent,
             message=options.message,
             profile=str(profile_folder(options.profile)) if options.profile else "",
             sent_ns=time.time_ns(),

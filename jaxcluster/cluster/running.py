@@ -56,6 +56,7 @@ class CellOptions:
       on_output: called with each output and reply as it comes.
       on_notice: told what the cell waits for.
       cell_id: Jupyter's, for the panel.
+      parent: Jupyter's message that asks for it.
       message, buffers: what a page has said on a comm that the cell has opened; its code is not run
         again.
       prompt: where questions of its ranks are put; None: they are refused.
@@ -70,6 +71,7 @@ class CellOptions:
     on_output: Listener | None = None
     on_notice: Callable[[str], None] | None = None
     cell_id: str = ""
+    parent: dict[str, Any] = dataclasses.field(default_factory=dict)
     message: wire.CommMessage | None = None
     buffers: Sequence[bytes] = ()
     prompt: Prompt | None = None

@@ -28,7 +28,7 @@ from jaxcluster.engine import (
     tracebacks,
 )
 from jaxcluster.engine.arrays import READY_POLL_S, is_any_unfinished
-from jaxcluster.engine.comms import Comms, Home
+from jaxcluster.engine.comms import Comms
 from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.history import History
@@ -126,7 +126,7 @@ class CellRunner:
         self.interrupts = Interrupts(self)
         self.turns.interrupt = self._interrupt_closed
         self.output = CellOutput(self, LogTail(log_path))
-        self.home: Home | None = None
+        self.home: Request[wire.CellRequest] | None = None
         self.comms = Comms(self)
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
         self.on_idle_unraisable: Callable[[], None] = lambda: None
@@ -263,7 +263,7 @@ class CellRunner:
         cell = running.cell
         if cell.message is None:
             self.last_result = None
-        self.home = Home(running.request.ident, cell.seq, running.shown)
+        self.home = running.request
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
         attempt(self._tidy)

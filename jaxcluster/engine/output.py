@@ -185,6 +185,7 @@ class LogTail:
         return CHATTER.match(line) is not None
 
 
+VIEW_MIME = "application/vnd.jupyter.widget-view+json"
 _JSON = re.compile(r"application/(.*\+)?json")
 _TEXT = re.compile(r"text/|image/svg\+xml|application/javascript")
 
@@ -288,6 +289,9 @@ class CellOutput:
         if self._runner.is_child():  # its text goes to the log
             print(content.get("data", {}).get("text/plain", ""))
             return
+        view = content.get("data", {}).get(VIEW_MIME)
+        if view is not None and not self._runner.comms.is_shown(view.get("model_id")):
+            del content["data"][VIEW_MIME]
         if kind == "execute_result" and spans_processes(self._runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
                 content["array"] = asdict(replace(describe(self._runner.last_result), shards=()))

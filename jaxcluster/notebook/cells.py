@@ -15,7 +15,7 @@ from jaxcluster.notebook.name_hints import point_to_push
 from jaxcluster.notebook.page import Page
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views.comms import relay_of
+from jaxcluster.views.comms import relay_comms
 from jaxcluster.views.live import CellDisplay
 from jaxcluster.views.message import show_message
 
@@ -89,9 +89,7 @@ class Cells:
         if options.profile is not None:
             profile = profile_folder(options.profile)
             print(tell_profile(profile))
-        relay = relay_of(running, self.page.shell)
-        if relay is not None:
-            relay.expect()
+        relay_comms(running, self.page.shell)
         # Ranks that are named are shown.
         together = options.all_ranks or (ranks is not None and len(ranks) > 1)
         display = CellDisplay(self.page.shell, running, together)
@@ -104,6 +102,7 @@ class Cells:
             on_output=None if options.background else display.on_output,
             on_notice=display.on_notice,
             cell_id=self.page.cell_id,
+            parent=self.page.parent,
             prompt=None if options.background else display.prompt,
             profile=profile or "",
             is_waited_for=not options.background,
@@ -112,16 +111,12 @@ class Cells:
         if display.on_status is not None:
             display.on_status("")  # its turn has come
         if options.background:
-            if relay is not None:
-                relay.begin(submitted.record)
             submitted.on_notice = submitted.on_status = None
             display.close()
             self._run_in_background(submitted, options.out, step)
             return
         try:
             try:
-                if relay is not None:
-                    relay.begin(submitted.record)
                 if options.out is not None:
                     self.page.shell.user_ns[options.out] = submitted.record
                 record = submitted.wait()

@@ -47,6 +47,12 @@ class Page:
         """The id of the notebook's cell that runs, where the frontend has said it."""
         return str((self._parent().get("metadata") or {}).get("cellId") or "")
 
+    @property
+    def parent(self) -> dict[str, Any]:
+        """What says under which message of the frontend's something is shown."""
+        header = self._parent().get("header") or {}
+        return {"header": {key: value for key, value in header.items() if key != "date"}}
+
     def _parent(self) -> dict[str, Any]:
         """The frontend's message with the cell that runs."""
         return (self.shell.kernel.get_parent("shell") if self.rich else None) or {}

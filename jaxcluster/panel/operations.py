@@ -6,11 +6,10 @@ Each runs on a thread of its own, while the notebook's main thread may be in a c
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxcluster import arguments, cluster, wire
@@ -21,7 +20,7 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import comms, document, shards, text
+from jaxcluster.views import document, shards, text
 from jaxcluster.views.cell_outputs import MOST_CHARS, Output, in_notebook, notebook_outputs
 
 
@@ -148,7 +147,7 @@ class Operations:
                 f"Rank {rank} did not run that cell.", f"It ran on {name_ranks(record.ranks)}."
             )
         one = record.records[rank]
-        return notebook_outputs(one, record.execution_count, _as_shown()(one.outputs()))
+        return notebook_outputs(one, record.execution_count)
 
     def _record(self, cell_id: str) -> CellRecord:
         record = self._model.record(cell_id)
@@ -163,7 +162,7 @@ class Operations:
         """
         record = self._record(cell_id)
         is_over = record.is_over  # before its outputs are looked at: it may end meanwhile
-        outputs = in_notebook(record, _as_shown())
+        outputs = in_notebook(record)
         now = hashlib.sha256(json.dumps(outputs).encode()).hexdigest()
         changed = None if now == mark else outputs
         return protocol.Shown(record.execution_count, is_over, now, changed)
@@ -193,10 +192,3 @@ class Operations:
 
 
 OPERATIONS = protocol.names_of(Operations)
-
-
-def _as_shown() -> Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]]:
-    """A function that makes ranks' outputs those that a page can show."""
-    if not cluster.connected():
-        return list
-    return functools.partial(comms.shown_by, cluster.current())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Annotated, Any
@@ -48,16 +48,9 @@ class RanksOutputs:
     failed: Annotated[list[int], "Missing in older notebooks."]
 
 
-def notebook_outputs(
-    record: RankRecord, execution_count: int, shown: Sequence[wire.RankOutput] | None = None
-) -> list[Output]:
-    """The output of one rank in a cell, and how it failed, in the form of nbformat 4.
-
-    Args:
-      shown: its outputs as the page can show them, where they are others.
-    """
-    pieces = record.outputs() if shown is None else shown
-    found: list[Output] = [*_pieces(pieces, execution_count, MOST_CHARS)]
+def notebook_outputs(record: RankRecord, execution_count: int) -> list[Output]:
+    """The output of one rank in a cell, and how it failed, in the form of nbformat 4."""
+    found: list[Output] = [*_pieces(record.outputs(), execution_count, MOST_CHARS)]
     if record.died:
         is_meant = notices.meant([record.died])
         told = record.died if is_meant else f"rank {record.rank} died: {record.died}"
@@ -67,20 +60,13 @@ def notebook_outputs(
     return found
 
 
-def in_notebook(
-    record: CellRecord,
-    as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
-) -> list[Output]:
-    """The outputs below a cell that the notebook has followed from its beginning.
-
-    Args:
-      as_shown: outputs as the page can show them.
-    """
+def in_notebook(record: CellRecord) -> list[Output]:
+    """The outputs below a cell that the notebook has followed from its beginning."""
     found: list[Output] = []
     if not record.shown:
-        pieces = as_shown(record.records[record.ranks[0]].outputs())
+        pieces = record.records[record.ranks[0]].outputs()
         found += _pieces(pieces, record.execution_count, MOST_CHARS)
-    elif (shown := document(record, record.shown, as_shown)) is not None:
+    elif (shown := document(record, record.shown)) is not None:
         found.append({"output_type": "display_data", "data": bundle(shown), "metadata": {}})
     if record.error is not None:
         found.append(_error(record.error.ename, record.error.evalue, record.error.traceback))
@@ -132,20 +118,13 @@ def _own(group: Group) -> list[wire.RankOutput]:
     ]
 
 
-def document(
-    record: CellRecord,
-    ranks: Sequence[int],
-    as_shown: Callable[[Sequence[wire.RankOutput]], list[wire.RankOutput]] = list,
-) -> RanksOutputs | None:
+def document(record: CellRecord, ranks: Sequence[int]) -> RanksOutputs | None:
     """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
-
-    Args:
-      as_shown: outputs as the page can show them.
     """
     groups = [
-        (group, _pieces(as_shown(_own(group)), record.execution_count, MOST_SHOWN))
+        (group, _pieces(_own(group), record.execution_count, MOST_SHOWN))
         for group in group_outputs({rank: record.records[rank] for rank in ranks})
     ]
     if not any(outputs for _, outputs in groups):

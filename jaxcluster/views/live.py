@@ -21,7 +21,6 @@ from jaxcluster.model.lines import fit
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import document, shards, text
-from jaxcluster.views.comms import relay_of
 from jaxcluster.views.displays import Bundle, Display
 from jaxcluster.views.message import show_message
 from jaxcluster.views.ranks_output import InTerminal, Together
@@ -67,11 +66,8 @@ class CellDisplay:
             self._deferred = what  # its values come from the other ranks, when they have ended
         elif self.all_ranks:
             if self._together is None:
-                self._together = (
-                    InTerminal()
-                    if self._status is None
-                    else Together(self.shell, self.cluster, record)
-                )
+                is_terminal = self._status is None
+                self._together = InTerminal() if is_terminal else Together(self.shell, record)
             in_terminal = isinstance(self._together, InTerminal)
             if in_terminal and is_first and what.kind == "execute_result":
                 self._result = what  # Out[n], below what the ranks print
@@ -122,8 +118,7 @@ class CellDisplay:
 
     def show(self, output: wire.RankOutput) -> None:
         """One output, as if this process had made it."""
-        relay = relay_of(self.cluster)
-        content = output.content if relay is None else relay.as_shown(output)
+        content = output.content
         if output.kind == "stream":
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
             if self._bar is not None and self._bar is not stream:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model.lines import Lines, label
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
-from jaxcluster.views.comms import shown_by
 from jaxcluster.views.displays import Display
 from jaxcluster.views.throttle import Throttle
-
-if TYPE_CHECKING:
-    from jaxcluster.cluster import Cluster
 
 
 class Together(Throttle):
@@ -27,10 +23,9 @@ class Together(Throttle):
       record: the cell's, which the ranks' outputs are added to.
     """
 
-    def __init__(self, shell: Any, cluster: Cluster, record: CellRecord) -> None:
+    def __init__(self, shell: Any, record: CellRecord) -> None:
         super().__init__()
         self._display = Display(shell)
-        self._cluster = cluster
         self._record = record
         self._last: Any = None
 
@@ -43,11 +38,7 @@ class Together(Throttle):
 
     def show(self) -> None:
         """All groups again, if they have changed."""
-        shown = cell_outputs.document(
-            self._record,
-            list(self._record.ranks),
-            lambda outputs: shown_by(self._cluster, outputs),
-        )
+        shown = cell_outputs.document(self._record, list(self._record.ranks))
         if shown == self._last or (shown is None and not self._display.is_shown):
             return
         self._last = shown

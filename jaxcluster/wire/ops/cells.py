@@ -16,9 +16,7 @@ class CommMessage(Message):
     """What a page has said on a comm that was opened on a rank; its buffers are the request's."""
 
     kind: str  # comm_msg or comm_close
-    rank: int
-    comm_id: str
-    twin: str  # the same comm, as the other ranks know it
+    twin: str  # the comm, as all ranks know it
     data: Any
     metadata: dict[str, Any] = field(default_factory=dict)
 
@@ -64,6 +62,7 @@ class CellRequest(Operation[CellReply], op="cell"):
     profile: str = ""  # the folder for JAX's profiler, under which it runs; "": none
     sent_ns: int = 0  # by its notebook's clock
     who: str = ""  # the notebook
+    parent: dict[str, Any] = field(default_factory=dict)  # Jupyter's message with it: its header
 
     @property
     def seq(self) -> int:
@@ -139,11 +138,12 @@ class CommPush(Message):
     """What a rank's code says on a comm, for the page; its buffers are the message's."""
 
     rank: int
-    seq: int  # of the cell that opened the comm
-    under: int  # that of the cell that runs now
     kind: str  # as in a CommMessage, or comm_open
     comm_id: str
     twin: str
+    parent: dict[str, Any]  # of the cell that runs now
+    number: int  # of the cell that opened the comm, and its ranks
+    ranks: list[int]
     data: Any = field(default_factory=dict)
     metadata: Any = field(default_factory=dict)
     target_name: str = ""
