@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from socketserver import BaseRequestHandler, TCPServer
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -24,10 +25,9 @@ from jaxcluster.engine.job import Job, agree_on_launches
 from jaxcluster.engine.private import (
     compilations,
     coordination,
-    is_there,
+    moved,
     options,
     pytrees,
-    self_test,
     transfers,
 )
 from jaxcluster.host import tpus
@@ -54,26 +54,19 @@ class Reservation:
         self._held = socket.socket(family)
         self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         self._held.bind((address, 0))
-        self._probe = socket.socket(family)
-        self._probe.bind((address, 0))
-        self._probe.listen(512)
-        self._accepts = threading.Thread(target=self._accept, name="jaxcluster-probes", daemon=True)
-        self._accepts.start()
+        # It takes in who tries: Linux before 5.4 lets 128 wait, and drops what more ranks send.
+        its = {"address_family": family, "request_queue_size": 512}
+        listener: type[TCPServer] = type("Probes", (TCPServer,), its)
+        self._probes = listener((address, 0), BaseRequestHandler)
+        serve, name = self._probes.serve_forever, "jaxcluster-probes"
+        threading.Thread(target=serve, args=[0.05], name=name, daemon=True).start()
         self.port: int = self._held.getsockname()[1]
-        self.probe_port: int = self._probe.getsockname()[1]
-
-    def _accept(self) -> None:
-        """Take in who tries: Linux before 5.4 lets 128 wait, and drops what more ranks send."""
-        with contextlib.suppress(OSError):
-            while True:
-                self._probe.accept()[0].close()
+        self.probe_port: int = self._probes.server_address[1]
 
     def release(self) -> None:
         self._held.close()
-        with contextlib.suppress(OSError):
-            self._probe.shutdown(socket.SHUT_RDWR)  # wakes accept
-        self._accepts.join(5)
-        self._probe.close()
+        self._probes.shutdown()
+        self._probes.server_close()
 
 
 def probe(address: str, port: int, timeout_s: float = 5.0) -> str:
@@ -183,7 +176,7 @@ class Startup:
         if self._reservation is not None:
             self._reservation.release()
         made = self._reservation = Reservation(request.body.address)
-        elsewhere = is_there(coordination.can_coordinate_elsewhere)
+        elsewhere = coordination.can_coordinate_elsewhere()
         return start.Reserved(made.port, made.probe_port, elsewhere)
 
     def _reachability(self, request: Request[start.Reachability]) -> list[str]:
@@ -228,8 +221,6 @@ def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.Initia
         if value is not None:
             with contextlib.suppress(AttributeError):  # a jax that doesn't have this setting
                 jax.config.update(name, value)
-    # Before any of them is wrapped; one rank's word is enough.
-    moved = self_test.missing() if request.process_id == 0 else {}
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     # The referee may still start.
@@ -237,7 +228,7 @@ def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.Initia
     agreement = startup.agreement
     is_checked = request.is_checked and agree_on_launches(agreement, startup.given)
     if startup.compiled:
-        compilations.keep_compiled(compilations.CompiledFolder(Path(startup.compiled)))
+        compilations.keep_compiled(Path(startup.compiled))
     pytrees.remember_keys()
     # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
     is_announced = is_checked and transfers.announce_transfers(agreement)
@@ -289,7 +280,7 @@ def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.Initia
         devices=devices,
         seconds=time.perf_counter() - started,
         recording=is_checked,
-        moved=moved,
+        moved=dict(moved),
     )
 
 

@@ -39,11 +39,24 @@ Buffer = bytes | memoryview
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
 TICK_S = 0.05  # between looks at what C code has printed
 STREAM_MAX_CHARS = 1 << 20  # text that is gathered at most
+LONG_CHARS = 1 << 16  # text that is sent at once
 SEND_HWM = 32  # messages in zmq's own queue to a notebook; then they wait here
 RETRY_S = 0.005  # how soon it is tried again to send what found no room
-FULL_MESSAGES = 8  # that wait for the socket: print() waits for it, but not longer than
+FULL_PIECES = 1000  # that wait: they are sent, and print() waits for that, but not longer than
 FULL_S = 5.0
 CLOSE_MS = 1000  # that the notebook has to take the last messages
+
+
+@dataclass(frozen=True)
+class Text:
+    """What was printed: pieces ``of`` one stream share a message."""
+
+    of: tuple[str, int, int, str]  # the request's id, rank, seq, and the stream's name
+    text: str
+    at: float
+
+
+Message = tuple[bytes, Sequence[Buffer]]
 
 
 @dataclass
@@ -104,11 +117,11 @@ class ControlChannel:
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True)
         self._closing = False
         self._thread_id = 0
-        self._waiting: dict[bytes, deque[tuple[bytes | _Stream, Sequence[Buffer]]]] = {}
+        # By notebook. Without a lock, as a finalizer or a signal's handler may print at any time.
+        self._waiting: dict[bytes, deque[Message | Text]] = {}
+        self._full: set[bytes] = set()  # notebooks that take less than they are sent
         self._tick_at = 0.0
-        self._send_s = RETRY_S  # until there is something to send, while something waits
-        # A finalizer or a signal's handler may print while this thread holds it.
-        self._lock = threading.RLock()
+        self._send_s: float | None = None  # until there is something to send
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -160,34 +173,26 @@ class ControlChannel:
 
     def post(self, ident: bytes, envelope: bytes, buffers: Sequence[Buffer] = ()) -> None:
         """Send a message, after what waits already. Any thread."""
-        with self._lock:
+        try:
             self._waiting.setdefault(ident, deque()).append((envelope, buffers))
-        self._wake()
+        finally:
+            self._wake()
 
     def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
-        """Queue printed text; what follows within 20 ms shares its message. Any thread."""
-        self.add_text(request, rank, seq, name, text)
+        """Send printed text; what follows within 20 ms shares its message. Any thread."""
+        waiting = self._waiting.setdefault(request.ident, deque())
+        waiting.append(made := Text((request.id, rank, seq, name), text, time.monotonic()))
+        # Else the thread is awake already, and looks again within 20 ms.
+        if len(waiting) <= 1 or not _is_short(made, waiting):
+            self._wake()
         if self.is_behind(request.ident) and threading.get_ident() != self._thread_id:
-            # Not with the lock: an interrupt may break off the wait, and nothing else.
             deadline = time.monotonic() + FULL_S
             while self.is_behind(request.ident) and time.monotonic() < deadline:
                 time.sleep(0.001)
 
     def is_behind(self, ident: bytes) -> bool:
         """Whether a notebook takes less than it is sent, or the thread has not got to it."""
-        return len(self._waiting.get(ident, ())) >= FULL_MESSAGES
-
-    def add_text(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
-        with self._lock:
-            waiting = self._waiting.setdefault(request.ident, deque())
-            last = waiting[-1][0] if waiting else b""
-            if isinstance(last, _Stream) and last.matches(request, seq, name):
-                last.parts.append(text)
-                last.size += len(text)
-                return  # the thread is awake already and looks again within 20 ms
-            made = _Stream(request, rank, seq, name, [text], len(text), time.monotonic())
-            waiting.append((made, ()))
-        self._wake()
+        return ident in self._full or len(self._waiting.get(ident, ())) >= FULL_PIECES
 
     def _wake(self) -> None:
         if not self._woken:
@@ -222,7 +227,7 @@ class ControlChannel:
         poller.register(socket.fileno(), select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
         self._bound.set()
-        while self._waiting or not self._closing:
+        while any(list(self._waiting.values())) or not self._closing:
             try:
                 self._turn(socket, poller)
             except Exception as error:  # a rank whose thread had ended would not be heard of again
@@ -233,7 +238,7 @@ class ControlChannel:
 
     def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
         """Wait for something to do, and do it."""
-        wait_s = self._send_s if self._waiting else None
+        wait_s = self._send_s
         if self.ticking:
             tick_s = max(0.0, self._tick_at - time.monotonic())
             wait_s = tick_s if wait_s is None else min(tick_s, wait_s)
@@ -248,30 +253,29 @@ class ControlChannel:
         if self.ticking and now >= self._tick_at:
             self._tick_at = now + TICK_S
             self.on_tick()
-        if self._waiting:
-            self._send_out(socket, now)
-            if sockets.has_come(socket):  # to send has taken the news of it from the descriptor
-                self._wake()
-
-    def _send_out(self, socket: zmq.Socket[bytes], now: float) -> None:
-        """Send what there is; what a notebook has no room for waits, and nobody else with it."""
-        self._send_s = STREAM_PERIOD_S
+        self._send_s = None
         for ident, waiting in list(self._waiting.items()):
-            while waiting:
-                with self._lock:
-                    made, buffers = message = waiting[0]
-                    is_text = isinstance(made, _Stream) and len(waiting) == 1
-                    if is_text and now - made.since < STREAM_PERIOD_S:  # type: ignore[union-attr]
-                        break
-                    waiting.popleft()  # one that can't be sent is tried once
-                envelope = made.envelope() if isinstance(made, _Stream) else made
-                if not self._is_sent(socket, ident, envelope, buffers):
-                    waiting.appendleft(message)
-                    self._send_s = RETRY_S
-                    break
-            with self._lock:
-                if not waiting:
-                    del self._waiting[ident]
+            self._send_out(socket, ident, waiting, now)
+        if sockets.has_come(socket):  # to send has taken the news of it from the descriptor
+            self._wake()
+
+    def _send_out(
+        self, socket: zmq.Socket[bytes], ident: bytes, waiting: deque[Message | Text], now: float
+    ) -> None:
+        """Send what there is; what a notebook has no room for waits, and nobody else with it."""
+        while waiting:
+            first, last = waiting[0], waiting[-1]
+            is_short = isinstance(first, Text) and _is_short(last, waiting)
+            if is_short and now < first.at + STREAM_PERIOD_S:  # type: ignore[union-attr]
+                self._send_s = self._send_s or STREAM_PERIOD_S
+                return
+            message = _next(waiting)  # one that can't be sent is tried once
+            if not self._is_sent(socket, ident, *message):
+                waiting.appendleft(message)
+                self._full.add(ident)
+                self._send_s = RETRY_S
+                return
+        self._full.discard(ident)
 
     def _is_sent(
         self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
@@ -337,30 +341,28 @@ class ControlChannel:
             request.reply(result)
 
 
-@dataclass
-class _Stream:
-    request: Request[Any]
-    rank: int
-    seq: int
-    name: str
-    parts: list[str]
-    size: int
-    since: float
-    made: bytes = b""
+def _is_short(last: Message | Text, waiting: deque[Message | Text]) -> bool:
+    """Whether this is text, to which more may come before it is sent."""
+    is_short = isinstance(last, Text) and len(last.text) <= LONG_CHARS
+    return is_short and len(waiting) < FULL_PIECES
 
-    def matches(self, request: Request[Any], seq: int, name: str) -> bool:
-        """Whether it takes more text of this stream."""
-        is_same = self.request is request and self.seq == seq and self.name == name
-        return is_same and not self.made and self.size <= STREAM_MAX_CHARS
 
-    def envelope(self) -> bytes:
-        """Made once: it may have to be sent often."""
-        if not self.made:
-            content = {"name": self.name, "text": "".join(self.parts)}
-            output = wire.RankOutput(self.rank, self.seq, "stream", content)
-            self.made = wire.encode("output", self.request.id, output)
-            self.parts.clear()
-        return self.made
+def _next(waiting: deque[Message | Text]) -> Message:
+    """What is to be sent next: a message, or the text of one stream that stands together."""
+    first = waiting.popleft()
+    if not isinstance(first, Text):
+        return first
+    parts, size = [first.text], len(first.text)
+    while waiting and size <= STREAM_MAX_CHARS:
+        following = waiting[0]
+        if not isinstance(following, Text) or following.of != first.of:
+            break
+        waiting.popleft()
+        parts.append(following.text)
+        size += len(following.text)
+    id, rank, seq, name = first.of
+    output = wire.RankOutput(rank, seq, "stream", {"name": name, "text": "".join(parts)})
+    return wire.encode("output", id, output), ()
 
 
 class StopJobs(Exception):

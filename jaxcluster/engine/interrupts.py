@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster import wire
-from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.places import outward
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
 # What renders an error within that.
 RENDERS: set[CodeType] = set()
 # What holds a lock of ours for microseconds; ``comms`` adds its own.
-WHOLE: set[CodeType] = {ControlChannel.post.__code__, ControlChannel.add_text.__code__}
+WHOLE: set[CodeType] = set()
 
 
 def is_inside(frame: FrameType | None) -> bool | None:

@@ -9,7 +9,6 @@ is its key. Processes on other hosts share a relay.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import secrets
@@ -46,8 +45,13 @@ RAISE_S = 0.3  # that a launch has to raise why it is refused, or that is done e
 ASKED, STALLED, LEAVING = "asked", "stalled", "leaving"  # why the referee is asked who waits
 ERROR_CHARS = 200
 LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
-_job: Job | None = None
+_is_agreed = False
 _set_handler = signal.signal  # Python's, which takes no lock that another thread may have at a fork
+
+
+def is_agreed() -> bool:
+    """Whether launches of this process are agreed on already."""
+    return _is_agreed
 
 
 def agree_on_launches(agreement: Agreement, given: Given) -> bool:
@@ -56,8 +60,10 @@ def agree_on_launches(agreement: Agreement, given: Given) -> bool:
     Returns:
       False if this jax has moved a private name: launches are not checked.
     """
+    global _is_agreed
     if not launches.announce_launches(agreement):
         return False
+    _is_agreed = True
     hostvalues.hear_host_values(given)
     agreement.watch_threads()
     agreement.guard_signals()
@@ -90,7 +96,6 @@ class Job:
         self._stop_at = 0.0  # when this process was first told to stop
         self._all_over = threading.Event()  # or nothing more is launched
         self._connected: list[int] = []
-        self._wake, self._woken = socket.socketpair()
 
     def connect(self, path: str) -> None:
         """Connect to the referee, by its socket on this host. The main thread.
@@ -116,10 +121,7 @@ class Job:
         self._base.settimeout(None)
         self.agreement.begin(1)
         threading.Thread(target=self._watch, name="jaxcluster-agreement", daemon=True).start()
-        self._wake.setblocking(False)
-        if (others := signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)) != -1:
-            signal.set_wakeup_fd(others)
-        signal.signal(signal.SIGUSR1, self._on_look)
+        signal.signal(signal.SIGUSR1, lambda *_: self._look(ASKED))
         if (handler := signal.getsignal(signal.SIGINT)) is signal.default_int_handler:
             self.stop_on(signal.SIGINT)
         elif callable(handler):
@@ -175,10 +177,6 @@ class Job:
 
     # ------------------------------------------------------------------ watch
 
-    def _on_look(self, number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(OSError):
-            self._wake.send(bytes([number]))  # if another library has taken the wakeup file
-
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         self._stop_at = self._stop_at or now
@@ -188,14 +186,11 @@ class Job:
         self.agreement.tell("stop", 1)
 
     def _watch(self) -> None:
-        """A thread's loop: hears the referee, and the signal that asks who waits for whom."""
+        """A thread's loop: hears the referee."""
         assert self._base is not None
         told = 0.0  # when the wait began that was told of
         while True:
-            ready, _, _ = select.select([self._base, self._woken], [], [], LOOK_S)
-            if self._woken in ready and signal.SIGUSR1 in self._woken.recv(4096):
-                self._look(ASKED)
-            if self._base in ready:
+            if select.select([self._base], [], [], LOOK_S)[0]:
                 if not (frame := receive(self._base)):
                     self._is_closed = True  # a stop is this process's own then
                     self._all_over.set()
@@ -311,8 +306,7 @@ def agree(stall_s: float = 30.0) -> bool:
     Raises:
       RuntimeError: JAX is not initialized, or not all processes have called this.
     """
-    global _job
-    if _job is not None or launches.is_announced():
+    if is_agreed():
         return True
     try:
         client, rank, num_ranks, address = coordination.job()
@@ -337,7 +331,7 @@ def agree(stall_s: float = 30.0) -> bool:
         job.end_by(error)  # the others hear of it at once
         show(kind, error, trace)
 
-    sys.excepthook, _job = excepthook, job
+    sys.excepthook = excepthook
     return True
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from jaxcluster.engine.bootstrap import Startup
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.forked import apply_warnings
-from jaxcluster.engine.job import Job, give_back_in_children
-from jaxcluster.engine.private import coordination, launches
+from jaxcluster.engine.job import Job, give_back_in_children, is_agreed
+from jaxcluster.engine.private import coordination
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.wire.ops.start import Script
 
@@ -62,7 +62,7 @@ def main() -> Callable[[], None]:
 
 def run_script(script: Script, job: Job) -> None:
     """Run it, and exit."""
-    is_checked, pid = launches.is_announced(), os.getpid()
+    is_checked, pid = is_agreed(), os.getpid()
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     sys.argv, sys.orig_argv = [*script.argv], [sys.executable, *script.argv]
     if not os.environ.get("PYTHONSAFEPATH"):

@@ -115,8 +115,8 @@ def test_ranks_that_compile_and_ranks_that_load_agree_on_programs(
     ranks.restart()
     ranks.run(
         COUNT + "if r:\n"
-        "    from jaxcluster.engine.private.compilations import CompiledFolder\n"
-        "    CompiledFolder.read = lambda self, key: None"
+        "    from jaxcluster.engine.private import compilations\n"
+        "    compilations.read = lambda folder, key: None"
     )
     assert said(ranks, USE) == right
     found = said(ranks, "print(*compiled())")

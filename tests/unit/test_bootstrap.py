@@ -15,12 +15,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
-from jaxcluster.engine.private import (
-    coordination,
-    pytrees,
-    self_test,
-    transfers,
-)
+from jaxcluster.engine.private import coordination, pytrees, transfers
 from jaxcluster.host.reachability import connection_errors
 
 LOOPBACK = "127.0.0.1"
@@ -72,7 +67,6 @@ def test_more_probes_than_a_listener_lets_wait_reach_it(monkeypatch: pytest.Monk
     found = connection_errors([(LOOPBACK, reservation.probe_port)] * 40, 60)
     assert found == [""] * 40
     reservation.release()
-    assert not reservation._accepts.is_alive()
 
 
 def test_waiting_for_the_coordinator_ends_when_it_listens() -> None:
@@ -174,7 +168,7 @@ def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
         (coordination, "join_cpu_slices", lambda: True),
         (coordination, "keep_initialized", lambda note: None),
         (coordination, "announce_waits", lambda agreement: None),
-        (self_test, "missing", lambda: {"jax.private": "It is not seen."}),
+        (bootstrap, "moved", {"jax.private": "It is not seen."}),
         (bootstrap, "agree_on_launches", lambda *_: fake.calls.append(("agreed", None)) or True),
         (transfers, "announce_transfers", lambda agreement: False),
         (pytrees, "remember_keys", lambda: True),
@@ -236,12 +230,10 @@ def test_jax_is_given_what_was_asked_for_and_detects_nothing(jax: FakeJax) -> No
     assert names.index("referee") < names.index("agreed") < names.index("initialize")
 
 
-def test_rank_0_waits_for_nobody_checks_where_it_listens_and_names_what_has_moved(
-    jax: FakeJax,
-) -> None:
+def test_rank_0_waits_for_nobody_and_checks_where_it_listens(jax: FakeJax) -> None:
     jax.process_index = lambda: 0
     first = replace(REQUEST, process_id=0)
-    assert initialize(jax, first).moved == {"jax.private": "It is not seen."}
+    initialize(jax, first)
     assert "wait" not in dict(jax.calls)
     jax.calls.clear()
     there = {"coordinator_bind_address": None, "coordinator_address": "no-such.invalid:1"}
@@ -250,9 +242,10 @@ def test_rank_0_waits_for_nobody_checks_where_it_listens_and_names_what_has_move
     assert "initialize" not in dict(jax.calls)
 
 
-def test_the_reply_lists_this_process_devices(jax: FakeJax) -> None:
+def test_the_reply_lists_this_process_devices_and_what_has_moved(jax: FakeJax) -> None:
     reply = initialize(jax)
-    assert (reply.rank, reply.process_count, reply.device_count, reply.moved) == (1, 2, 4, {})
+    assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
+    assert reply.moved == {"jax.private": "It is not seen."}
     assert [(d.id, d.kind, d.platform, d.coords) for d in reply.devices] == [
         (2, "cpu", "cpu", None),
         (3, "TPU v4", "tpu", [0, 1, 2]),

@@ -1,14 +1,18 @@
-"""Which programs are kept for new processes, and under which keys. JAX in a process of its own."""
+"""Which programs are kept for new processes, where, and under which keys."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
 from helpers import python
 
-from jaxcluster.engine.private import loaded
+from jaxcluster.engine.private import compilations
+from jaxcluster.engine.private.compilations import read, write
 
 SCRIPT = """
 import json
@@ -16,7 +20,7 @@ from dataclasses import dataclass
 import jax, jax.numpy as jnp, numpy as np
 from jax.experimental.custom_partitioning import custom_partitioning
 from jaxcluster.engine.private import fingerprint
-from jaxcluster.engine.private.compilations import _key
+from jaxcluster.engine.private.compilations import make_key
 from jaxcluster.engine.private.programs import is_made_together
 
 jax.config.update("jax_num_cpu_devices", 2)  # on one device nothing is partitioned
@@ -59,13 +63,13 @@ a, b, c = Device(0, 0), Device(1, 1), Device(2, 2)
 two, three = Backend(a, b), Backend(a, b, c)
 other = Backend(a, Device(1, 1, "another"))
 on = lambda *devices: np.array(devices, object)
-found["same"] = _key("p", two, on(a)) == _key("p", Backend(a, b), on(a))
+found["same"] = make_key("p", two, on(a)) == make_key("p", Backend(a, b), on(a))
 version, keys = jax.__version__, []
-keys += [_key("p", two, on(a)), _key("q", two, on(a)), _key("p", two, on(b))]
-keys += [_key("p", two, on(a, b)), _key("p", two, on(b, a)), _key("p", three, on(a))]
-keys += [_key("p", other, on(a))]
+keys += [make_key("p", two, on(a)), make_key("q", two, on(a)), make_key("p", two, on(b))]
+keys += [make_key("p", two, on(a, b)), make_key("p", two, on(b, a)), make_key("p", three, on(a))]
+keys += [make_key("p", other, on(a))]
 jax.__version__ = "0"
-keys += [_key("p", two, on(a))]
+keys += [make_key("p", two, on(a))]
 found["different"] = len(set(keys)) == len(keys)
 gpus = Backend(a, b, platform="gpu")
 some = on(a), on(a, b)
@@ -90,7 +94,7 @@ def test_programs_and_places_are_told_apart() -> None:
     }
 
 
-def test_an_executable_is_kept_until_nobody_has_it_and_another_one_comes(
+def test_an_executable_is_held_until_nobody_has_it_and_another_one_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """CUDA waits for all that runs: a collection on another thread must not drop the last one."""
@@ -100,18 +104,77 @@ def test_an_executable_is_kept_until_nobody_has_it_and_another_one_comes(
         def __del__(self) -> None:
             unloaded.append("gone")
 
-    monkeypatch.setattr(loaded, "_loaded", {})
+    monkeypatch.setattr(compilations, "_held", {})
     is_idle = False
-    monkeypatch.setattr(loaded, "is_ready", lambda array: is_idle)
+    monkeypatch.setattr(compilations, "is_ready", lambda array: is_idle)
     array = jnp.ones(2)
-    used = Executable()
-    loaded.note(used, "text")
-    loaded.note(Executable())
-    loaded.note(third := Executable())
+    compilations.hold(used := Executable())
+    compilations.hold(Executable())
+    compilations.hold(third := Executable())
     assert not unloaded  # something runs
     is_idle = True
-    loaded.note(last := Executable())
-    assert unloaded == ["gone"] and len(loaded._loaded) == 3
-    assert loaded.text_of(used) == "text" and loaded.text_of(last) is None
-    assert loaded.text_of(object()) is None
-    assert array is not None and third is not None
+    compilations.hold(last := Executable())
+    assert unloaded == ["gone"] and len(compilations._held) == 3
+    assert all(one is not None for one in (array, used, third, last))
+
+
+# --------------------------------------------------------------------------- the folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(compilations, "MAX_NBYTES", 1000)
+    return tmp_path / "compiled"
+
+
+def keep(folder: Path, key: str, nbytes: int = 100) -> bytes:
+    content = os.urandom(nbytes)
+    write(folder, key, content)
+    return content
+
+
+def test_what_was_written_is_read_by_whoever_comes_later(folder: Path) -> None:
+    assert keep(folder, "a") == read(folder, "a")
+    assert keep(folder, "a") == read(folder, "a")  # by another rank, at the same time
+    assert read(folder, "b") is None
+    assert os.listdir(folder) == ["a"]
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        keep(folder, "a")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o600
+    (tmp_path / "link").symlink_to(folder)
+    assert read(tmp_path / "link", "a") is None
+    folder.chmod(0o770)
+    assert read(folder, "a") is None
+    keep(folder, "b")
+    assert os.listdir(folder) == ["a"]
+
+
+@pytest.mark.parametrize("cut", [0, 10, 99, None])
+def test_what_is_not_whole_is_not_there(folder: Path, cut: int | None) -> None:
+    content = keep(folder, "a")
+    whole = (folder / "a").read_bytes()
+    changed = whole[:cut] if cut is not None else whole[:-1] + bytes([whole[-1] ^ 1])
+    (folder / "a").write_bytes(changed)
+    assert read(folder, "a") is None
+    write(folder, "a", content)
+    assert read(folder, "a") == content
+
+
+def test_a_full_folder_is_emptied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(folder, "too large", nbytes=1001)
+    (folder / "of a dead writer").write_bytes(b"begun")
+    for number in range(8):
+        keep(folder, str(number))
+    assert len(os.listdir(folder)) == 9
+    keep(folder, "last", nbytes=300)
+    assert os.listdir(folder) == ["last"]
+    monkeypatch.setattr(compilations, "memory_room", lambda path: 150 * compilations.SHARE - 320)
+    keep(folder, "share")
+    assert os.listdir(folder) == ["share"]

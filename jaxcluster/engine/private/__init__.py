@@ -1,23 +1,31 @@
-"""Every private name of JAX that jaxcluster uses, each with what to do where it has moved.
+"""Every private name of JAX that jaxcluster uses, each with what to do where it has moved."""
 
-``self_test`` names those that are missing and what that costs.
-"""
-
-import pkgutil
+import functools
 from collections.abc import Callable
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+moved: dict[str, str] = {}  # what it costs that names have moved, by what they are for
 
 
-def is_there(look: str | Callable[[], bool]) -> bool:
-    """Whether names are where they are expected.
+def needs_names(what: str, cost: str) -> Callable[[Callable[P, None]], Callable[P, bool]]:
+    """For a function that looks up JAX's private names, and then changes JAX by them.
 
-    Args:
-      look: says so; or the names themselves, below ``jax._src``: ``"lib:_jax.Device pjit"``.
+    It returns whether they are there. If one has moved, JAX stays as it is, and ``moved`` has the
+    cost.
     """
-    try:
-        if not isinstance(look, str):
-            return look()
-        for name in look.split():
-            pkgutil.resolve_name(f"jax._src.{name}")
-    except (ImportError, AttributeError, TypeError):
-        return False
-    return True
+
+    def decorate(change: Callable[P, None]) -> Callable[P, bool]:
+        @functools.wraps(change)
+        def try_it(*args: P.args, **kwargs: P.kwargs) -> bool:
+            try:
+                change(*args, **kwargs)
+            except (ImportError, AttributeError, TypeError):
+                moved[what] = cost
+                return False
+            return True
+
+        return try_it
+
+    return decorate

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
 import inspect
 import os
 import time
@@ -15,52 +14,49 @@ from typing import Any
 
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine.private import is_there
+from jaxcluster.engine.private import needs_names
+from jaxcluster.engine.private.programs import hash_of
 
 PARTITION = "JAX_PARTITION_INDEX"  # the user's own choice
 LOOK_MS = 200  # between looks whether a wait for a key is to end
 GETS = ("blocking_key_value_get", "blocking_key_value_get_bytes")
 
 
-def set_collectives_address(address: str) -> bool:
+@needs_names(
+    "gloo address", "CPU collectives use this host's name, which must resolve to its own address"
+)
+def set_collectives_address(address: str) -> None:
     """Make CPU collectives (gloo) listen on ``address`` instead of what the hostname resolves to.
 
     Debian's ``127.0.1.1 host`` line ends in "Connection refused" and an unresolvable name in
     "enforce fail at device.cc:99". Must come before the backend starts. JAX has no public setting
     for it (jax 0.10.2 and 0.12: ``xla_bridge.make_cpu_client`` calls
     ``_jax.make_gloo_tcp_collectives`` without a hostname).
-
-    Returns:
-      False where the private name has moved: gloo then uses the hostname, as in plain JAX.
     """
-    try:
-        from jax._src.lib import _jax
+    from jax._src import xla_bridge
 
-        make = functools.partial(_jax.make_gloo_tcp_collectives, hostname=address)
-        _jax.make_gloo_tcp_collectives = make
-    except (ImportError, AttributeError):
-        return False
-    return True
+    client: Any = xla_bridge._jax
+    make = functools.partial(client.make_gloo_tcp_collectives, hostname=address)
+    client.make_gloo_tcp_collectives = make
 
 
-def join_cpu_slices() -> bool:
+@needs_names("one slice", "jax.make_mesh refuses the CPU devices of several machines")
+def join_cpu_slices() -> None:
     """Put the CPU devices of all machines into one slice, so that ``jax.make_mesh`` takes them.
 
     XLA makes a slice of each boot id, and ``make_mesh`` refuses devices of several: meant for TPU
     pods and GPUs, for which ``initialize(partition_index=0)`` is the remedy; the CPU client takes
-    no such option (jax 0.10.2 and 0.12). Idempotent.
-
-    Returns:
-      False where a device's class can't be extended: ``Mesh(jax.devices(), ...)`` still works.
+    no such option (jax 0.10.2 and 0.12). ``Mesh(jax.devices(), ...)`` needs none of this.
     """
-    try:
-        from jax._src.lib import _jax
+    from jax._src.lib import _jax
 
-        for name in ("slice_index", "partition_index"):
-            setattr(_jax.Device, name, property(functools.partial(_slice_of, name=name)))
-    except (ImportError, AttributeError, TypeError):
-        return False
-    return True
+    look = _jax.Device.__getattr__
+
+    def slice_of(device: Any, name: str) -> Any:
+        return 0 if device.platform == "cpu" else look(device, name)
+
+    for name in ("slice_index", "partition_index"):
+        setattr(_jax.Device, name, property(functools.partial(slice_of, name=name)))
 
 
 def one_partition(platforms: str | None) -> dict[str, int]:
@@ -75,8 +71,7 @@ def one_partition(platforms: str | None) -> dict[str, int]:
     return {"partition_index": 0} if takes and is_gpu and not os.environ.get(PARTITION) else {}
 
 
-def _slice_of(device: Any, name: str) -> Any:
-    return 0 if device.platform == "cpu" else device.__getattr__(name)
+# --------------------------------------------------------------------------- the coordinator
 
 
 def coordination_service(
@@ -101,13 +96,12 @@ def coordination_service(
     )
 
 
-def can_coordinate_elsewhere() -> bool:
-    """Whether the coordination service can run in a process of its own with this jax."""
+@needs_names("coordinator process", "rank 0 hosts JAX's coordinator, and its death ends all ranks")
+def can_coordinate_elsewhere() -> None:
+    """Look whether the coordination service can run in a process of its own with this jax."""
     from jax._src import distributed
-    from jax._src.lib import _jax
 
-    is_its = getattr(distributed, "_jax", None) is _jax
-    return is_its and hasattr(_jax, "get_distributed_runtime_service")
+    _ = distributed._jax.get_distributed_runtime_service
 
 
 @contextlib.contextmanager
@@ -125,6 +119,22 @@ def coordinator_elsewhere() -> Iterator[None]:
         yield
     finally:
         _jax.get_distributed_runtime_service = original
+
+
+# --------------------------------------------------------------------------- waits
+
+
+@needs_names("waits", "a wait in JAX's coordination service can't be stopped")
+def announce_waits(agreement: Agreement) -> None:
+    """Have waits in the coordination service be agreed on, once JAX is initialized."""
+    import jax
+    from jax._src import distributed
+    from jax._src.lib import _jax
+
+    state, its = distributed.global_state, _jax.DistributedRuntimeClient
+    _ = its.wait_at_barrier, *(getattr(its, name) for name in GETS)
+    if state.client is not None:
+        state.client = Client(state.client, agreement, jax.process_count())
 
 
 class Client:
@@ -153,25 +163,21 @@ class Client:
         """Go on once all processes are there. A stop, an early end or a death ends the wait."""
         import jax
 
+        wait = functools.partial(
+            self._client.wait_at_barrier, barrier_id, timeout_in_ms, process_ids
+        )
         processes = tuple(sorted(process_ids)) if process_ids else self._everyone
         if self._agreement.rank not in processes:  # an error of JAX's
-            self._client.wait_at_barrier(barrier_id, timeout_in_ms, process_ids)
+            wait()
             return
-        digest = hashlib.blake2b(str(barrier_id).encode(), digest_size=8).digest()
-        program = Program(
-            processes,
-            int.from_bytes(digest, "little"),
-            f"wait_at_barrier({str(barrier_id)!r})",
-            meets_all=True,
-        )
-        wait = self._client.wait_at_barrier
-        more = () if process_ids is None else (process_ids,)
+        name = f"wait_at_barrier({str(barrier_id)!r})"
+        program = Program(processes, hash_of(name), name, meets_all=True)
         late = jax.errors.JaxRuntimeError(
             f"DEADLINE_EXCEEDED: Barrier timed out. Id: {barrier_id}. Not all of processes "
             f"{', '.join(map(str, processes))} were there within {timeout_in_ms / 1000:g} s."
         )
         with self._agreement.limited(timeout_in_ms / 1000, late):
-            self._agreement.launch(program, wait, barrier_id, timeout_in_ms, *more)
+            self._agreement.launch(program, wait)
 
     def _get(self, get: Callable[[str, int], Any], key: str, timeout_in_ms: int) -> Any:
         """What stands at a key, once it does. A stop ends the wait."""
@@ -185,42 +191,19 @@ class Client:
                     raise
 
 
-def announce_waits(agreement: Agreement) -> bool:
-    """Have waits in the coordination service be agreed on; False where its name has moved."""
-    import jax
-
-    if not is_there(can_announce_waits):
-        return False
-    from jax._src import distributed
-
-    state = distributed.global_state
-    if state.client is not None:
-        state.client = Client(state.client, agreement, jax.process_count())
-    return True
-
-
-def can_announce_waits() -> bool:
-    from jax._src import distributed
-    from jax._src.lib import _jax
-
-    client, names = _jax.DistributedRuntimeClient, ("wait_at_barrier", *GETS)
-    return hasattr(distributed.global_state, "client") and all(hasattr(client, n) for n in names)
+# --------------------------------------------------------------------------- scripts
 
 
 def keep_initialized(say: Callable[[str], None]) -> None:
     """Have calls that a script makes for a world of its own fit in with this one.
 
     ``jax.distributed.initialize`` and ``shutdown`` return with one line: the cluster does both. An
-    ``initialize`` for another world is an error. Where a name has moved, the call does what it does
-    in plain JAX.
+    ``initialize`` for another world is an error. All of this is public.
     """
     import jax
 
-    try:
-        from jax._src import distributed
-    except ImportError:
-        return
-    here = f"process {jax.process_index()} of {jax.process_count()}"
+    has = {"num_processes": jax.process_count(), "process_id": jax.process_index()}
+    here = f"process {has['process_id']} of {has['num_processes']}"
 
     @functools.wraps(jax.distributed.initialize)
     def initialize(
@@ -230,11 +213,8 @@ def keep_initialized(say: Callable[[str], None]) -> None:
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        for name, asked, has in (
-            ("num_processes", num_processes, jax.process_count()),
-            ("process_id", process_id, jax.process_index()),
-        ):
-            if asked not in (None, has):
+        for name, asked in ("num_processes", num_processes), ("process_id", process_id):
+            if asked not in (None, has[name]):
                 raise RuntimeError(
                     f"jaxcluster has initialized JAX: this is {here}, and the call asks for "
                     f"{name}={asked}. Leave that out, or start as many, by -n."
@@ -245,8 +225,7 @@ def keep_initialized(say: Callable[[str], None]) -> None:
     def shutdown() -> None:
         say("%jaxcluster stop shuts JAX down: the ranks go on.")
 
-    for owner in (distributed, jax.distributed):
-        owner.initialize, owner.shutdown = initialize, shutdown  # type: ignore[attr-defined]
+    jax.distributed.initialize, jax.distributed.shutdown = initialize, shutdown
 
 
 def job() -> tuple[Any, int, int, str]:

@@ -8,36 +8,25 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.engine.given import Given
-from jaxcluster.engine.private import is_there
+from jaxcluster.engine.private import needs_names
 
 MAKERS = (
     "make_array_from_callback",
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
 )
-NAMES = " ".join(
-    [
-        *(f"array:{name}" for name in MAKERS),
-        "array:ArrayImpl",
-        "interpreters.pxla:shard_arg_handlers",
-        "literals:TypedNdArray",
-        "literals:typed_scalar_types",
-    ]
+
+
+@needs_names(
+    "host values",
+    "values that should be equal on all ranks are compared only where arrays are pulled",
 )
-_heard: list[Any] = []
-
-
-def hear_host_values(given: Given) -> bool:
+def hear_host_values(given: Given) -> None:
     """Have ``given`` told of them (jax 0.9.1 to 0.12).
 
     What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
     fast path too.
-
-    Returns:
-      False where a private name has moved: then nothing is told.
     """
-    if not is_there(NAMES):
-        return False
     import jax
     from jax._src import array as jax_array
     from jax._src import literals
@@ -49,9 +38,6 @@ def hear_host_values(given: Given) -> bool:
     # type, which is none of numpy's.
     given_types = {literals.TypedNdArray, *literals.typed_scalar_types}
     makers = [(name, getattr(jax_array, name)) for name in MAKERS]
-    if _heard:
-        return _heard[0] is given
-    _heard.append(given)
 
     def hearing(handle: Any, is_local: Any) -> Any:
         def shard(values: Any, shardings: Any, *args: Any) -> Any:
@@ -84,4 +70,3 @@ def hear_host_values(given: Given) -> bool:
         told = telling(make)
         for module in (jax, jax_array):
             setattr(module, name, told)
-    return True

@@ -7,10 +7,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-NAMES = (
-    "array:ArrayImpl.is_ready random:prng.PRNGKeyArray pjit:_cpp_pjit sharding_impls:UNSPECIFIED"
-)
-
 
 @dataclass(frozen=True)
 class Kinds:
@@ -53,12 +49,23 @@ def info_of(function: Any) -> Any:
 
 def jitted(function: Any, info: Any) -> Any:
     """A function, jitted with the options that another one had."""
+    make, unspecified = pjit_names()
+
+    def leaves(name: str) -> tuple[Any, ...]:
+        kind = type(unspecified)
+        return tuple(unspecified if type(one) is kind else one for one in getattr(info, name))
+
+    known = {name: leaves(name) for name in ("in_shardings_leaves", "out_shardings_leaves")}
+    return make(function, info._replace(**known))
+
+
+def pjit_names() -> tuple[Any, Any]:
+    """What makes a jitted function of its options, and what stands in them for no sharding.
+
+    Raises:
+      ImportError, AttributeError: a name has moved.
+    """
     from jax._src import pjit
     from jax._src.sharding_impls import UNSPECIFIED
 
-    def leaves(name: str) -> tuple[Any, ...]:
-        kind = type(UNSPECIFIED)
-        return tuple(UNSPECIFIED if type(one) is kind else one for one in getattr(info, name))
-
-    known = {name: leaves(name) for name in ("in_shardings_leaves", "out_shardings_leaves")}
-    return pjit._cpp_pjit(function, info._replace(**known))
+    return pjit._cpp_pjit, UNSPECIFIED

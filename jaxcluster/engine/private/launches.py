@@ -11,17 +11,13 @@ from typing import Any
 
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine.private import programs
-
-_hooked: Any = None
+from jaxcluster.engine.private import needs_names, programs
 
 
-def is_announced() -> bool:
-    """Whether launches of this process are agreed on already."""
-    return _hooked is not None
-
-
-def announce_launches(agreement: Agreement) -> bool:
+@needs_names(
+    "launches", "launches are not checked: a program that ranks launch differently hangs them"
+)
+def announce_launches(agreement: Agreement) -> None:
     """Have ``agreement`` asked before each launch of a program that spans processes.
 
     Two routes are taken (jax 0.10.2 and 0.12):
@@ -34,28 +30,20 @@ def announce_launches(agreement: Agreement) -> bool:
       node of the output tree is made, by C alone, which confirms the launch.
 
     Programs of one process take neither and cost nothing. Must come before any program is compiled.
-
-    Returns:
-      False where a private name has moved: then launches are not checked.
     """
-    global _hooked
-    if _hooked is not None:
-        return _hooked is agreement
-    try:
-        from jax._src import layout, pjit, stages, tree_util
-        from jax._src.array import ArrayImpl
-        from jax._src.interpreters import pxla
-        from jax._src.lib import guard_lib
+    from jax._src import layout, pjit, stages, tree_util
+    from jax._src.array import ArrayImpl
+    from jax._src.interpreters import pxla
+    from jax._src.lib import guard_lib
 
-        original_guard = guard_lib.update_thread_guard_global_state
-        original_build: Any = pxla.UnloadedMeshExecutable.build_unsafe_call
-        original_fastpath = pjit._get_fastpath_data
-        original_cpp_call = pxla.MeshExecutable.create_cpp_call
-        original_compile: Any = pxla.MeshComputation.compile
-        register: Any = tree_util.dispatch_registry.register_node
-        slots = [s for s in pxla.ExecuteReplicated.__slots__ if s != "__weakref__"]
-    except (ImportError, AttributeError):
-        return False
+    original_guard = guard_lib.update_thread_guard_global_state
+    original_build: Any = pxla.UnloadedMeshExecutable.build_unsafe_call
+    original_fastpath = pjit._get_fastpath_data
+    original_cpp_call = pxla.MeshExecutable.create_cpp_call
+    original_compile: Any = pxla.MeshComputation.compile
+    register: Any = tree_util.dispatch_registry.register_node
+    slots = [s for s in pxla.ExecuteReplicated.__slots__ if s != "__weakref__"]
+    _ = programs.hlo_print_options().fingerprint
 
     class AskingExecutable:
         """What ``AskingExecute`` launches: XLA's executable, once that is agreed."""
@@ -176,7 +164,7 @@ def announce_launches(agreement: Agreement) -> bool:
         if waits and is_launched:
             agreement.launch(programs.uncompiled(self, source, processes), bool)
         executable = original_compile(self, compiler_options, **kwargs)
-        programs.sign(executable, self, compiler_options, source)
+        programs.sign(executable, source)
         return executable
 
     def update_thread_guard_global_state(is_set: bool) -> None:
@@ -191,5 +179,3 @@ def announce_launches(agreement: Agreement) -> bool:
         (guard_lib, "update_thread_guard_global_state", update_thread_guard_global_state),
     ):
         setattr(owner, name, replacement)
-    _hooked = agreement
-    return True

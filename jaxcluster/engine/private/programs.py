@@ -8,47 +8,47 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine.private import loaded
 from jaxcluster.engine.private.fingerprint import of_lowered
 
-# The fingerprint of a program is kept where its executable keeps what it needs to stay alive: JAX
-# never looks there, and it is serialized with the executable.
+# What was compiled is kept where an executable keeps what it needs to stay alive: JAX never looks
+# there, and it is serialized with the executable.
 _SIGNED = "jaxcluster: fingerprint"
 
 
 def describe(executable: Any) -> Program:
-    """What tells a compiled program from others, for whoever announces its launches."""
-    signature = _signature_of(executable)
-    if signature is None:  # deserialized, and not compiled by a rank
-        text = _hlo_text(executable.xla_executable)
+    """What tells a compiled program from others, for whoever announces its launches.
+
+    It is made of what was compiled, as compilers may make two programs of one: XLA's own
+    fingerprint covers the source lines, so the same program at another line, which a branch on the
+    rank does, has another (jaxlib 0.10.2 and 0.12). On other platforms than CPU each process tunes
+    its kernels by its own timings.
+    """
+    text = _hlo_text(executable.xla_executable)
+    source = _source_signed(executable)
+    if source is None:  # deserialized, and not compiled by a rank
         on_cpu = executable.backend.platform == "cpu"
-        told = text if on_cpu else repr(_COLLECTIVE.findall(text))  # each tunes its own kernels
-        signature = _fingerprint(executable, _hash(told.encode())), _is_collective(text)
-    fingerprint, is_collective = signature
+        source = hash_of(text if on_cpu else repr(_COLLECTIVE.findall(text)))
+    devices = [d.id for d in executable.device_list]
+    inputs = ", ".join(a.str_short() for a in executable.input_avals)
+    outputs = [a.str_short() for a in executable.output_avals]
+    shardings = [str(s) for s in executable.input_shardings]
+    outside = repr((executable.name, devices, inputs, outputs, shardings, source))
     processes = tuple(sorted({d.process_index for d in executable.device_list}))
     name = _readable(executable.name)
-    return Program(processes, fingerprint, name, _inputs(executable), is_collective)
+    return Program(processes, hash_of(outside) or 1, name, inputs, _is_collective(text))
 
 
-def sign(
-    executable: Any, computation: Any, compiler_options: Any, source: int | None = None
-) -> None:
-    """Give an executable that spans processes its fingerprint.
-
-    Args:
-      source: of what it was compiled, where that is known: see ``source_of``.
-    """
+def sign(executable: Any, source: int) -> None:
+    """Note of an executable that spans processes of what it was compiled: see ``source_of``."""
     unloaded = getattr(executable, "_unloaded_executable", None)
-    if unloaded is None or _signature_of(unloaded) is not None:
-        return
-    if unloaded.device_list is None or unloaded.device_list.is_fully_addressable:
-        return
-    source = source_of(computation, compiler_options) if source is None else source
-    is_collective = loaded.text_of(unloaded.xla_executable)
-    if is_collective is None:
-        is_collective = has_collectives(unloaded.xla_executable)
-    signature = _SIGNED, _fingerprint(unloaded, source), is_collective
-    unloaded.keepalive = [*(unloaded.keepalive or ()), signature]
+    if unloaded is not None and _source_signed(unloaded) is None:
+        unloaded.keepalive = [*(unloaded.keepalive or ()), (_SIGNED, source)]
+
+
+def _source_signed(executable: Any) -> int | None:
+    kept = executable.keepalive
+    signed = kept and isinstance(kept[-1], tuple) and kept[-1][0] == _SIGNED
+    return kept[-1][1] if signed else None
 
 
 def source_of(computation: Any, compiler_options: Any) -> int:
@@ -56,8 +56,11 @@ def source_of(computation: Any, compiler_options: Any) -> int:
     options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
     # Where a process writes to and what it has measured are its own.
     common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
-    text = repr((computation._name, sorted(common.items(), key=str))).encode()
-    return _hash(text + _lowered(computation))
+    try:
+        lowered = of_lowered(computation._hlo, computation.const_args)
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
+        lowered = b""  # it has moved: names and types are left
+    return hash_of(repr((computation._name, sorted(common.items(), key=str), lowered)))
 
 
 def uncompiled(computation: Any, source: int, processes: tuple[int, ...]) -> Program:
@@ -81,38 +84,13 @@ def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
     )
 
 
-def _lowered(computation: Any) -> bytes:
-    """A digest of what is compiled; b"" where there can be none: names and types are left."""
-    try:
-        return of_lowered(computation._hlo, computation.const_args)
-    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):  # it has moved
-        return b""
-
-
-def _signature_of(executable: Any) -> tuple[int, bool] | None:
-    """Its fingerprint, and whether it has collectives."""
-    kept = executable.keepalive
-    if kept and isinstance(kept[-1], tuple) and kept[-1][0] == _SIGNED:
-        return kept[-1][1], kept[-1][2]
-    return None
-
-
-def has_collectives(executable: Any) -> bool:
-    """Whether an executable of XLA's has collectives, or may have: its text can't be read."""
-    return _is_collective(_hlo_text(executable))
-
-
 def _is_collective(hlo: str) -> bool:
+    """Whether a program has collectives, or may have: its text can't be read."""
     return not hlo or _COLLECTIVE.search(hlo) is not None
-
-
-def _inputs(executable: Any) -> str:
-    return ", ".join(a.str_short() for a in executable.input_avals)
 
 
 def _hlo_text(executable: Any) -> str:
     """A compiled program's text for fingerprints; "" if it can't be read."""
-
     try:
         options = hlo_print_options().fingerprint()
         return "".join(module.to_string(options) for module in executable.hlo_modules())
@@ -133,23 +111,9 @@ def hlo_print_options() -> Any:
     return _hlo.HloPrintOptions
 
 
-def _fingerprint(executable: Any, source: int) -> int:
-    """What tells programs apart, equal on all processes that compiled the same one.
-
-    It is made of what was compiled, as compilers may make two programs of one: XLA's own covers the
-    source lines, so the same program at another line, which a branch on the rank does, has another
-    (jaxlib 0.10.2 and 0.12). On other platforms than CPU each process tunes its kernels by its own
-    timings.
-    """
-    devices = [d.id for d in executable.device_list]
-    outputs = [a.str_short() for a in executable.output_avals]
-    inputs = [str(s) for s in executable.input_shardings]
-    outside = repr((executable.name, devices, _inputs(executable), outputs, inputs, source))
-    return _hash(outside.encode()) or 1
-
-
-def _hash(text: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "little")
+def hash_of(text: str) -> int:
+    """56 bits, equal on all processes."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
 _COLLECTIVE = re.compile(

@@ -7,29 +7,32 @@ import functools
 from typing import Any
 
 from jaxcluster.engine.names import is_own_module
+from jaxcluster.engine.private import kinds, needs_names
 
 # The fields of a dataclass; or the functions (flatten, unflatten, flatten with keys).
 Registration = dict[str, list[str]] | tuple[Any, ...]
 
+OF_CELLS = "__main__"
+_of_class: Any = type.__dict__  # a metaclass of the user's is not asked
+REGISTERS = ("_register_pytree_node", "register_pytree_node")
+FIELDS = {"data_fields", "meta_fields"}
+
 _keyed: dict[type, Any] = {}  # how a class is flattened with keys; JAX holds all classes too
 
 
-def remember_keys() -> bool:
+@needs_names("saved variables", "new processes have none of the variables of the old ones")
+def remember_keys() -> None:
     """Note of each class that is registered from now on how it is flattened with keys.
 
     JAX gives it to C++, and has no way to ask for it. All but dataclasses go through one function
     (jax 0.12: ``tree_util._register_pytree_node``, 0.10.2: ``register_pytree_node``).
-
-    Returns:
-      False where the name has moved: then a restored class that a cell defines has no keys.
     """
     import jax
     from jax._src import tree_util
 
-    name = next((n for n in REGISTERS if hasattr(tree_util, n)), None)
-    if name is None:
-        return False
+    name = next((n for n in REGISTERS if hasattr(tree_util, n)), REGISTERS[0])
     original = getattr(tree_util, name)
+    _ = tree_util._registry, kinds.info_of(jax.jit(len)), kinds.kinds(), kinds.pjit_names()
 
     @functools.wraps(original)
     def register(
@@ -42,13 +45,6 @@ def remember_keys() -> bool:
     for module in (tree_util, jax.tree_util):
         if getattr(module, name, None) is original:
             setattr(module, name, register)
-    return True
-
-
-OF_CELLS = "__main__"
-_of_class: Any = type.__dict__  # a metaclass of the user's is not asked
-REGISTERS = ("_register_pytree_node", "register_pytree_node")
-FIELDS = {"data_fields", "meta_fields"}
 
 
 def registration_of(cls: type) -> Registration | None:
