@@ -14,7 +14,6 @@ from jaxcluster.model.history import Cells, History, PastCell
 from jaxcluster.model.outputs import CellRecord
 
 LOOK_S = 0.1  # between two looks whether there is more
-AT_ONCE = 8  # ranks whose logs are read at once, ``ringfile.CHUNK`` bytes of each
 
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
@@ -61,7 +60,6 @@ class Following:
     Attributes:
       cell: as it was at the last look.
       record: what has come so far.
-      rest_s: until it may be looked at again: where many ranks are read, not at once.
     """
 
     def __init__(
@@ -69,83 +67,61 @@ class Following:
         world: World,
         cell: PastCell,
         ranks: Sequence[int] | None = None,
-        on_output: Listener | None = None,
+        on_output: Listener = lambda record, what: None,
     ) -> None:
         self.cell = cell
-        self._world = world
-        self._reader = Reader(world)
+        self._world, self._reader = world, Reader(world)
         chosen = [r for r in cell.ranks if ranks is None or r in ranks]
         self.record = CellRecord(
             cell.seq, cell.cell, cell.source, chosen, seconds=cell.seconds, sent_ns=cell.sent_ns
         )
         self._at: dict[int, int] = {}
         self._on_output = on_output
-        self.rest_s = LOOK_S
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more comes."""
-        return self.cell.state != model.RUNNING
-
-    def look(self) -> bool:
-        """Read what has come since the last look; returns whether there was anything."""
-        began = time.monotonic()
-        if not self.is_over:
+    def look(self) -> None:
+        """Read what has come since the last look."""
+        if self.cell.state == model.RUNNING:
             # First: output from before the end that is seen here is read below.
             now = self._reader.look().cells
             self.cell = next((one for one in now if one.sent_ns == self.cell.sent_ns), self.cell)
         for rank in self.record.ranks:
             if rank in self.cell.runs:
                 self._at.setdefault(rank, self.cell.runs[rank].start)
-        has_new = False
         for rank, part in _read(self._world, "output", self._at, self._has_more):
-            has_new |= self._take(rank, part.start, bytes(part.data))
+            self._take(rank, part.start, bytes(part.data))
         for rank in self._at:
             if self.record.records[rank].reply is None:
-                reply = model.reply_of(rank, self.cell)
                 model.mark_dead(self.record.records[rank], self.cell)
                 self.record.seconds = self.cell.seconds
-                if reply is not None:
+                if (reply := model.reply_of(rank, self.cell)) is not None:
                     self.record.add_reply(reply)
-                    self._tell(reply)
-        self.rest_s = max(LOOK_S, 5 * (time.monotonic() - began))
-        return has_new
+                    self._on_output(self.record, reply)
 
     def _has_more(self, rank: int) -> bool:
-        run = self.cell.runs.get(rank)
-        return run is not None and (run.end is None or self._at[rank] < run.end)
+        end = self.cell.runs[rank].end
+        return end is None or self._at[rank] < end
 
-    def _take(self, rank: int, start: int, data: bytes) -> bool:
+    def _take(self, rank: int, start: int, data: bytes) -> None:
         """Lines of a rank's output, which begin at ``start``."""
-        run = self.cell.runs[rank]
-        if (gone := min(start, run.end or start) - self._at[rank]) > 0:
-            self._add(model.not_kept(rank, self.cell.seq, gone))
-        if run.end is not None:
-            data = data[: max(0, run.end - start)]
-        for output in model.outputs_of(rank, self.cell.seq, data):
-            self._add(output)
-        return bool(data)
+        run, seq = self.cell.runs[rank], self.cell.seq
+        gone = min(start, run.end or start) - self._at[rank]
+        kept = data if run.end is None else data[: max(0, run.end - start)]
+        lost = [model.not_kept(rank, seq, gone)] if gone > 0 else []
+        for output in [*lost, *model.outputs_of(rank, seq, kept)]:
+            self.record.add_output(output)
+            self._on_output(self.record, output)
 
-    def _add(self, output: wire.RankOutput) -> None:
-        self.record.add_output(output)
-        self._tell(output)
-
-    def _tell(self, what: wire.RankOutput | wire.CellReply) -> None:
-        if self._on_output is not None:
-            self._on_output(self.record, what)
-
-    def follow(self, check: Callable[[], object] = lambda: None) -> CellRecord:
-        """Read on until it has ended on all its ranks; returns all that came.
+    def follow(self, check: Callable[[], object]) -> None:
+        """Read on until it has ended on all its ranks.
 
         Args:
           check: called at each look; may raise to end this.
         """
-        while True:
-            self.look()
-            if self.is_over:
-                return self.record
+        while self.cell.state == model.RUNNING:
             check()
-            time.sleep(self.rest_s)
+            began = time.monotonic()
+            self.look()
+            time.sleep(max(LOOK_S, 5 * (time.monotonic() - began)))  # of many ranks not at once
 
 
 def _read(
@@ -154,12 +130,12 @@ def _read(
     """What ranks have written from the positions ``at`` on, which move with it."""
     wanted = [rank for rank in at if has_more(rank)]
     while wanted:
-        some = {rank: at[rank] for rank in wanted[:AT_ONCE]}
-        del wanted[:AT_ONCE]
-        for rank, part in world.processes.read_history(log, some).items():
+        found = world.processes.read_history(log, {rank: at[rank] for rank in wanted})
+        wanted = []
+        for rank, part in found.items():
             yield rank, part
-            at[rank] = part.end
-            if some[rank] < part.end < part.size and has_more(rank):
+            has_moved, at[rank] = at[rank] < part.end, part.end
+            if has_moved and part.end < part.size and has_more(rank):
                 wanted.append(rank)
 
 

@@ -2,8 +2,8 @@
 
 Ranks that run the same cell ask the same: one answer serves all of them. Questions are the same if
 each is its rank's nth in the cell, with the same prompt. A debugger's are its own rank's alone. A
-rank that was just answered may ask again at once, as a debugger does, and keeps its turn. Else the
-lowest rank that asks is next.
+rank that asks again soon after an answer, as a debugger does, keeps its turn. Else the lowest rank
+that asks is next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,8 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Link, Sink
 from jaxcluster.wire.ops.cells import Answer
 
-GATHER_S = 0.2  # that other ranks get to ask, too: they run the same cell
-AGAIN_S = 0.4  # that a rank gets to ask again before it is another's turn
+GATHER_S = 0.3  # that other ranks get to ask, too, and who was answered to ask again
 LOOK_S = 0.02  # between two looks whether there is an answer
-WAIT_S = 0.05  # ... whether it is another rank's turn
 IN_BACKGROUND = (
     "this cell runs in the background (--async, or on a thread) and can't ask. Run it without "
     "--async, or set the value in an earlier cell"
@@ -41,7 +39,8 @@ NOBODY = (
 )
 END_OF_FILE = "\x04"  # what a frontend sends for it
 
-Key = tuple[int, str, bool]  # which one of its rank's, its prompt, whether it is secret
+# Which one of its rank's, its prompt, whether it is secret; of a debugger its rank and number.
+Key = tuple[int, str, bool] | tuple[int, int]
 
 
 class CannotAsk(Exception):
@@ -153,17 +152,6 @@ def is_console() -> bool:
     return any(re.search(rb"(^|/)jupyter[-_]console$|^console$", word) for word in words[:4])
 
 
-@dataclass(frozen=True)
-class _Asked:
-    question: wire.Question
-    since: float
-    key: Key | None  # None: a debugger's
-
-    @property
-    def rank(self) -> int:
-        return self.question.rank
-
-
 class Conversation:
     """The questions of one cell.
 
@@ -180,10 +168,10 @@ class Conversation:
     ) -> None:
         self.prompt, self.why_nobody = prompt, why_nobody
         self._link = link
-        self._waiting: list[_Asked] = []
-        self._open: _Asked | None = None
-        self._speaker: int | None = None
-        self._answered_at = 0.0
+        self._waiting: list[tuple[Key, wire.Question]] = []
+        self._open: Key | None = None
+        self._speaker: int | None = None  # who was asked last
+        self._changed_at = 0.0  # when the last question or answer came
         self._counts: Counter[int] = Counter()
         self._answers: dict[Key, Answer] = {}  # also for ranks that ask the same later
         self._heard: dict[int, list[wire.RankOutput]] = {}  # of ranks in a debugger
@@ -192,23 +180,22 @@ class Conversation:
     @property
     def look_s(self) -> float | None:
         """How soon ``step`` is due; None while nobody asks."""
-        if self._open is not None:
-            return LOOK_S
-        return WAIT_S if self._waiting else None
+        return LOOK_S if self._waiting else None
 
     def add(self, question: wire.Question, now: float) -> None:
         """A rank asks."""
         if self.prompt is None:
             self._send(question, Answer(0, refused=self.why_nobody))
         elif not self._is_over:
-            key = None
+            key: Key = (question.rank, question.id)
             if not question.debugger:
                 self._counts[question.rank] += 1
-                key = self._counts[question.rank], question.prompt, question.secret
+                key = (self._counts[question.rank], question.prompt, question.secret)
             if key in self._answers:
                 self._send(question, self._answers[key])
             else:
-                self._waiting.append(_Asked(question, now, key))
+                self._waiting.append((key, question))
+                self._changed_at = now
 
     def step(self, now: float, running: Collection[int]) -> None:
         """Ask what is to be asked, and pass on what was answered.
@@ -222,8 +209,8 @@ class Conversation:
         if self.prompt is None or not self._waiting:
             return
         try:
-            if self._open is None and (asked := self._next(now, running)) is not None:
-                self._ask(self.prompt, asked)
+            if self._open is None:
+                self._ask_next(self.prompt, now, running)
             if self._open is None or (text := self.prompt.poll()) is None:
                 return
             answer = Answer(0, text)
@@ -232,43 +219,33 @@ class Conversation:
         except Exception as why:  # CannotAsk, or this process has no terminal
             answer = Answer(0, refused=str(why))
         assert self._open is not None
-        asked, self._open, self._answered_at = self._open, None, now
-        if asked.key is not None and answer.refused is None:
-            self._answers[asked.key] = answer
-        for one in self._same(asked):
-            self._waiting.remove(one)
-            self._send(one.question, answer)
+        answered, self._open, self._changed_at = self._open, None, now
+        same = [question for key, question in self._waiting if key == answered]
+        self._waiting = [one for one in self._waiting if one[0] != answered]
+        if answer.refused is None:
+            self._answers[answered] = answer
+        for question in same:
+            self._send(question, answer)
 
-    def _next(self, now: float, running: Collection[int]) -> _Asked | None:
-        """What to ask now; None: not yet."""
-        asking = {one.rank for one in self._waiting}
-        is_new = self._speaker not in asking
-        if is_new and self._speaker in running and now < self._answered_at + AGAIN_S:
-            return None
-        rank = min(asking) if is_new else self._speaker
-        first = next(one for one in self._waiting if one.rank == rank)
-        is_pdb = first.question.debugger
-        may_ask = [r for r in running if not is_pdb or (is_new and r < first.rank)]
-        return first if now >= first.since + GATHER_S or asking.issuperset(may_ask) else None
-
-    def _same(self, asked: _Asked) -> list[_Asked]:
-        """It, and what other ranks ask that is the same."""
-        same = [one for one in self._waiting if one.key == asked.key and one is not asked]
-        return [asked, *(same if asked.key is not None else [])]
-
-    def _ask(self, prompt: Prompt, asked: _Asked) -> None:
-        same = {one.rank for one in self._same(asked)}
-        others = {one.rank for one in self._waiting} - same
-        is_new, self._speaker, self._open = asked.rank != self._speaker, asked.rank, asked
+    def _ask_next(self, prompt: Prompt, now: float, running: Collection[int]) -> None:
+        asking = {question.rank for _, question in self._waiting}
+        is_again = self._speaker in asking
+        rank = self._speaker if is_again else min(asking)
+        key, question = next(one for one in self._waiting if one[1].rank == rank)
+        may_come = not (is_again and question.debugger) and not asking.issuperset(running)
+        if may_come and now < self._changed_at + GATHER_S:
+            return
+        same = {one.rank for other, one in self._waiting if other == key}
+        self._open, self._speaker = key, question.rank
         prompt.before()
-        heard = self._heard.get(asked.rank, [])
-        if is_new and (others or heard):
-            also = f" ({name_ranks(others)} too, in turn)" if others else ""
-            print(f"── rank {asked.rank} asks{also} ──")
+        heard = self._heard.get(question.rank, [])
+        if not is_again and (asking - same or heard):
+            also = f" ({name_ranks(asking - same)} too, in turn)" if asking - same else ""
+            print(f"── rank {rank} asks{also} ──")
         for output in heard:
             prompt.show(output)
         heard.clear()
-        prompt.open(asked.question, f"{name_ranks(same)}> {asked.question.prompt}")
+        prompt.open(question, f"{name_ranks(same)}> {question.prompt}")
 
     def _send(self, question: wire.Question, answer: Answer) -> None:
         if answer.refused is not None:
@@ -290,8 +267,8 @@ class Conversation:
 
     def withdraw(self, rank: int) -> None:
         """A rank asks no longer: it has ended the cell, or died."""
-        self._waiting = [one for one in self._waiting if one.rank != rank]
-        if self._open is not None and self._open.rank == rank:
+        self._waiting = [one for one in self._waiting if one[1].rank != rank]
+        if self._open not in {key for key, _ in self._waiting}:
             self._open = None
 
     def end(self) -> None:

@@ -37,10 +37,8 @@ Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 LOOK_S = 1.0  # between looks at what the ranks wait for
 LAUNCHES = 16  # that a report has
 ANSWER_S = 0.3  # that they have to answer
-STUCK_S = 5.0  # that ranks have to come back from C code once they were interrupted
-INTERRUPT_S = {"stopped": 0.3, "died": 0.3}  # before that, by kinds of refusals; see engine.turns
-OTHERS_S = 2.0
-DEATH_S = 0.5  # that the others have to reply once a rank has died
+STUCK_S = 7.0  # that ranks have to end a cell that is closed: some are interrupted after 2 s
+DEATH_S = 0.8  # ... once a rank has died
 OVER_S = 2.0  # that the referee has to say what came of it once all ranks have replied
 
 
@@ -225,9 +223,7 @@ class RunningCell(verdict.Ending):
             is_late = now > self._replied_at + OVER_S
             return bool(self._is_over or self.deaths or is_skipped or is_late)
         if self._closed_at and not self.paused.intersection(open_ranks):
-            kind = self.refusal.kind if self.refusal is not None else "died"
-            limit_s = INTERRUPT_S.get(kind, OTHERS_S)
-            limit_s += DEATH_S if self.deaths else STUCK_S
+            limit_s = DEATH_S if self.deaths else STUCK_S
             if now > max(self._closed_at + limit_s, self._stuck_look_at):
                 self.stuck = tuple(self._deaf(open_ranks))
                 self._stuck_look_at = time.monotonic() + LOOK_S

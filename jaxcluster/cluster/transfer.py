@@ -1,9 +1,8 @@
 """Values between the notebook and the ranks.
 
 A pull needs no collective: every rank hands out the shards of which it holds the first copy, and
-the notebook joins them. On one host the notebook makes one shared-memory file of the whole size
-and the ranks write their shards to their places in it, so each byte is copied once. Elsewhere the
-shards come as raw frames.
+the notebook joins them. Large ones go through memory: a file that a rank here and the notebook
+share, or one in the memory of a rank's host, from where its agent sends it. Others are frames.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ import pickle
 import secrets
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, ClassVar
 
 import cloudpickle
 import numpy as np
 import psutil
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.allocation.bulk import NoRoom
+from jaxcluster.allocation.bulk import Memory, NoRoom
 from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
@@ -42,22 +40,17 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.host.facts import host_key
-from jaxcluster.host.free_space import free_memory
+from jaxcluster.host.free_space import take_memory
 from jaxcluster.model import notices, replicas
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Event, Sink, replies
+from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops import values as ops
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
-SPARE_NBYTES = 16 << 20  # of memory that a value leaves to others
-SHARED_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
 ALIGN = 64
-PIECE_NBYTES = 16 << 20
-
-Memory = mmap.mmap | bytearray
 
 
 # --------------------------------------------------------------------------- pull
@@ -66,9 +59,9 @@ Memory = mmap.mmap | bytearray
 def pull(world: World, name: str) -> Any:
     """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
 
-    Arrays that span processes are assembled from all ranks' shards; nothing is computed on the
-    ranks, so a pull cannot hang on a rank that has diverged. On one host the bytes of an array
-    are copied once, into memory that the result owns.
+    Arrays that span processes are joined from all ranks' shards; nothing is computed on the ranks,
+    so a pull cannot hang on a rank that has diverged. Shards of ranks here take their size in
+    memory once more until they are joined.
 
     Raises:
       UsageError: ``name`` is not a name.
@@ -79,7 +72,7 @@ def pull(world: World, name: str) -> Any:
     check_names([name])
     for plain in (False, True):
         try:
-            value = _pull_once(world, name, plain)
+            value = load(*_fetch(world, name, plain=plain))
         except NeedsJax as error:
             needed = error
             continue
@@ -96,89 +89,56 @@ def pull(world: World, name: str) -> Any:
     )
 
 
-def _pull_once(world: World, name: str, plain: bool) -> Any:
-    """Ask, collect, and whatever happens leave nothing behind on the ranks.
+def _fetch(
+    world: World, name: str, *, plain: bool, is_all: bool = False
+) -> tuple[bytes, list[np.ndarray[Any, Any]], list[memoryview]]:
+    """A value's pickle, its arrays, and the pickle's buffers."""
+    with _files(world) as (paths, read):
+        room = psutil.virtual_memory().available
+        room //= 1 + any(_is_here(world, rank) for rank in paths)
 
-    Between the two the ranks hold on to the value, under a token, and its arrays stay in memory as
-    long. Not all that describe it are asked for a part, and a pull may be stopped before all have
-    answered, so all are told to let go. Nobody waits for that.
-    """
-    token = secrets.token_hex(8)
-    value: _Value | None = None
-    try:
-        value = _describe(world, name, plain, token)
-        arrays = _collect(world, value)
-        first = len(arrays) - value.num_buffers
-        return load(value.pickled, arrays[:first], [one.data for one in arrays[first:]])
-    finally:
-        if (value is None or value.layouts) and not world.is_over:
-            each = dict.fromkeys(range(world.num_processes), ops.Forget(token))
-            world.link.request_each(each, sink=Sink())
+        def request(rank: int) -> Callable[[CellSpec], ops.Pull]:
+            options = (rank == 0, plain, is_all or rank == 0, paths.get(rank, ""), room)
+            return lambda turn: ops.Pull(turn, name, *options)
 
-
-@dataclass
-class _Value:
-    """What the ranks say of one value, and where its parts are in one piece of memory.
-
-    Attributes:
-      pickled: by rank 0, without its arrays and buffers.
-      num_buffers: so many of the arrays, the last ones, are the pickle's buffers.
-    """
-
-    name: str
-    token: str
-    pickled: bytes
-    num_buffers: int
-    layouts: list[ArrayLayout]
-
-    def __post_init__(self) -> None:
-        self.kinds = [(one.shape, numpy_dtype(one.dtype)) for one in self.layouts]
-        *self.offsets, self.total = _offsets([math.prod(s) * d.itemsize for s, d in self.kinds])
-
-    def requests(self, paths: Callable[[int], str], is_shared: bool = False) -> dict[int, ops.Give]:
-        """What is asked of each rank that has a part."""
-        numbers: dict[int, list[int]] = {}
-        for number, layout in enumerate(self.layouts):
-            for rank in layout.ranks:
-                numbers.setdefault(rank, []).append(number)
-        return {
-            rank: ops.Give(
-                self.token, own, paths(rank), [self.offsets[n] for n in own] if is_shared else []
+        requests = {rank: request(rank) for rank in range(world.num_processes)}
+        answers = world.ask_in_turn(requests, timeout_s=VALUE_TIMEOUT_S)
+        told = replies(answers)
+        layouts = _layouts(name, told)
+        if (total := max(one.total for one in told.values())) > room:
+            raise TransferError(
+                f"{name} holds {format_nbytes(total)}; this machine has room for "
+                f"{format_nbytes(room)}.",
+                f"Pull a part: %spmd part = {name}[:100]   then   %pull part",
             )
-            for rank, own in numbers.items()
-        }
+        kinds = [(layout.shape, numpy_dtype(layout.dtype)) for layout in layouts]
+        wholes = [np.empty((*shape, dtype.itemsize), np.uint8) for shape, dtype in kinds]
+        has_all = True
+        for rank, one in told.items():
+            data = memoryview(read(rank, one.nbytes) if one.nbytes else answers[rank].buffers[-1])
+            for whole, layout, info in zip(wholes, layouts, one.arrays, strict=False):
+                is_wanted, is_given = layout.spans or rank == 0, info.spans or is_all or rank == 0
+                has_all &= is_given or not is_wanted
+                for shard in info.shards if is_given else ():
+                    if shard.replica_id == 0 and shard.nbytes:
+                        part, data = data[: shard.nbytes], data[shard.nbytes :]
+                        if is_wanted:
+                            target = whole[tuple(slice(*span) for span in shard.index)]
+                            target[...] = np.frombuffer(part, np.uint8).reshape(target.shape)
+    if not has_all:  # one on the devices of one rank, which can't know that others have it too
+        return _fetch(world, name, plain=plain, is_all=True)
+    arrays = [w.view(dtype).reshape(s) for w, (s, dtype) in zip(wholes, kinds, strict=True)]
+    first = len(arrays) - told[0].buffers
+    return bytes(answers[0].buffers[0]), arrays[:first], [one.data for one in arrays[first:]]
 
-    def arrays(self, memory: Memory) -> list[np.ndarray[Any, Any]]:
-        """The arrays, on that memory."""
-        places = zip(self.kinds, self.offsets, strict=True)
-        return [np.ndarray(shape, dtype, memory, at) for (shape, dtype), at in places]
 
-    def targets(self, memory: Memory) -> dict[int, list[np.ndarray[Any, Any]]]:
-        """Where the bytes that each rank gives belong: of an element they are the last axis."""
-        found: dict[int, list[np.ndarray[Any, Any]]] = {}
-        for layout, (shape, dtype), at in zip(self.layouts, self.kinds, self.offsets, strict=True):
-            whole = np.ndarray((*shape, dtype.itemsize), np.uint8, memory, at)
-            for shard in layout.shards:
-                own = found.setdefault(shard.rank, [])
-                if shard.replica_id == 0:
-                    own += _pieces(whole[tuple(slice(*span) for span in shard.index)])
-        return found
-
-
-def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
-    """Have the ranks describe the value.
+def _layouts(name: str, told: Mapping[int, ops.Pulled]) -> list[ArrayLayout]:
+    """What the ranks' arrays are together.
 
     Raises:
-      TransferError: an array was deleted, or is not the same on all ranks.
+      TransferError: an array was deleted, or is not the same on all ranks, as far as was compared.
       NotAddressable: some elements are nobody's.
     """
-    ranks = range(world.num_processes)
-
-    def describe(rank: int) -> Callable[[CellSpec], ops.Describe]:
-        return lambda turn: ops.Describe(turn, name, rank == 0, plain, token)
-
-    answers = world.ask_in_turn({r: describe(r) for r in ranks}, timeout_s=VALUE_TIMEOUT_S)
-    told = replies(answers)
     layouts: list[ArrayLayout] = []
     for number, info in enumerate(told[0].arrays):
         have = {r: one for r, one in told.items() if number < len(one.arrays)}
@@ -195,7 +155,7 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
         first_copies = sum(volume(one.index) for one in found.shards if one.replica_id == 0)
         if not found.missing and first_copies != math.prod(found.shape):  # shardings differ
             another |= found.notes.keys() or {*infos} - {0}
-        fewer = {*ranks} - {*have} if info.spans else set()
+        fewer = {*told} - {*have} if info.spans else set()
         if another or fewer:
             raise TransferError(
                 f"{name} is not the same on all ranks: "
@@ -209,51 +169,13 @@ def _describe(world: World, name: str, plain: bool, token: str) -> _Value:
                 f"elements of {name}."
             )
         layouts.append(found)
-    return _Value(name, token, bytes(answers[0].buffers[0]), told[0].buffers, layouts)
-
-
-def _collect(world: World, value: _Value) -> list[np.ndarray[Any, Any]]:
-    """All arrays, whole, and then all buffers."""
-    check_memory(value.name, value.total)
-    memory: Memory | None = None if value.total else bytearray()
-    for way in (_fill_shared, _fetch_through_hosts) if value.total >= SHARED_FROM_NBYTES else ():
-        with contextlib.suppress(NoRoom):
-            memory = memory or way(world, value)
-    if memory is None:
-        memory = bytearray(value.total)
-        answers = _ask(world, value, value.requests(lambda rank: ""))
-        for rank, targets in value.targets(memory).items():
-            join = _join(targets)
-            for frame in answers[rank].buffers:
-                join(0, memoryview(frame))
-    return value.arrays(memory)
-
-
-def _ask(world: World, value: _Value, each: dict[int, ops.Give]) -> dict[int, Event[ops.Given]]:
-    """Have the ranks give their parts.
-
-    Raises:
-      NoRoom: a host has none for them.
-      TransferError: ranks have different copies, as far as they were compared: it is no one value.
-    """
-    answers = world.ask(list(each), each, timeout_s=VALUE_TIMEOUT_S)
-    given = replies(answers)
-    if not all(one.has_room for one in given.values()):
-        raise NoRoom
-    odd = replicas.parts({rank: one.copies for rank, one in given.items()})
-    if odd:
+    if odd := replicas.parts({rank: one.copies for rank, one in told.items()}):
         raise TransferError(
-            f"The ranks have different copies of {value.name}: "
-            f"{replicas.tell_groups(odd[min(odd)])}.",
-            f"%shards {value.name} --check compares all of it; np.asarray({value.name}) in a cell "
-            f"is each rank's own. {replicas.SEED}",
+            f"The ranks have different copies of {name}: {replicas.tell_groups(odd[min(odd)])}.",
+            f"%shards {name} --check compares all of it; np.asarray({name}) in a cell is each "
+            f"rank's own. {replicas.SEED}",
         )
-    return answers
-
-
-def _offsets(sizes: Sequence[int]) -> list[int]:
-    """Where each of them begins in one piece of memory, and where that ends."""
-    return [*itertools.accumulate((-(-size // ALIGN) * ALIGN for size in sizes), initial=0)]
+    return layouts
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -267,110 +189,91 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         return dtype
 
 
-def check_memory(name: str, nbytes: int) -> None:
-    """Refuse what can't fit.
+# --------------------------------------------------------------------------- memory
+
+
+def _is_here(world: World, rank: int) -> bool:
+    """Whether a rank can open this process's files: it is on this host and sees its processes."""
+    is_host = world.record.facts[rank].host_key == host_key()
+    return is_host and world.record.pid_space == pid_space()
+
+
+def _shared_file() -> tuple[str, IO[bytes]]:
+    """Memory as a file, with the path for ranks here; it is gone when nobody has it open.
 
     Raises:
-      TransferError: ``nbytes`` is more than this machine has free.
+      NoRoom: this system has none.
     """
-    free = psutil.virtual_memory().available
-    if nbytes > free:
-        raise TransferError(
-            f"{name} holds {format_nbytes(nbytes)}; this machine has {format_nbytes(free)} free.",
-            f"Pull a part: %spmd part = {name}[:100]   then   %pull part",
-        )
-
-
-def shares_memory(world: World, nbytes: int) -> bool:
-    """Whether all ranks are on this host, see its processes, and there is so much memory."""
-    if any(facts.host_key != host_key() for facts in world.record.facts):
-        return False
-    free = free_memory()
-    return world.record.pid_space == pid_space() and (free is None or free > nbytes + SPARE_NBYTES)
+    try:
+        file = open(os.memfd_create("jaxcluster-value"), "r+b", buffering=0)  # noqa: SIM115
+    except OSError as error:
+        raise NoRoom from error
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}", file
 
 
 @contextlib.contextmanager
-def _shared_file(nbytes: int) -> Iterator[tuple[str, mmap.mmap]]:
-    """Memory as a file that ranks here open by this process; it is gone when nobody has it open.
+def _files(
+    world: World,
+) -> Iterator[tuple[Mapping[int, str], Callable[[int, int], mmap.mmap | bytearray]]]:
+    """A file in memory for each rank that can have one; with its bytes, once they are there."""
+    ranks = range(world.num_processes)
+    files: dict[int, IO[bytes]] = {}
+    paths: dict[int, str] = {}
+    there: Memory | None = None
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(NoRoom):
+            for rank in ranks:
+                if _is_here(world, rank):
+                    paths[rank], file = _shared_file()
+                    files[rank] = stack.enter_context(file)
+            if others := [rank for rank in ranks if rank not in files]:
+                there = stack.enter_context(world.processes.memory(others))
+                paths |= {rank: there.path(rank, str(rank)) for rank in others}
+
+        def read(rank: int, nbytes: int) -> mmap.mmap | bytearray:
+            if rank in files:
+                with files[rank] as file:  # its memory is free when the map is
+                    return mmap.mmap(file.fileno(), nbytes)
+            data = bytearray(nbytes)
+
+            def take(at: int, part: memoryview) -> None:
+                data[at : at + len(part)] = part
+
+            assert there is not None
+            there.get([(rank, str(rank), nbytes, take)])
+            return data
+
+        yield paths, read
+
+
+@contextlib.contextmanager
+def _written(
+    world: World, ranks: Iterable[int], buffers: Mapping[int, memoryview], total: int
+) -> Iterator[dict[int, str]]:
+    """One file on each host of these ranks, in its memory: the path for each rank.
+
+    Args:
+      buffers: what is in it, by where it begins.
 
     Raises:
-      NoRoom: its pages can't be had. They are all taken now: where a mapped page can't be had at
-        its first use, the kernel ends the process (SIGBUS).
+      NoRoom: a host has none for it.
     """
-    try:
-        descriptor = os.memfd_create("jaxcluster-value")
-    except OSError as error:
-        raise NoRoom from error
-    try:
-        try:
-            os.posix_fallocate(descriptor, 0, nbytes)
-            mapped = mmap.mmap(descriptor, nbytes)
-        except OSError as error:
-            raise NoRoom from error
-        yield f"/proc/{os.getpid()}/fd/{descriptor}", mapped
-    finally:
-        os.close(descriptor)
-
-
-def _fill_shared(world: World, value: _Value) -> Memory:
-    if not shares_memory(world, value.total):
-        raise NoRoom
-    with _shared_file(value.total) as (path, memory):
-        _ask(world, value, value.requests(lambda rank: path, is_shared=True))
-    return memory
-
-
-def _fetch_through_hosts(world: World, value: _Value) -> Memory:
-    """Ranks write their shards to files in their hosts' memory, from where they come in parts.
-
-    Raises:
-      NoRoom: a host has none for that, or no agent.
-    """
-    ranks = list(value.requests(str))
-    with world.processes.memory(ranks) as there:
-        _ask(world, value, value.requests(lambda rank: there.path(rank, str(rank))))
-        memory = bytearray(value.total)
-        there.get(
-            (rank, str(rank), sum(one.size for one in found), _join(found))
-            for rank, found in value.targets(memory).items()
-        )
-    return memory
-
-
-def _pieces(target: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The parts of a target in their order; each is small, or in one piece there."""
-    if target.flags.c_contiguous or target.nbytes <= PIECE_NBYTES:
-        return [target]
-    step = PIECE_NBYTES * len(target) // target.nbytes
-    if step == 0:
-        return [piece for row in target for piece in _pieces(row)]
-    return [target[at : at + step] for at in range(0, len(target), step)]
-
-
-def _join(targets: Sequence[np.ndarray[Any, Any]]) -> Callable[[int, memoryview], None]:
-    """Takes a rank's bytes, as they come, and puts them where its parts belong.
-
-    Of ``_pieces`` that are not in one piece there, each is here twice until all of it has come.
-    """
-
-    def joining() -> Generator[None, memoryview, None]:
-        data = memoryview(b"")
-        for target in targets:
-            flat = target.reshape(-1)  # another array if ``target`` is not in one piece
-            done = 0
-            while done < flat.size:
-                data = data or (yield)
-                size = min(len(data), flat.size - done)
-                flat[done : done + size] = data[:size]
-                done, data = done + size, data[size:]
-            if not target.flags.c_contiguous:
-                target[...] = flat.reshape(target.shape)
-        while True:
-            yield
-
-    joiner = joining()
-    next(joiner)
-    return lambda at, data: joiner.send(data)
+    paths: dict[int, str] = {}
+    with contextlib.ExitStack() as stack:
+        if here := [rank for rank in ranks if _is_here(world, rank)]:
+            path, file = _shared_file()
+            stack.enter_context(file)
+            if not take_memory(file.fileno(), total):
+                raise NoRoom
+            with mmap.mmap(file.fileno(), total) as memory:
+                for at, raw in buffers.items():
+                    memory[at : at + raw.nbytes] = raw
+            paths = dict.fromkeys(here, path)
+        if others := [rank for rank in ranks if rank not in paths]:
+            there = stack.enter_context(world.processes.memory(others))
+            there.put("value", buffers)
+            paths |= {rank: there.path(rank, "value") for rank in others}
+        yield paths
 
 
 # --------------------------------------------------------------------------- unpickling
@@ -435,15 +338,10 @@ def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
     except Exception as error:
         if unpickler.of_jax:  # it was called, or is the class of an object
             raise NeedsJax(str(unpickler.of_jax[0])) from None
-        if isinstance(error, ModuleNotFoundError):
-            raise NotSerialisable(
-                f"The value needs a module that this notebook does not have: {error.name}.",
-                "Install it here too, or pull a plain dict, list or array instead.",
-            ) from None
         if isinstance(error, AttributeError | ImportError):
             raise NotSerialisable(
                 f"The value can't be rebuilt in this notebook: {error}.",
-                "Pull a plain dict, list or array instead.",
+                "Install what it needs here too, or pull a plain dict, list or array instead.",
             ) from None
         raise
     finally:
@@ -460,13 +358,14 @@ def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
 def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
     """Bind names on all ranks (or ``ranks``) to these values.
 
-    numpy arrays travel without being copied into the pickle; on one host all ranks map the same
-    shared memory, and a rank gets pages of its own only where it writes. It waits its turn behind
-    cells that are running.
+    numpy arrays travel without being copied into the pickle. The ranks of a host map the same
+    memory, and a rank gets pages of its own only where it writes. It waits its turn behind cells
+    that are running.
 
     Raises:
       UsageError: a key is not a name.
       NotSerialisable: a value can't be pickled; it names which.
+      TransferError: there is no memory for it.
     """
     check_names(values)
     chosen = world.check_ranks(ranks)
@@ -484,15 +383,21 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
                 ) from None
         raise
     raws = [b.raw() for b in buffers]
-    *offsets, total = _offsets([raw.nbytes for raw in raws])
+    sizes = (-(-raw.nbytes // ALIGN) * ALIGN for raw in raws)
+    *offsets, total = itertools.accumulate(sizes, initial=0)
     at = [[o, o + raw.nbytes] for o, raw in zip(offsets, raws, strict=True)]
     filled = {o: raw for o, raw in zip(offsets, raws, strict=True) if raw.nbytes}
-    for way in (_share, _bring_to_hosts) if total >= SHARED_FROM_NBYTES else ():
-        with contextlib.suppress(NoRoom), way(world, chosen, filled, total) as paths:
+    if total >= ops.FILE_FROM_NBYTES:
+        with contextlib.suppress(NoRoom), _written(world, chosen, filled, total) as paths:
             _assign(world, paths, at, [pickled])
             return
-    if total:
-        check_memory(" and ".join(values), total * len(chosen))
+    free = psutil.virtual_memory().available
+    if total * len(chosen) > free:
+        raise TransferError(
+            f"{' and '.join(values)} holds {format_nbytes(total)} for each of {len(chosen)} "
+            f"ranks; this machine has {format_nbytes(free)} free.",
+            "Push a part of it, or load it in an %%spmd cell.",
+        )
     _assign(world, dict.fromkeys(chosen, ""), [], [pickled, *raws])
 
 
@@ -517,7 +422,6 @@ def _assign(
     Raises:
       CellInterrupted: stop was pressed when all had read it.
     """
-
     token = secrets.token_hex(8)
 
     @functools.cache  # one body for all ranks is encoded once
@@ -548,34 +452,7 @@ def _assign(
             ) from None
 
 
-@contextlib.contextmanager
-def _share(
-    world: World, ranks: Sequence[int], buffers: Mapping[int, memoryview], total: int
-) -> Iterator[dict[int, str]]:
-    """A file in the memory that ranks share with the notebook: its path for each rank.
-
-    Raises:
-      NoRoom: they share none, or there is no room.
-    """
-    if not shares_memory(world, total):
-        raise NoRoom
-    with _shared_file(total) as (path, memory):
-        for at, raw in buffers.items():
-            memory[at : at + raw.nbytes] = raw
-        yield dict.fromkeys(ranks, path)
-
-
-@contextlib.contextmanager
-def _bring_to_hosts(
-    world: World, ranks: Sequence[int], buffers: Mapping[int, memoryview], total: int
-) -> Iterator[dict[int, str]]:
-    """The same once on each host, where its ranks map the same memory."""
-    with world.processes.memory(ranks) as there:
-        there.put("value", buffers)
-        yield {rank: there.path(rank, "value") for rank in ranks}
-
-
-def check_names(names: Iterator[str] | Sequence[str] | Mapping[str, Any]) -> None:
+def check_names(names: Iterable[str]) -> None:
     """Raises UsageError for what can't be a variable."""
     for name in names:
         if not str(name).isidentifier() or keyword.iskeyword(str(name)):

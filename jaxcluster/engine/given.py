@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.arrays import (
+    Bounds,
     base_array,
     bounds,
     host_values,
@@ -33,8 +34,6 @@ BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last amon
 LEAST_NBYTES = 1 << 12  # of a copy, when there is no room left
 LOOK_NBYTES = 1 << 24  # that a look at a variable does
 MOST_LEAVES = 256  # of a pytree
-
-Bounds = tuple[tuple[int, int], ...]
 
 
 class Given:
@@ -111,69 +110,42 @@ def is_cheap(array: Any) -> bool:
 # --------------------------------------------------------------------------- copies
 
 
-class Room:
-    """How many bytes may be hashed yet.
-
-    One is for values that all ranks have, in one order: what a rank alone has, or has not computed
-    yet, would leave it less than the others, and equal copies would have other hashes.
-    """
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-    def take(self, nbytes: int) -> int:
-        """For a value of so many bytes: how many of them are hashed at most."""
-        limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, self.nbytes))
-        self.nbytes -= min(nbytes, limit)
-        return limit
-
-    def hash(self, values: np.ndarray[Any, Any]) -> str:
-        return hash_of(values, self.take(values.nbytes))
-
-
-def hash_of(values: np.ndarray[Any, Any], limit: int) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    feed(digest, values, limit)
-    return str(digest.hexdigest())
-
-
 @functools.lru_cache(1024)
-def copied_parts(sharding: Any, shape: tuple[int, ...]) -> dict[Bounds, str]:
-    """The parts of an array of which several processes have a copy -> these processes."""
+def copied_parts(sharding: Any, shape: tuple[int, ...]) -> frozenset[Bounds]:
+    """The parts of an array of which several processes have a copy."""
     holders: dict[Bounds, set[int]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
-        part = tuple((a, b) for a, b in bounds(index, shape))
-        holders.setdefault(part, set()).add(device.process_index)
-    return {
-        part: ",".join(map(str, sorted(processes)))
-        for part, processes in holders.items()
-        if len(processes) > 1
-    }
+        holders.setdefault(bounds(index, shape), set()).add(device.process_index)
+    return frozenset(part for part, processes in holders.items() if len(processes) > 1)
 
 
-def hashes(leaves: Iterable[tuple[int, Any]], room: Room) -> list[list[Any]]:
-    """[leaf, part, hash] of each part of these arrays of which other processes have a copy too.
+def hashes(arrays: Iterable[tuple[int, Any]], room_nbytes: int = LOOK_NBYTES) -> list[list[Any]]:
+    """[number, part, hash] of each part of these arrays of which other processes have a copy too.
 
     Of what is still being computed nothing is told: nobody waits for it. Nor of what has failed.
+
+    Args:
+      room_nbytes: so much is hashed at most, but for a little of each part. Each rank counts the
+        same, whatever it has computed: else equal copies would have other hashes.
     """
     found: list[list[Any]] = []
-    for number, leaf in leaves:
-        if len(found) >= MOST_LEAVES:
-            break
-        array = base_array(leaf)
-        if array.is_fully_addressable:
+    for number, one in arrays:
+        array = base_array(one)
+        if array.is_fully_addressable or len(found) >= MOST_LEAVES:
             continue
-        parts = dict(copied_parts(array.sharding, array.shape))
-        if not parts:
+        if not (parts := set(copied_parts(array.sharding, array.shape))):
             continue
-        # As much on each rank, however many parts are there, and whether they are computed.
-        limit = max(LEAST_NBYTES, room.take(array.nbytes) // len(parts))
+        limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, room_nbytes))
+        room_nbytes -= min(array.nbytes, limit)
+        limit = max(LEAST_NBYTES, limit // len(parts))
         if not is_ready(array) or not is_cheap(array):
             continue
         for shard in array.addressable_shards:
-            part = tuple((a, b) for a, b in bounds(shard.index[: array.ndim], array.shape))
-            if parts.pop(part, None):
+            part = bounds(shard.index[: array.ndim], array.shape)
+            if part in parts:
+                parts.remove(part)
                 with contextlib.suppress(RuntimeError):
-                    digest = hash_of(host_values(shard.data), limit)
-                    found.append([number, [list(b) for b in part], digest])
+                    digest = hashlib.blake2b(digest_size=8)
+                    feed(digest, host_values(shard.data), limit)
+                    found.append([number, [list(b) for b in part], digest.hexdigest()])
     return found

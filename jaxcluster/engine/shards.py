@@ -36,7 +36,7 @@ from jaxcluster.engine.arrays import (
     wait_ready,
 )
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.given import LOOK_NBYTES, Room, hashes
+from jaxcluster.engine.given import hashes
 from jaxcluster.engine.inspection import rss_nbytes
 from jaxcluster.engine.values import BadName, Values
 from jaxcluster.wire.ops.arrays import (
@@ -90,7 +90,7 @@ class ArrayViews:
             paths=wire.PATHS.join(wire.STEPS.join(path) for path, _ in leaves),
             use=use,
             infos=[describe_leaf(leaf) for _, leaf in kinds.values()],
-            copies=hashes(arrays, Room(LOOK_NBYTES)),
+            copies=hashes(arrays),
         )
 
     def _arrays(self, name: str, path: Sequence[str]) -> Iterator[Leaf]:

@@ -1,24 +1,22 @@
 """A rank's side of push and pull.
 
 A value travels as a pickle and raw buffers. The shards of its jax.Arrays are buffers too: each rank
-gives its own, where the notebook says: in a file of shared memory that the notebook maps (same
-host, one copy), in a file of its host's, or in the reply.
+gives its own, in a file in memory or in the reply.
 """
 
 from __future__ import annotations
 
 import io
 import mmap
-import os
 import pickle
-import time
+import weakref
 from collections import ChainMap, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
+from cloudpickle import cloudpickle as trackers
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
@@ -26,23 +24,24 @@ from jaxcluster.engine.arrays import (
     check_leaves,
     describe,
     is_array,
+    is_living,
     numpy_view,
     read_numbers,
     spans_processes,
     wait_ready,
 )
 from jaxcluster.engine.control import Request
-from jaxcluster.engine.given import LOOK_NBYTES, Room, hashes
+from jaxcluster.engine.given import hashes
 from jaxcluster.engine.names import LostNames, is_users
+from jaxcluster.host.free_space import take_memory
 from jaxcluster.wire.ops.values import (
+    FILE_FROM_NBYTES,
     FILES,
     Assign,
     AssignBind,
-    Describe,
-    Described,
     Forget,
-    Give,
-    Given,
+    Pull,
+    Pulled,
     Spanning,
     Unbind,
     reference_to,
@@ -50,12 +49,9 @@ from jaxcluster.wire.ops.values import (
 
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
-HELD_S = 900.0  # longer than any notebook waits for a value
 PLACE_CHARS = 80
-CLASS_NUMBER = -2  # where cloudpickle's arguments for making a class have its number
-MOST_CLASSES = 1024  # that are known by their numbers
-MAKE_CLASS = ("_make_skeleton_class", "_make_skeleton_enum")
-SET_CLASS = "_class_setstate"
+
+Numbered = weakref.WeakSet[type]  # classes of cells that were pulled, and have a number of ours
 
 
 class BadName(Exception):
@@ -72,43 +68,21 @@ class CannotPickle(Exception):
     hint = ""
 
 
-@dataclass
-class Held:
-    """What a rank keeps between ``describe`` and ``give``."""
-
-    name: str
-    arrays: list[Any]  # jax's, and then the pickle's buffers as numpy's
-
-
 class ValueUnpickler(pickle.Unpickler):
-    """Reads a value that was pushed.
+    """Reads a value that was pushed. Classes that were pulled stay as they are here.
 
-    Args:
-      classes: those of cells that were pulled, by their numbers: they stay as they are.
+    cloudpickle finds them by their numbers, and would give them the attributes that they had.
     """
 
-    def __init__(self, pickled: bytes, buffers: Sequence[Any], classes: Mapping[str, type]) -> None:
+    def __init__(self, pickled: bytes, buffers: Sequence[Any], numbered: Numbered) -> None:
         super().__init__(io.BytesIO(pickled), buffers=buffers)
-        self._classes = classes
-        self._met: set[type] = set()
+        self._numbered = numbered
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        if not module.startswith("cloudpickle") or name not in (*MAKE_CLASS, SET_CLASS):
+        if not module.startswith("cloudpickle") or name != "_class_setstate":
             return found
-
-        def make(*arguments: Any) -> type:
-            if (cls := self._classes.get(arguments[CLASS_NUMBER])) is None:
-                made: type = found(*arguments)
-                return made
-            self._met.add(cls)
-            return cls
-
-        def set_state(cls: type, state: Any) -> None:
-            if cls not in self._met:
-                found(cls, state)
-
-        return set_state if name == SET_CLASS else make
+        return lambda cls, state: None if cls in self._numbered else found(cls, state)
 
 
 class ArrayPickler(cloudpickle.Pickler):
@@ -119,10 +93,11 @@ class ArrayPickler(cloudpickle.Pickler):
 
     cloudpickle marks a class with a random number of its process. By that, an object that was
     pulled and is pushed would be of its own class on rank 0 alone. So a class of a cell gets a
-    number that each rank gives it, as all describe a pulled value.
+    number that each rank gives it, as all pull a value in the same turn.
 
     Args:
-      classes: notes these classes by their numbers.
+      turn: of the pull.
+      numbered: notes the classes that have such a number.
 
     Attributes:
       places: the keys and attributes of each array, which other ranks' must have too.
@@ -134,8 +109,8 @@ class ArrayPickler(cloudpickle.Pickler):
         self,
         file: io.BytesIO,
         buffers: list[pickle.PickleBuffer],
-        token: str,
-        classes: dict[str, type],
+        turn: int,
+        numbered: Numbered,
         value: Any,
     ) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)
@@ -143,7 +118,7 @@ class ArrayPickler(cloudpickle.Pickler):
         self.arrays: list[Any] = list(found.values())
         self.places: list[set[str]] = [set() for _ in found]
         self._seen = {at: number for number, at in enumerate(found)}
-        self._token, self._classes, self._met = token, classes, 0
+        self._turn, self._numbered, self._met = turn, numbered, 0
         self._text = ""  # the last one since the last array
 
     def persistent_id(self, obj: Any) -> Any:
@@ -161,19 +136,16 @@ class ArrayPickler(cloudpickle.Pickler):
         return number
 
     def reducer_override(self, obj: Any) -> Any:
-        if issubclass(type(obj), type) and (known := reference_to(obj)) is not None:
-            return known
-        reduced = super().reducer_override(obj)
-        is_class = isinstance(reduced, tuple) and issubclass(type(obj), type)
-        if not is_class or getattr(reduced[0], "__name__", "") not in MAKE_CLASS:
-            return reduced
-        while len(self._classes) >= MOST_CLASSES:
-            del self._classes[next(iter(self._classes))]
-        self._met += 1
-        number = f"{self._token} {self._met} {obj.__qualname__}"
-        self._classes[number] = obj
-        make, arguments, *others = reduced
-        return make, (*arguments[:CLASS_NUMBER], number, *arguments[CLASS_NUMBER + 1 :]), *others
+        if issubclass(type(obj), type):
+            if (known := reference_to(obj)) is not None:
+                return known
+            if obj.__module__ == "__main__":
+                self._met += 1
+                number = f"jaxcluster {self._turn} {self._met} {obj.__qualname__}"
+                trackers._DYNAMIC_CLASS_TRACKER_BY_CLASS[obj] = number
+                trackers._DYNAMIC_CLASS_TRACKER_BY_ID[number] = obj
+                self._numbered.add(obj)
+        return super().reducer_override(obj)
 
 
 class Values:
@@ -184,8 +156,8 @@ class Values:
         self.namespace: dict[str, Any] = {}
         self.lost = LostNames()
         self.last_result: Any = lambda: None
-        self._classes: dict[str, type] = {}  # see ``ArrayPickler``
-        self._kept: dict[str, tuple[Any, float]] = {}  # by token: what was described, or pushed
+        self._numbered = Numbered()
+        self._read: dict[str, dict[str, Any]] = {}  # what was pushed and is not bound, by token
         # Of those that were given up before this rank came to them.
         self._forgotten: deque[str] = deque(maxlen=64)
 
@@ -211,15 +183,15 @@ class Values:
 
     # ------------------------------------------------------------------ pull
 
-    def describe_value(self, request: Request[Describe]) -> tuple[Described, list[bytes]]:
-        """``describe``: the pickle (rank 0, or whoever is asked for it) and this rank's arrays."""
+    def pull(self, request: Request[Pull]) -> tuple[Pulled, list[bytes]]:
+        """``pull``: the pickle, if this rank is asked for it, and this rank's shards."""
         body = request.body
         name, value = body.name, self.lookup(body.name)
         if body.plain:
             value = plain_containers(value)
         file = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
-        pickler = ArrayPickler(file, buffers, body.token, self._classes, value)
+        pickler = ArrayPickler(file, buffers, body.turn.seq, self._numbered, value)
         try:
             pickler.dump(value)
         except Exception as error:
@@ -227,61 +199,23 @@ class Values:
                 f"{name} can't be pickled on rank {self.rank}: {type(error).__name__}: {error}"
             ) from None
         arrays = [numpy_view(a) for a in pickler.arrays]
-        raws = [np.frombuffer(b.raw(), np.uint8) for b in buffers] if body.pickle else []
-        if arrays or raws:
-            self._keep(body.token, Held(name, [*arrays, *raws]))
         infos = [describe(array) for array in arrays]
+        raws = [np.frombuffer(b.raw(), np.uint8) for b in buffers] if body.pickle else []
         for raw in raws:
             shard = wire.Shard(self.rank, -1, ((0, raw.nbytes),), raw.nbytes)
             infos.append(wire.ArrayInfo(raw.shape, "uint8", False, (shard,), raw.nbytes))
-        made = Described(infos, len(raws), [sorted(one) for one in pickler.places])
-        return made, [file.getvalue()] if body.pickle else []
-
-    def _keep(self, token: str, value: Any) -> None:
-        """Keep a value for the request that follows.
-
-        A notebook that was killed between the two takes its token along, so what is old goes.
-        """
-        now = time.monotonic()
-        for old, (_, since) in list(self._kept.items()):
-            if now - since > HELD_S:
-                self._kept.pop(old, None)
-        if token and token not in self._forgotten:
-            self._kept[token] = value, now
-
-    def give(self, request: Request[Give]) -> tuple[Given, list[memoryview]]:
-        """``give``: this rank's shards and buffers of what was described."""
-        body = request.body
-        held, _ = self._kept[body.token]
-        parts = _own_parts(held, body.arrays)
-        if body.places:
-            with open(body.path, "r+b") as file:
-                target = mmap.mmap(file.fileno(), 0)
-            begins = dict(zip(body.arrays, body.places, strict=True))
-            for number, index, values in parts:
-                array = held.arrays[number]
-                np.ndarray(array.shape, array.dtype, target, begins[number])[index] = values
-            return Given(_copies(held)), []
-        frames = [np.ascontiguousarray(v).reshape(-1).view(np.uint8).data for *_, v in parts]
-        if not body.path:
-            return Given(_copies(held)), frames
-        with open(body.path, "xb", buffering=0) as file:
-            try:
-                if nbytes := sum(map(len, frames)):
-                    os.posix_fallocate(file.fileno(), 0, nbytes)
-            except OSError:
-                return Given([], has_room=False), []
-            for frame in frames:
-                rest = frame
-                while len(rest):
-                    rest = rest[file.write(rest) :]
-        return Given(_copies(held)), []
-
-    def forget(self, request: Request[Forget]) -> None:
-        """``forget``: a pull or a push was given up. It may still wait for the main thread."""
-        token = request.body.token
-        self._forgotten.append(token)
-        self._kept.pop(token, None)
+        given = [a for a in arrays if is_living(a) and (body.is_all or spans_processes(a))]
+        total = sum(array.nbytes for array in [*given, *raws])
+        parts: list[memoryview] = []
+        if total <= body.room:
+            for part in [*_first_copies(name, given), *raws]:
+                parts.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        copies = hashes((number, a) for number, a in enumerate(arrays) if is_living(a))
+        nbytes = _write(body.path, parts)
+        places = [sorted(one) for one in pickler.places]
+        frames = [file.getvalue()] if body.pickle else []
+        frames += [] if nbytes else [b"".join(parts)]
+        return Pulled(infos, len(raws), places, copies, total, nbytes), frames
 
     # ------------------------------------------------------------------ push
 
@@ -299,14 +233,20 @@ class Values:
             buffers = [shared[start:stop] for start, stop in request.body.buffers]
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
-        values = ValueUnpickler(bytes(pickled), buffers, self._classes).load()
-        self._keep(request.body.token, values)
+        values = ValueUnpickler(bytes(pickled), buffers, self._numbered).load()
+        if request.body.token not in self._forgotten:
+            self._read[request.body.token] = values
 
     def assign_bind(self, request: Request[AssignBind]) -> list[str]:
         """``assign_bind``: bind what ``assign`` has read."""
-        values, _ = self._kept.pop(request.body.token)
+        values = self._read.pop(request.body.token)
         self.namespace.update(values)
         return sorted(values)
+
+    def forget(self, request: Request[Forget]) -> None:
+        """``forget``: a push was given up. It may still wait for the main thread."""
+        self._forgotten.append(request.body.token)
+        self._read.pop(request.body.token, None)
 
     # ------------------------------------------------------------------ names
 
@@ -322,23 +262,28 @@ class Values:
         return [n for n, v in names.items() if any(spans_processes(a) for _, a in arrays_of(v))]
 
 
-def _copies(held: Held) -> list[list[Any]]:
-    """Hashes of the parts that other processes have too, as far as a look reaches."""
-    arrays = ((number, one) for number, one in enumerate(held.arrays) if is_array(one))
-    return hashes(arrays, Room(LOOK_NBYTES))
-
-
-def _own_parts(held: Held, numbers: Sequence[int]) -> Iterator[tuple[int, Any, Any]]:
-    """(array, index, values) of each shard of which this rank has the first copy."""
-    for number in numbers:
-        array = held.arrays[number]
-        if not is_array(array):
-            yield number, ..., array
-            continue
-        wait_ready(array, held.name, READY_TIMEOUT_S)
+def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
+    """The values of each shard of which this rank has the first copy."""
+    for array in arrays:
+        wait_ready(array, name, READY_TIMEOUT_S)
         for shard in array.addressable_shards:
             if shard.replica_id == 0:
-                yield number, shard.index, read_numbers(shard.data)
+                yield read_numbers(shard.data)
+
+
+def _write(path: str, parts: Sequence[memoryview]) -> int:
+    """Write these bytes to a file in memory; returns how many. 0: they are few, or have no room."""
+    nbytes = sum(map(len, parts))
+    if not path or nbytes < FILE_FROM_NBYTES:
+        return 0
+    with open(path, "wb", buffering=0) as file:
+        if not take_memory(file.fileno(), nbytes):
+            return 0
+        for part in parts:
+            rest = part
+            while len(rest):
+                rest = rest[file.write(rest) :]
+    return nbytes
 
 
 def _leaves(value: Any) -> list[Any]:

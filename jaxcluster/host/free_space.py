@@ -11,6 +11,7 @@ MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")  # of a container: the group that its limit belongs to
 SPARE = 8  # an eighth of the memory that is available is left to the others
 SPARE_NBYTES = 64 << 20
+LEFT_NBYTES = 16 << 20  # that a value leaves to others
 
 
 def free_nbytes(path: str | Path) -> int:
@@ -41,6 +42,21 @@ def free_memory(info: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
     if most is not None and used is not None:  # without the files that it has merely read
         left.append(most - used + (number(cgroup / "memory.stat", r"^inactive_file (\d+)") or 0))
     return max(0, min(left)) if left else None
+
+
+def take_memory(descriptor: int, nbytes: int) -> bool:
+    """Take the pages of a file in memory; whether they could be had.
+
+    Where a mapped page can't be had at its first use, the kernel ends the process (SIGBUS).
+    """
+    free = free_memory()
+    if free is not None and free <= nbytes + LEFT_NBYTES:
+        return False
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError:
+        return False
+    return True
 
 
 def memory_room(path: str | Path, info: Path = MEMINFO, cgroup: Path = CGROUP) -> int:

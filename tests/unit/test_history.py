@@ -107,13 +107,13 @@ def test_a_cell_is_followed_to_its_end(ranks: Ranks) -> None:
     for text in ("a\n", "b\n"):
         rank.text("stdout", text)
         rank.flush()
-        assert following.look()
-        assert not following.look()
-        assert not following.is_over
+        following.look()
+        following.look()
+        assert following.cell.state == "running"
     error = wire.ErrorInfo("ValueError", "no", ["ValueError: no"], 3)
     rank.end(reply(1, "error", error))
     following.look()
-    assert following.is_over
+    assert following.cell.state == "error"
     assert [what.content["text"] for what in seen[:-1]] == ["a\n", "b\n"]
     assert seen[-1] == reply(1, "error", error)
     assert following.record.errors == {0: error}

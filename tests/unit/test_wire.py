@@ -17,7 +17,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Doing, Place, Refusal
 from jaxcluster.wire import ops
-from jaxcluster.wire.ops.values import Described, Spanning
+from jaxcluster.wire.ops.values import Pulled, Spanning
 
 MODULES = [
     importlib.import_module(one.name)
@@ -78,7 +78,7 @@ def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> No
         (Spanning, {}, "missing required field `names`"),
         (Spanning, {"names": 2}, "Expected `array`, got `int` - at `$.names`"),
         (Spanning, [1], "Expected `object`, got `array`"),
-        (Described, {"arrays": [{}], "buffers": []}, "field `shape` - at `$.arrays[0]`"),
+        (Pulled, {"arrays": [{}], "buffers": []}, "field `shape` - at `$.arrays[0]`"),
     ],
 )
 def test_a_message_with_other_fields_is_refused(kind: Any, body: Any, what: str) -> None:

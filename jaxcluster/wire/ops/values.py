@@ -12,6 +12,7 @@ from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.wire.ops import Message, Operation
 from jaxcluster.wire.ops.arrays import ArrayInfo
 
+FILE_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
 Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
 
 
@@ -89,45 +90,35 @@ def reference_to(cls: type) -> Any:
     return None
 
 
-class Described(Message):
-    """A value's arrays; its pickle is the reply's buffer."""
+class Pulled(Message):
+    """A value's arrays as a rank has them.
+
+    The reply's buffers are the pickle, if it was asked for, and the bytes of the rank's shards: of
+    those of which it has the first copy, in the order of ``arrays``. Or a file has them.
+    """
 
     arrays: list[ArrayInfo]
     buffers: int = 0  # so many of the arrays, the last ones, are the pickle's other buffers
     places: list[list[str]] = field(default_factory=list)  # equal where ranks have the same array
+    copies: Hashes = field(default_factory=list)
+    total: int = 0  # the bytes of all arrays of which something is given, or would be if it fitted
+    nbytes: int = 0  # of the file; 0 if there is none
 
 
-class Describe(Operation[Described], op="describe"):
-    """Describe a value, in turn, and hold it under the token for the parts that are asked next."""
+class Pull(Operation[Pulled], op="pull"):
+    """Give what a rank has of a value, in turn."""
 
     turn: CellSpec
     name: str
-    pickle: bool  # with the pickle and other buffers
+    pickle: bool  # with the pickle and its other buffers
     plain: bool = False  # with dicts and lists as containers
-    token: str = ""
-
-
-class Given(Message):
-    """The hashes of what should be equal on other processes."""
-
-    copies: Hashes
-    has_room: bool = True  # for the file
-
-
-class Give(Operation[Given], op="give"):
-    """Give what a rank has of a held value, in the reply's buffers or in a file.
-
-    That is the shards of which it has the first copy, in the order in which it has described them.
-    """
-
-    token: str
-    arrays: list[int]  # their numbers
-    path: str = ""  # of a new file of the rank's host, from where its agent sends it
-    places: list[int] = field(default_factory=list)  # in a file that is there: where each begins
+    is_all: bool = False  # also arrays of which this rank knows no other part
+    path: str = ""  # of a file for the bytes, if they are many; it may not be there yet
+    room: int = sys.maxsize  # of more bytes nothing is given
 
 
 class Forget(Operation[None], op="forget"):
-    """A pull or a push was given up. It may still wait for the main thread."""
+    """A push was given up. It may still wait for the main thread."""
 
     token: str
 
