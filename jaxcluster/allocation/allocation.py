@@ -10,18 +10,19 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.requests import Detach, Mkdir, Remove
 from jaxcluster.agent.transport import Keys, new_keys
+from jaxcluster.allocation import here
 from jaxcluster.allocation.fleet import (
     KEYS,
     LAUNCH,
@@ -32,11 +33,11 @@ from jaxcluster.allocation.fleet import (
     launch_folder,
     lease_of,
 )
-from jaxcluster.allocation.here import AgentHere, own_environment, take_agent
+from jaxcluster.allocation.here import AgentHere, own_environment
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import OUTLIVING, Processes
-from jaxcluster.errors import JaxClusterError, LaunchError
+from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.factory import launcher_of
@@ -123,12 +124,11 @@ class Allocation:
         self.claim, self.spent = claim, ""
         self.folder = registry.folder(claim.name)
         self.fleet: Fleet | None = None
-        self._shares: list[int] = []  # how many ranks each host had first
-        self._counts: Sequence[int] | None = None
-        self._platform: str | None = None
-        self._launch: Launch | AgentHere | None = None
-        self._keys: Keys | None = None
+        self._counts: Sequence[int] | None = None  # the first ranks of each host, where known
         self._is_detached = False
+        self._platform: str | None = None
+        self._launch: Launch | None = None
+        self._keys: Keys | None = None
         self._own_folder = self.folder / launch_folder(claim.id)
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
 
@@ -145,11 +145,11 @@ class Allocation:
         """
         self.claim.let_go()
         self.claim, self.folder = claim, registry.folder(claim.name)
-        if self._keys is None:
-            return
-        self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # a successor's tunnel
-        self._own_folder = self.folder / launch_folder(claim.id)
-        self._write_keys(self._keys)
+        if self._keys is not None:
+            # A successor's tunnel has its socket there.
+            self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+            self._own_folder = self.folder / launch_folder(claim.id)
+            self._write_keys(self._keys)
 
     def prepare(
         self,
@@ -171,57 +171,51 @@ class Allocation:
         if spec.is_here:
             say(f"starting {spec.num_processes} processes ...")
             check_files(spec.num_processes)
-            self._take_agent({**own_environment(), **spec.env}, deadline, stopped)
+            fleet = self._here({**own_environment(), **spec.env}, deadline, stopped)
             self._counts = [spec.num_processes]
         elif self.fleet is None:
-            self._bring_up(spec, say, deadline, stopped)
+            fleet = self._bring_up(spec, say, deadline, stopped)
         else:
-            self._bring_back(say, deadline, stopped)
-        assert self.fleet is not None
-        placed = self._place(spec, self.fleet.hosts)
+            fleet = self._bring_back(self.fleet, say, deadline, stopped)
+        shares, counts = [host.share for host in fleet.hosts], self._counts
+        if any(shares):
+            counts = share_out(spec.num_processes, shares)
+        placed = place(spec, fleet.hosts, counts)
+        if not any(shares):
+            for host in fleet.hosts:
+                host.share = len(host.ranks)
         self._platform = placed.platform
         say(f"starting {placed.num_processes} processes ...")
-        return Processes(placed, self.fleet)
+        return Processes(placed, fleet)
 
-    def _take_agent(
-        self, env: Mapping[str, str], deadline: float, stopped: threading.Event
-    ) -> None:
-        """Have an agent on this machine whose fork server has imported all in its environment."""
-        if self.fleet is not None and not self._is_there(env):
-            self._give_hosts_back()
-        while self.fleet is None:
-            agent = self._launch = take_agent(env)
-            self._keys = agent.keys
-            self.fleet = Fleet(agent.keys, is_here=True)
-            agent.on_end = partial(self.fleet.ended, [0])
+    def _here(self, env: Mapping[str, str], deadline: float, stopped: threading.Event) -> Fleet:
+        """This machine, with an agent whose fork server has imported all in its environment.
+
+        One that there is may be about to end: then there is another.
+        """
+        if self.fleet is None and (idle := here.take_idle(env)) is not None:
+            with contextlib.suppress(LaunchError):
+                self._use(idle)
+        if self.fleet is not None:
             try:
-                self._write_keys(agent.keys)
-                self.fleet.add([agent.found(deadline - time.monotonic(), stopped)])
-                self.fleet.command(Preload(env), ASK_S)
-            except BaseException as error:
-                agent.quit()
-                self._give_hosts_back()
-                if not (agent.is_used and isinstance(error, LaunchError)) or stopped.is_set():
-                    raise  # else it was ending: there will be another
+                if self.fleet.there:
+                    self.fleet.hosts[0].ask(Preload(env), ASK_S)
+                    return self.fleet
+            except LaunchError:
+                pass
+            self._give_hosts_back()
+        fleet = self._use(AgentHere.started(env, deadline - time.monotonic(), stopped))
+        fleet.hosts[0].ask(Preload(env), ASK_S)
+        return fleet
 
-    def _is_there(self, env: Mapping[str, str]) -> bool:
-        """Whether this machine's agent is, also for others, with a fork server of this ``env``."""
-        assert self.fleet is not None
-        try:
-            if self.fleet.alive and not self.fleet.gone(self.fleet.hosts):
-                self.fleet.command(Preload(env), ASK_S)
-                return True
-        except LaunchError:
-            pass
-        return False
-
-    def _place(self, spec: wire.ClusterSpec, places: Sequence[Host]) -> wire.ClusterSpec:
-        if not self._shares:
-            placed = place(spec, places, self._counts)
-            self._shares = [len(one.ranks) for one in places]
-            return placed
-        shares = [n for n, one in zip(self._shares, places, strict=True) if not one.left_out]
-        return place(spec, places, share_out(spec.num_processes, shares))
+    def _use(self, agent: AgentHere) -> Fleet:
+        """Connect to an agent of this machine."""
+        self._launch, self._keys = agent, agent.keys
+        self._write_keys(agent.keys)
+        self.fleet = Fleet(agent.keys, is_here=True)
+        agent.on_end = self.fleet.ended
+        self.fleet.add([(socket.gethostname(), agent.agent)])
+        return self.fleet
 
     def _bring_up(
         self,
@@ -230,7 +224,7 @@ class Allocation:
         deadline: float,
         stopped: threading.Event,
         check: bool = True,
-    ) -> None:
+    ) -> Fleet:
         launcher, python = launcher_for(spec)
         launcher = launcher.prepared(os.environ)
         keys = self._keys = new_keys()
@@ -240,24 +234,23 @@ class Allocation:
         self._counts = plan.ranks
         check_files(0, plan.num_hosts)
         fleet = Fleet(keys, lease_s=lease_of(spec))
-        launch = launcher.launch(
+        self._launch = launcher.launch(
             plan, on_end=fleet.ended, on_notice=_note, folder=self.folder, shared=self._shared,
             kept_open=[self.claim.descriptor], outlives=spec.detach,
         )  # fmt: skip
         try:
             left_s = max(1.0, deadline - time.monotonic())
             say(f"starting agents on {plan.num_hosts} hosts ...")
-            started = launch.start(left_s, lambda text: say(f"agents: {text}"), stopped)
+            started = self._launch.start(left_s, lambda text: say(f"agents: {text}"), stopped)
             named = in_order(started, plan.hosts)
             if check:
                 check_versions(named)
-            fleet.add(named, launch.explain)
+            fleet.add(named, self._launch.explain)
         except BaseException:
             fleet.close()
-            launch.stop()
-            self._remove_launch_folder()
             raise
-        self.fleet, self._launch = fleet, launch
+        self.fleet = fleet
+        return fleet
 
     def _write_keys(self, keys: Keys) -> None:
         """The secret one lies in the cluster's folder, for other processes of the user."""
@@ -266,20 +259,22 @@ class Allocation:
         with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump({"public": keys.public, "secret": keys.secret}, file)
 
-    def _bring_back(self, say: Say, deadline: float, stopped: threading.Event) -> None:
+    def _bring_back(
+        self, fleet: Fleet, say: Say, deadline: float, stopped: threading.Event
+    ) -> Fleet:
         """Start another agent for each host that is lost. On the host it first ends what is left
         of the old one, and waits for its end: two would share a GPU or TPU."""
         self.spent = ""
-        assert self.fleet is not None
-        for lost in self._wanted_back(self.fleet):
-            assert self._launch is not None and not isinstance(self._launch, AgentHere)
+        for lost in self._wanted_back(fleet):
+            assert self._launch is not None
             say(f"waiting for another agent on host {lost.name} ...")
             agent = self._launch.successor(
                 lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
             )
             if agent is None:
                 raise self._no_other(lost)
-            self.fleet.replace(lost, agent)
+            fleet.replace(lost, agent)
+        return fleet
 
     def check_returns(self) -> None:
         """Whether there can be new processes on all hosts: before the old ones are ended for them.
@@ -287,19 +282,17 @@ class Allocation:
         Raises:
           LaunchError: a host is lost, and there is no way to another.
         """
-        if self.fleet is None or self._launch is None:
+        if self.fleet is None or self._launch is None or self.fleet.is_here:
             return
-        if not isinstance(self._launch, AgentHere):
-            for lost in self._wanted_back(self.fleet):
-                if not self._launch.can_succeed(lost.number, lost.name):
-                    raise self._no_other(lost)
+        for lost in self._wanted_back(self.fleet):
+            if not self._launch.can_succeed(lost.number, lost.name):
+                raise self._no_other(lost)
 
     @staticmethod
     def _wanted_back(fleet: Fleet) -> list[Host]:
         """The lost hosts that have ranks. The others are not needed any more."""
-        for one in fleet.in_use:
-            one.left_out = bool(one.lost and not one.ranks)
-        return [one for one in fleet.in_use if one.lost]
+        fleet.leave_out([one for one in fleet.hosts if one.lost and not one.ranks])
+        return [one for one in fleet.hosts if one.lost]
 
     def _no_other(self, lost: Host) -> LaunchError:
         self.spent = f"host {lost.name} is lost ({lost.lost}), and its launcher can't replace it"
@@ -318,33 +311,17 @@ class Allocation:
     def leave_out_lost(self) -> None:
         """Go on without the hosts that are lost."""
         if self.fleet is not None:
-            self.fleet.leave_out_lost()
+            self.fleet.leave_out([one for one in self.fleet.hosts if one.lost])
 
     def _launch_folder(self, launcher: Launcher) -> Path:
+        """Where a launch has its files. Whoever could write it could be one of the agents."""
         if not launcher.shares_folder:
-            path = self._own_folder
-            path.mkdir(mode=0o700, exist_ok=True)
-            return path
+            return self._own_folder
         root = _shared_root()
         hint = f"Name another: {SHARED_DIR}=/path in the notebook's environment"
-        try:
-            # What agents say in it tells their keys: whoever could write it could be one of them.
-            make_private(root)
-            self._shared = Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
-        except JaxClusterError as error:
-            told = error.message.replace(", the folder of your clusters,", "")
-            raise LaunchError(f"The hosts must share a folder with you: {told}", hint) from None
-        except OSError as error:
-            raise LaunchError(
-                f"{root}, which the hosts must share, can't be written to: {error.strerror}.", hint
-            ) from None
+        make_private(root, "the folder that you share with the hosts", hint)
+        self._shared = Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
         return self._shared
-
-    def _remove_launch_folder(self) -> None:
-        if self._shared is not None:
-            shutil.rmtree(self._shared, ignore_errors=True)
-            self._shared = None
-        shutil.rmtree(self._own_folder, ignore_errors=True)
 
     def keep(self) -> None:
         """Have it live on, before its ranks end for others to come."""
@@ -358,14 +335,8 @@ class Allocation:
             self.claim.empty()
         if self.fleet is not None:
             self.fleet.on_event = None
-            self._remove([RANKS])
-            ask_each(self.fleet.there, Mkdir(RANKS), ASK_S, LaunchError)
-
-    def _remove(self, names: Sequence[str]) -> None:
-        """Remove folders of the agents'."""
-        assert self.fleet is not None
-        for name in names:
-            ask_each(self.fleet.there, Remove(name), ASK_S, LaunchError)
+            for request in (Remove(RANKS), Mkdir(RANKS)):
+                ask_each(self.fleet.there, request, ASK_S, LaunchError)
 
     def detach(self) -> None:
         """Have its ranks, and what has started them, outlive this process.
@@ -386,29 +357,30 @@ class Allocation:
         self.fleet = self._launch = None
         self.claim.let_go()
 
-    def give_back(self) -> None:
-        """Have no part in it any more, nor agents for it."""
-        self._give_hosts_back()
-        self._remove_launch_folder()
-        self.claim.let_go()
-
     def _give_hosts_back(self) -> None:
-        if self.fleet is not None:
-            self.fleet.on_event = None
-            if isinstance(self._launch, AgentHere) and self._launch.may_wait:
-                self._remove([RANKS, *OUTLIVING])
-                self.fleet.close()
+        """End the agents. One of this machine may wait for the next cluster."""
+        fleet, launch = self.fleet, self._launch
+        self.fleet = self._launch = None
+        is_kept = False
+        if isinstance(launch, AgentHere) and fleet is not None and fleet.there:
+            is_kept = not self._is_detached and here.keep_idle(launch)
+        if fleet is not None:
+            fleet.on_event = None
+            if is_kept:
+                for name in (RANKS, *OUTLIVING):
+                    ask_each(fleet.there, Remove(name), ASK_S, LaunchError)
+                fleet.close()
             else:
-                self.fleet.quit()
-            self.fleet = None
-        if self._launch is not None:
-            self._launch.stop()
-            self._launch = None
+                fleet.quit()
+        if launch is not None and not is_kept:
+            launch.stop()
 
     def end(self) -> None:
         """Give everything back."""
         self.claim.remove()
-        self.give_back()
+        self._give_hosts_back()
+        for folder in filter(None, (self._shared, self._own_folder)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def examine(

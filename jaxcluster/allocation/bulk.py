@@ -13,8 +13,9 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from jaxcluster.agent.client import Asked, wait_all
+from jaxcluster.agent.client import wait_all
 from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
 from jaxcluster.allocation.fleet import Host
 from jaxcluster.errors import LaunchError
@@ -24,6 +25,7 @@ WINDOW = 8  # parts on their way, for each host
 PART_S = 600.0  # a slow connection takes its time; the stop button ends it sooner
 MKDIR_S = 10.0
 
+T = TypeVar("T")
 Take = Callable[[int, memoryview], None]  # where a part begins, and what it is
 
 
@@ -61,16 +63,14 @@ class Memory:
         for begin, buffer in buffers.items():
             for at in range(0, len(buffer), PART_NBYTES):
                 parts.append((begin + at, buffer[at : at + PART_NBYTES]))
-        under_way: deque[Asked[None]] = deque()
+        asked = (
+            host.begin(Put(f"{host.memory}/{self._name}/{name}", at), part)
+            for at, part in parts
+            for host in self.hosts
+        )
         try:
-            for at, part in parts:
-                for host in self.hosts:
-                    path = f"{host.memory}/{self._name}/{name}"
-                    under_way.append(host.begin(Put(path, at), part))
-                while len(under_way) > WINDOW * len(self.hosts):
-                    under_way.popleft().wait(PART_S)
-            while under_way:
-                under_way.popleft().wait(PART_S)
+            for one in _few_ahead(asked, len(self.hosts)):
+                one.wait(PART_S)
         except LaunchError as error:
             if os.strerror(errno.ENOSPC) in error.message:
                 raise NoRoom from None
@@ -85,25 +85,33 @@ class Memory:
         Raises:
           LaunchError: a host does not answer.
         """
-        waiting: dict[Host, deque[tuple[str, int, int, Take]]] = {h: deque() for h in self.hosts}
-        for rank, name, size, take in files:
-            for at in range(0, size, PART_NBYTES):
-                part = self.path(rank, name), at, min(PART_NBYTES, size - at), take
-                waiting[self._places[rank]].append(part)
-        under_way = {host: deque[tuple[Asked[int], int, int, Take]]() for host in self.hosts}
-        while any(waiting.values()) or any(under_way.values()):
-            for host, asked in under_way.items():
-                while waiting[host] and len(asked) < WINDOW:
-                    path, at, nbytes, take = waiting[host].popleft()
-                    asked.append((host.begin(Get(path, at, nbytes)), at, nbytes, take))
-                if asked:
-                    one, at, nbytes, take = asked.popleft()
-                    _, data = one.wait(PART_S)
-                    if len(data) != nbytes:
-                        raise LaunchError(
-                            f"A part of a value from host {host.name} was lost on the way."
-                        )
-                    take(at, data)
+        parts = [
+            (at, min(PART_NBYTES, size - at), rank, name, take)
+            for rank, name, size, take in files
+            for at in range(0, size, PART_NBYTES)
+        ]
+        parts.sort(key=lambda part: part[0])  # so that the hosts take turns
+        hosts = {self._places[rank].name for _, _, rank, _, _ in parts}
+        asked = (
+            (self._places[rank].begin(Get(self.path(rank, name), at, nbytes)), at, nbytes, take)
+            for at, nbytes, rank, name, take in parts
+        )
+        for one, at, nbytes, take in _few_ahead(asked, len(hosts)):
+            _, data = one.wait(PART_S)
+            if len(data) != nbytes:
+                told = f"A part of a value from host {one.host.name} was lost on the way."
+                raise LaunchError(told)
+            take(at, data)
+
+
+def _few_ahead(asked: Iterable[T], num_hosts: int) -> Iterator[T]:
+    """What is asked, while the next ``WINDOW`` for each host are on their way."""
+    under_way = deque[T]()
+    for one in asked:
+        under_way.append(one)
+        if len(under_way) > WINDOW * num_hosts:
+            yield under_way.popleft()
+    yield from under_way
 
 
 @contextlib.contextmanager
@@ -111,10 +119,13 @@ def memory(places: Mapping[int, Host]) -> Iterator[Memory]:
     """A folder in the memory of the hosts of ranks, gone afterwards.
 
     Raises:
+      NoRoom: it would be this machine's, which they share already.
       LaunchError: a host does not answer.
     """
     name = f"value-{secrets.token_hex(6)}"
     made = Memory(places, name)
+    if any(host.is_here for host in made.hosts):
+        raise NoRoom
     try:
         wait_all([p.begin(Mkdir(f"{p.memory}/{name}")) for p in made.hosts], MKDIR_S)
         yield made

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import errno
 import json
-import os
 import queue
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +24,6 @@ from jaxcluster.agent.requests import Mkdir, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.errors import LaunchError, NoCluster
-from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
@@ -48,8 +44,6 @@ CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
 ASKED_S = 2.0  # ... by who only lists clusters
-REFUSAL_S = 0.3  # for the answer
-REFUSED_S = 2.0  # for so long a host refuses connections until its agent is known to be gone
 LAUNCH, KEYS = "launch", "keys.json"
 
 
@@ -88,9 +82,10 @@ class Host(Connection):
       folder: the agent's own there; ``memory`` is the one in the host's memory.
       address: at which its ranks' other processes reach it.
       ranks: those of the present generation.
+      share: how many the first generation had there.
       lost: why it is lost; "" while it is not.
       gone: whether its agent has ended, or will; else its end is not known here.
-      left_out: whether it was lost, and the cluster goes on without it.
+      ends: where its agent has ended: not later than when it is lost, and why.
     """
 
     def __init__(
@@ -102,9 +97,9 @@ class Host(Connection):
         self.number, self.is_here = number, is_here
         self.folder, self.memory = self.facts.folder, self.facts.memory
         self.address = LOOPBACK if is_here else self.facts.address
-        self.ranks = range(0)
-        self.lost = ""
-        self.gone = self.left_out = False
+        self.ranks, self.share = range(0), 0
+        self.lost, self.gone = "", False
+        self.ends: tuple[float, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -131,9 +126,6 @@ class Left:
         )
 
 
-Heard = tuple[Host, forks.Event | Reason]  # what an agent has said, or its launcher of it
-
-
 class Fleet:
     """All hosts of a cluster.
 
@@ -144,23 +136,20 @@ class Fleet:
       lease_s: how long its agents live without a connection.
 
     Attributes:
-      hosts: in the order of ranks.
-      on_event: called with each event of an agent, and with ``host_lost`` events; on a thread
+      hosts: that have ranks, or may, in the order of ranks; the first one has rank 0.
+      on_event: called with each event of an agent, and with ``HostLost`` events; on a thread
         that may wait for a host's answer.
     """
 
     def __init__(
         self, keys: Keys, *, owns: bool = True, is_here: bool = False, lease_s: float = LEASE_S
     ) -> None:
-        self.owns, self.is_here = owns, is_here
-        self._most_cut_s = lease_s - MARGIN_S
-        self.hosts: list[Host] = []
+        self.is_here, self.hosts = is_here, list[Host]()
         self.on_event: OnEvent | None = None
+        self._owns, self._most_cut_s = owns, lease_s - MARGIN_S
         self._agents = Agents(keys)
-        self._events: wire.Inbox[Heard | None] = wire.Inbox()
-        self._ending: dict[Host, tuple[float, str]] = {}  # not later than, why
-        self._ended: dict[int, Reason] = {}  # of hosts that are not connected to yet
-        self._refusing: dict[Host, float] = {}  # since when
+        self._events: wire.Inbox[tuple[Host, forks.Event] | None] = wire.Inbox()
+        self._ended: dict[int, Reason] = {}  # of hosts, by their numbers, as their launcher says
         self._closed = False
         self._thread = threading.Thread(target=self._tell, name="jaxcluster-hosts", daemon=True)
         self._thread.start()
@@ -182,7 +171,6 @@ class Fleet:
         """
         for number, (name, agent) in enumerate(started):
             self.hosts.append(self._connect(number, name, agent))
-            self.ended([number])
         try:
             ask_each(self.hosts, Mkdir(forks.RANKS), CONNECT_S)
         except LaunchError:
@@ -207,20 +195,14 @@ class Fleet:
         self = cls(keys_of(record), owns=False, is_here=spec.is_here, lease_s=lease_of(spec))
         ranks = ranks_by_host([len(host.ranks) for host in hosts])
         for number, (one, its) in enumerate(zip(hosts, ranks, strict=True)):
-            host = self._connect(number, one.name, StartedAgent(None, asdict(one)))
-            host.ranks = its
-            self.hosts.append(host)
-        away = self.gone(self.hosts) if self.is_here else ()
-
-        def connecting() -> bool:
-            return any(h.state is State.CONNECTING and h not in away for h in self.hosts)
-
-        for _ in wait(timeout_s, connecting):
+            self.hosts.append(self._connect(number, one.name, StartedAgent(None, asdict(one))))
+            self.hosts[-1].ranks = its
+        for _ in wait(timeout_s, lambda: any(h.state is State.CONNECTING for h in self.hosts)):
             time.sleep(0.01)
         for host in self.hosts:
             if host.state is not State.CONNECTED:
                 self._lose(host, host.condition.removeprefix(": "), False)
-        if not self.alive:
+        if not self.there:
             self.close()
             why = "; ".join(f"{host.name}: {host.lost}" for host in self.hosts)
             raise LaunchError(f"None of the cluster's hosts can be reached ({why}).")
@@ -239,7 +221,7 @@ class Fleet:
         """How another process of this machine joins the hosts."""
         return [
             HostRecord(h.name, h.endpoint, h.key, h.folder, h.memory, h.address, list(h.ranks))
-            for h in self.in_use
+            for h in self.hosts
         ]
 
     def replace(self, lost: Host, agent: StartedAgent) -> None:
@@ -250,8 +232,8 @@ class Fleet:
         """
         lost.close()
         host = self._connect(lost.number, lost.name, agent)
-        host.ranks, host.lost = lost.ranks, lost.lost
-        self.hosts[lost.number] = host
+        host.ranks, host.share, host.lost = lost.ranks, lost.share, lost.lost
+        self.hosts[self.hosts.index(lost)] = host
         host.ask(Mkdir(forks.RANKS), CONNECT_S)
         host.lost = ""
 
@@ -267,18 +249,10 @@ class Fleet:
         assert rank in self.hosts[at].ranks
         return self.hosts[at]
 
-    def ended(self, numbers: Iterable[int], why: Reason | None = None) -> None:
-        """The launcher's command for these hosts has ended, or may have before. Any thread."""
-        for number in numbers:
-            if why is not None:
-                self._ended[number] = why
-            if number < len(self.hosts) and (told := self._ended.pop(number, None)):
-                self._events.put((self.hosts[number], told))
-
-    @property
-    def in_use(self) -> list[Host]:
-        """Those that were not left out; some may have no ranks now. The first one has rank 0."""
-        return [host for host in self.hosts if not host.left_out]
+    def ended(self, numbers: Iterable[int], why: Reason) -> None:
+        """The launcher's command for these hosts has ended; some may come later. Any thread."""
+        self._ended |= dict.fromkeys(numbers, why)
+        self._events.put(None)
 
     @property
     def there(self) -> list[Host]:
@@ -289,24 +263,19 @@ class Fleet:
     def left(self) -> Left:
         """What is left where some of them are lost."""
         there = self.there
-        if len(there) == len(self.in_use):
+        if len(there) == len(self.hosts):
             return Left()
         num_ranks = sum(len(host.ranks) for host in there)
         return Left(max(num_ranks, len(there)), tuple(host.name for host in there))
 
-    def leave_out_lost(self) -> None:
-        """Go on without the hosts that are lost."""
-        for host in self.hosts:
-            if host.lost and not host.left_out:
-                host.left_out = True
+    def leave_out(self, lost: Sequence[Host]) -> None:
+        """Go on without these hosts, for good, where there are others."""
+        if len(lost) < len(self.hosts):
+            for host in lost:
+                self.hosts.remove(host)
                 host.close()
 
     # ------------------------------------------------------------------ as one
-
-    @property
-    def alive(self) -> bool:
-        """Whether any host is."""
-        return bool(self.there)
 
     def command(self, command: Request[None], timeout_s: float = 30.0) -> None:
         """Send a command to the agents of all hosts that are not lost.
@@ -334,50 +303,31 @@ class Fleet:
     def _tell(self) -> None:
         while not self._closed:
             with contextlib.suppress(queue.Empty):
-                heard = self._events.get(timeout=LOOK_S)
-                if heard is not None:
+                if (heard := self._events.get(timeout=LOOK_S)) is not None:
                     self._take(*heard)
-            now = time.monotonic()
-            for host, (until, why) in list(self._ending.items()):
-                if now > until:
-                    self._lose(host, why, True)
-            self._look_at_cuts(now)
+            for host in list(self.hosts):
+                self._look_at(host)
 
-    def _look_at_cuts(self, now: float) -> None:
-        """Give up the hosts that have not been reached for long, or whose agents are known gone."""
-        cut = [h for h in self.hosts if not h.lost and h.state is State.CUT]
-        since = self._refusing
-        self._refusing = {host: since.get(host, now) for host in self.gone(cut)}
-        for host in cut:
-            if host.cut_s > self._most_cut_s:
-                why = f"it has not been reached for {host.cut_s:.0f} s"
-                self._lose(host, why, self.owns)  # its agent ends by itself
-            elif now - self._refusing.get(host, now) > REFUSED_S:
-                why = "its agent has ended: nothing answers at its socket there"
-                self._lose(host, why, True)
-
-    def gone(self, hosts: Sequence[Host]) -> list[Host]:
-        """At whose sockets nothing listens any more, as far as an answer says so."""
-        if self.is_here:
-            return [host for host in hosts if not _listens(host.endpoint.removeprefix("ipc://"))]
-        # Else it is a socket of ssh's, whose end its launcher tells.
-        tcp = [host for host in hosts if host.endpoint.startswith("tcp:")]
-        whys = connection_errors([address_of(h.endpoint) for h in tcp], REFUSAL_S) if tcp else []
-        refused = os.strerror(errno.ECONNREFUSED)
-        return [host for host, why in zip(tcp, whys, strict=True) if why == refused]
-
-    def _take(self, host: Host, event: forks.Event | Reason) -> None:
-        if isinstance(event, forks.Lost):  # the agent has said that it ends, or has
-            why = host.why or "its agent has ended"
-            if self.owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
-                self._ending[host] = time.monotonic() + REASON_S, why
-            else:
-                self._lose(host, why, True)
-        elif isinstance(event, Reason):
-            why = re.sub(r'\.("?)\.?$', r"\1", event.message)  # no sentence's end
-            self._lose(host, why, self.owns or event.has_ended)
+    def _look_at(self, host: Host) -> None:
+        """Whether it is lost by now, as its launcher says or its connection shows."""
+        if (reason := self._ended.pop(host.number, None)) is not None:
+            why = re.sub(r'\.("?)\.?$', r"\1", reason.message)  # no sentence's end
+            self._lose(host, why, self._owns or reason.has_ended)
             if host.gone:
                 host.close(why)  # nobody waits for an answer of a process that has ended
+        elif host.ends is not None and time.monotonic() > host.ends[0]:
+            self._lose(host, host.ends[1], True)
+        elif host.state is State.CUT and host.cut_s > self._most_cut_s:
+            why = f"it has not been reached for {host.cut_s:.0f} s"
+            self._lose(host, why, self._owns)  # its agent ends by itself
+
+    def _take(self, host: Host, event: forks.Event) -> None:
+        if isinstance(event, forks.Lost):  # the agent has said that it ends, or has
+            why = host.why or "its agent has ended"
+            if self._owns and ENDED_BY_OTHERS.search(why):  # its launcher may know who, and why
+                host.ends = time.monotonic() + REASON_S, why
+            else:
+                self._lose(host, why, True)
         elif self.on_event is not None and not host.lost:
             if isinstance(event, forks.Exit) and not host.is_here:
                 event = replace(event, host=host.name)
@@ -385,28 +335,14 @@ class Fleet:
 
     def _lose(self, host: Host, why: str, gone: bool) -> None:
         """``gone``: its agent has ended, or will; else that is not known here."""
-        self._ending.pop(host, None)
-        if host.lost:
-            return
-        host.lost, host.gone = why, gone
-        if self.on_event is not None:
-            self.on_event(self._host_lost(host))
+        if not host.lost:
+            host.lost, host.gone = why, gone
+            if self.on_event is not None:
+                self.on_event(self._host_lost(host))
 
     def _host_lost(self, host: Host) -> HostLost:
-        is_first = host is self.in_use[0]
+        is_first = host is self.hosts[0]
         return HostLost(host.name, is_first, list(host.ranks), host.lost, host.gone)
-
-
-def _listens(path: str) -> bool:
-    """Whether a process of this kernel listens on a Unix socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except BlockingIOError:  # it has more connections than it can take at the moment
-            return True
-        except OSError:
-            return False
-    return True
 
 
 def launch_folder(claim: str) -> str:
@@ -438,13 +374,9 @@ def lease_of(spec: wire.ClusterSpec) -> float:
 def unreachable(record: ClusterRecord) -> list[str]:
     """The other hosts of a cluster whose record is here that don't answer now.
 
-    Takes ``ASKED_S`` where there is one. None where this process may not open enough files to know.
+    Takes ``ASKED_S`` where there is one.
     """
     if record.spec.is_here:
-        return []
-    try:
-        check_files(0, len(record.hosts))
-    except LaunchError:
         return []
     try:
         fleet = Fleet.joined(record, ASKED_S)
@@ -452,12 +384,6 @@ def unreachable(record: ClusterRecord) -> list[str]:
         return [host.name for host in record.hosts]
     fleet.close()
     return [host.name for host in fleet.hosts if host.lost]
-
-
-def address_of(endpoint: str) -> tuple[str, int]:
-    """The address and the port of a TCP endpoint."""
-    address, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    return address.strip("[]"), int(port)
 
 
 def ask_each(

@@ -22,22 +22,15 @@ def check_files(num_processes: int, num_hosts: int = 0) -> None:
       LaunchError: this process, or those to be started, may not open enough files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = len(os.listdir("/proc/self/fd")) + 3 * num_processes + 5 * num_hosts + 48
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        if hard == resource.RLIM_INFINITY or needed <= hard:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-        else:
+    own = len(os.listdir("/proc/self/fd")) + 3 * num_processes + 5 * num_hosts + 48
+    each = 6 * num_processes + 144 if num_processes else 0
+    for who, needed in (("This process", own), ("Each process of a cluster", each)):
+        if hard != resource.RLIM_INFINITY and needed > hard:
             what = f"{num_hosts} hosts" if num_hosts else f"{num_processes} ranks"
-            raise _too_few_files("This process", hard, what, needed, num_processes)
-    needed = 6 * num_processes + 144
-    if num_processes and hard != resource.RLIM_INFINITY and hard < needed:
-        what = f"{num_processes} ranks"
-        raise _too_few_files("Each process of a cluster", hard, what, needed, num_processes)
-
-
-def _too_few_files(who: str, limit: int, what: str, needed: int, num_processes: int) -> LaunchError:
-    return LaunchError(
-        f"{who} may open {limit} files, and {what} need {needed}.",
-        f"In the shell that started it: ulimit -n {max(4096, 2 * needed)}"
-        + ("   or fewer ranks: %jaxcluster start -n 2" if num_processes > 2 else ""),
-    )
+            fewer = "   or fewer ranks: %jaxcluster start -n 2" if num_processes > 2 else ""
+            raise LaunchError(
+                f"{who} may open {hard} files, and {what} need {needed}.",
+                f"In the shell that started it: ulimit -n {max(4096, 2 * needed)}{fewer}",
+            )
+    if soft != resource.RLIM_INFINITY and soft < own:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (own, hard))

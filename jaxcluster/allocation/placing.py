@@ -13,13 +13,8 @@ from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.plan import placement
-from jaxcluster.plan.spec import (
-    GPU_PLATFORMS,
-    INSTALL,
-    check_spec,
-    platform_in,
-)
-from jaxcluster.text import format_table, join_words, plural
+from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, check_spec, platform_in
+from jaxcluster.text import format_table, plural
 
 
 def in_order(
@@ -47,66 +42,55 @@ def check_versions(started: Sequence[tuple[str, StartedAgent]]) -> None:
     for versions in rows.values():
         if "python" in versions:  # whose patch level may differ
             versions["python"] = ".".join(versions["python"].split(".")[:2])
-    names = list(dict.fromkeys(name for versions in rows.values() for name in versions))
+    names = dict.fromkeys(name for versions in rows.values() for name in versions)
     odd = [n for n in names if len({v[n] for v in rows.values() if n in v}) > 1]
-    if not odd:
-        return
-    table = [["", *odd]]
-    table += [[host, *(v.get(n, "") for n in odd)] for host, v in rows.items() if {*odd} & {*v}]
-    raise LaunchError(
-        f"The hosts have different versions of {', '.join(odd)}:\n"
-        + "\n".join(format_table(table)),
-        "Install the same on all of them, or name another Python there: --python PATH",
-    )
+    if odd:
+        table = [[host, *(v.get(n, "") for n in odd)] for host, v in rows.items() if {*odd} & {*v}]
+        raise LaunchError(
+            f"The hosts have different versions of {', '.join(odd)}:\n"
+            + "\n".join(format_table([["", *odd], *table])),
+            "Install the same on all of them, or name another Python there: --python PATH",
+        )
 
 
 def place(
-    spec: wire.ClusterSpec, places: Sequence[Host], counts: Sequence[int] | None
+    spec: wire.ClusterSpec, hosts: Sequence[Host], counts: Sequence[int] | None
 ) -> wire.ClusterSpec:
-    """The spec with what the hosts' devices decide; each place gets its ranks.
+    """The spec with what the hosts' devices decide; each host gets its ranks.
 
     Args:
-      counts: how many ranks each host gets that is not left out; None: its devices decide.
+      counts: how many ranks each host gets; None: its devices decide.
 
     Raises:
       UsageError: what was asked for does not fit the hosts.
       LaunchError: the first one has no address at which ipyparallel's controller can listen.
     """
-    used = [place for place in places if not place.left_out]
-    facts = [place.facts for place in used]
-    if ":" in (address := used[0].address):
+    if ":" in (address := hosts[0].address):
         raise LaunchError(
-            f"Host {used[0].name} has only an IPv6 address ({address}), and ipyparallel's "
+            f"Host {hosts[0].name} has only an IPv6 address ({address}), and ipyparallel's "
             "controller, which runs there, needs one of IPv4.",
             "Give it one, or name first a host that has one.",
         )
-    platform = spec.platform
-    if not platform:
-        chosen = {
-            placement.choose_platform(
-                platform_in(spec.env), f.gpus, f.tpu_chips, f.gpu_plugin, f.gpu_platform
-            )
-            for f in facts
-        }
-        if len(chosen) > 1:
-            told = "; ".join(f"{one.name}: {_devices(one.facts)}" for one in used)
-            raise UsageError(
-                f"The hosts have different devices: {told}.",
-                _how_to_install(facts) + "Or choose one platform: --platform cpu",
-            )
-        (platform,) = chosen
-    bare = [one.name for one in used if not one.facts.gpu_plugin]
-    if platform in GPU_PLATFORMS and bare:
+    facts = [one.facts for one in hosts]
+    env = platform_in(spec.env)
+    fitting = [
+        placement.choose_platform(env, f.gpus, f.tpu_chips, f.gpu_plugin, f.gpu_platform)
+        for f in facts
+    ]
+    platform = spec.platform or next((one for one in fitting if one != "cpu"), "cpu")
+    is_plugin_missing = platform in GPU_PLATFORMS and not all(f.gpu_plugin for f in facts)
+    if is_plugin_missing or (not spec.platform and {*fitting} != {platform}):
+        told = "; ".join(f"{one.name}: {_devices(one.facts)}" for one in hosts)
+        bare = [f.gpu_platform for f in facts if f.gpus and not f.gpu_plugin]
+        how = f"Where the plugin is missing: {INSTALL[bare[0]]}   " if bare else ""
         raise UsageError(
-            f"The jax on {join_words(bare)} has no {platform.upper()} plugin.",
-            f"There: {INSTALL[platform]}   or use the CPUs: --platform cpu",
+            f"Not all hosts can use the platform {platform!r}: {told}.",
+            f"{how}Or choose one for all: --platform cpu",
         )
     if counts is None:
         each = spec.devices_per_process
-        counts = [_default_ranks(platform, f, len(used), each) for f in facts]
-    left = iter(counts)
-    of_all = [0 if one.left_out else next(left) for one in places]
-    for one, ranks in zip(places, ranks_by_host(of_all), strict=True):
+        counts = [_default_ranks(platform, f, len(hosts), each) for f in facts]
+    for one, ranks in zip(hosts, ranks_by_host(counts), strict=True):
         one.ranks = ranks
     ids = spec.local_device_ids
     if ids is not None and len(ids) == 1:  # the same for each
@@ -114,7 +98,7 @@ def place(
     placed = dataclasses.replace(
         spec, num_processes=sum(counts), platform=platform, local_device_ids=ids
     )
-    check_spec(placed, [one.name for one in used[1:]])
+    check_spec(placed, [one.name for one in hosts[1:]])
     return placed
 
 
@@ -129,9 +113,7 @@ def share_out(num_processes: int, shares: Sequence[int]) -> list[int]:
     """
     counts = [int(at < num_processes) for at in range(len(shares))]
     for _ in range(num_processes - len(shares)):
-        most = max(share / (count + 1) for share, count in zip(shares, counts, strict=True))
-        pairs = enumerate(zip(shares, counts, strict=True))
-        counts[next(at for at, (share, count) in pairs if share / (count + 1) == most)] += 1
+        counts[max(range(len(shares)), key=lambda at: shares[at] / (counts[at] + 1))] += 1
     return counts
 
 
@@ -145,19 +127,11 @@ def _devices(facts: HostFacts) -> str:
     return plural(len(facts.gpus), "GPU") + without
 
 
-def _how_to_install(facts: Sequence[HostFacts]) -> str:
-    """What gives a host that has GPUs the plugin that it lacks."""
-    bare = [f.gpu_platform for f in facts if f.gpus and not f.gpu_plugin]
-    return f"Where the plugin is missing: {INSTALL[bare[0]]}   " if bare else ""
-
-
 def _default_ranks(platform: str, facts: HostFacts, num_hosts: int, each: int | None) -> int:
     """One for each GPU, or chip of a single TPU host; one for each host of several, and on CPU."""
     if platform in ("cpu", "tpu") and num_hosts > 1:
         return 1  # libtpu splits no host of several
     if platform == "cpu":
         return placement.default_num_processes([], 0)
-    on_gpu = platform in GPU_PLATFORMS
-    return placement.default_num_processes(
-        facts.gpus if on_gpu else [], 0 if on_gpu else facts.tpu_chips, each
-    )
+    gpus = facts.gpus if platform in GPU_PLATFORMS else []
+    return placement.default_num_processes(gpus, 0 if gpus else facts.tpu_chips, each)

@@ -8,11 +8,12 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Asked, OnMessage, answers, wait_all
+from jaxcluster.agent.client import Asked, OnMessage, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring, Tail
 from jaxcluster.agreement.frames import KEY
 from jaxcluster.allocation import bulk
@@ -26,6 +27,9 @@ from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Signal, Spawn, Stop, rank_socket
 from jaxcluster.wire.link import Channel, Link
+from jaxcluster.wire.requests import Request
+
+R = TypeVar("R")
 
 ASK_S = 10.0
 LOOK_S = 1.0
@@ -71,7 +75,7 @@ class Processes:
     @property
     def hosts(self) -> Sequence[Host]:
         """The hosts that have ranks, or may; the first one has rank 0."""
-        return self.fleet.in_use
+        return self.fleet.hosts
 
     def start(self, are_scripts: bool = False) -> list[int]:
         """Start the ranks, with ipyparallel's controller; returns their pids, each on its own host.
@@ -113,30 +117,28 @@ class Processes:
         env: Mapping[str, str] | None = None,
         rank: int | None = None,
     ) -> Process:
-        name = role if rank is None else f"rank-{rank}"
-        env = {**self.spec.env, **(env or {})}
-        log = f"{where.folder}/{RANKS}/{name}.log"
-        return Process(role, env, os.getcwd(), log, argv, rank)
+        log = f"{where.folder}/{RANKS}/{role if rank is None else f'rank-{rank}'}.log"
+        return Process(role, {**self.spec.env, **(env or {})}, os.getcwd(), log, argv, rank)
 
     def _rank(self, rank: int, where: Host, role: str = "rank") -> Process:
         folder = f"{where.folder}/{RANKS}"
-        is_first = where is self.hosts[0]
-        security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
-        engine = {
+        about: dict[str, Any] = {
             "rank": rank,
             "address": rank_socket(where.folder, rank),
-            "connection_file": security if is_first else f"{folder}/engine.json",
-            "log_path": f"{folder}/rank-{rank}.log",
-            "compiled": f"{where.folder}/{COMPILED}",
             "host_address": where.address,
             "host": "" if where.is_here else where.name,
-            "history": f"{where.folder}/{HISTORY}/rank-{rank}",
         }
         if role == "script":
-            own = ("rank", "address", "host_address", "host")
-            engine = {name: engine[name] for name in own}
-            engine |= {"num_ranks": self.spec.num_processes, "output": f"{folder}/rank-{rank}"}
-        env = {"JAXCLUSTER_ENGINE": json.dumps(engine)}
+            about |= {"num_ranks": self.spec.num_processes, "output": f"{folder}/rank-{rank}"}
+        else:
+            security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
+            about |= {
+                "connection_file": security if where is self.hosts[0] else f"{folder}/engine.json",
+                "log_path": f"{folder}/rank-{rank}.log",
+                "compiled": f"{where.folder}/{COMPILED}",
+                "history": f"{where.folder}/{HISTORY}/rank-{rank}",
+            }
+        env = {"JAXCLUSTER_ENGINE": json.dumps(about)}
         return self._process(role, where, env=env, rank=rank)
 
     def _hand_out(self) -> None:
@@ -221,10 +223,7 @@ class Processes:
           NoRoom: it would be this machine's, which they share already.
           LaunchError: a host does not answer.
         """
-        places = {rank: self.host_of(rank) for rank in ranks}
-        if any(where.is_here for where in places.values()):
-            raise bulk.NoRoom
-        return bulk.memory(places)
+        return bulk.memory({rank: self.host_of(rank) for rank in ranks})
 
     def why_unseen(self, rank: int) -> Silence:
         """Why the process of a silent rank can't be looked at."""
@@ -280,13 +279,27 @@ class Processes:
         """
         self.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
 
+    def _ask(
+        self, ranks: Iterable[int], request: Callable[[list[int]], Request[R]], timeout_s: float
+    ) -> list[tuple[list[int], R, memoryview]]:
+        """(ranks, answer, data) of each host of these ranks that answers; they are asked at once.
+
+        Args:
+          request: what a host is asked of its ranks.
+        """
+        there: dict[Host, list[int]] = {}
+        for rank in ranks:
+            if not (where := self.host_of(rank)).lost:
+                there.setdefault(where, []).append(rank)
+        asked = [(where, where.begin(request(its))) for where, its in there.items()]
+        return [(there[where], *found) for where, found in answers(asked, timeout_s).items()]
+
+    def _pids_of(self, ranks: Iterable[int]) -> list[int]:
+        return [self._pids[rank] for rank in ranks]
+
     def signal(self, number: int, ranks: Iterable[int]) -> None:
         """Send the processes of ranks a signal. Hosts that do not answer are passed over."""
-        asked = [
-            where.begin(Signal([self._pids[rank] for rank in there], number))
-            for where, there in self._by_host(ranks).items()
-        ]
-        wait_all(asked, ASK_S, LaunchError)
+        self._ask(ranks, lambda its: Signal(self._pids_of(its), number), ASK_S)
 
     def tail(self, read: Mapping[int, Sequence[int]]) -> dict[int, list[bytes]]:
         """What scripts have printed since, on standard output and on standard error.
@@ -294,58 +307,40 @@ class Processes:
         Args:
           read: by rank, how much of both has been read.
         """
-        asked = list[tuple[tuple[int, ...], Asked[list[int]]]]()
+
+        def rest(ranks: list[int]) -> Tail:
+            files = [
+                (f"{RANKS}/rank-{rank}.{end}", read[rank][at])
+                for rank in ranks
+                for at, end in enumerate(("out", "err"))
+            ]
+            return Tail(files)
+
         found = dict[int, list[bytes]]()
-        for where, there in self._by_host(read).items():
-            names = [(rank, at, end) for rank in there for at, end in enumerate(("out", "err"))]
-            files = [(f"{RANKS}/rank-{rank}.{end}", read[rank][at]) for rank, at, end in names]
-            asked.append((tuple(there), where.begin(Tail(files))))
-        for ranks, (sizes, data) in answers(asked, ASK_S).items():
+        for ranks, sizes, data in self._ask(read, rest, ASK_S):
             ends = [0, *itertools.accumulate(sizes)]
             parts = [bytes(data[a:b]) for a, b in itertools.pairwise(ends)]
             found |= {rank: parts[2 * at : 2 * at + 2] for at, rank in enumerate(ranks)}
         return found
 
-    def _by_host(self, ranks: Iterable[int]) -> dict[Host, list[int]]:
-        """Those of each host that is not lost."""
-        found: dict[Host, list[int]] = {}
-        for rank in ranks:
-            if not (where := self.host_of(rank)).lost:
-                found.setdefault(where, []).append(rank)
-        return found
-
     def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
         """What their hosts' kernels say of the processes of ranks, of those that answer."""
-        wanted: dict[int, list[int]] = {}
-        for rank in ranks:
-            wanted.setdefault(self.host_of(rank).number, []).append(rank)
-        asked = []
-        for number, there in wanted.items():
-            where = self.fleet.hosts[number]
-            if not where.lost and where.cut_s == 0:
-                request = Look([self._pids[rank] for rank in there])
-                asked.append((number, where.begin(request)))
-        return {
-            rank: looks[self._pids[rank]]
-            for number, (looks, _) in answers(asked, LOOK_S).items()
-            for rank in wanted[number]
-        }
+        near = [rank for rank in ranks if self.host_of(rank).cut_s == 0]
+        found = self._ask(near, lambda its: Look(self._pids_of(its)), LOOK_S)
+        return {rank: looks[self._pids[rank]] for its, looks, _ in found for rank in its}
 
     def read_log(self, name: str, nbytes: int | None = None) -> str:
         """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone.
 
         At most the last ``LOG_NBYTES``.
         """
-        nbytes = nbytes or LOG_NBYTES
         rank = name.partition("-")[2]
         where = self.host_of(int(rank)) if rank else self.hosts[0]
         if where.lost:
             return ""
-        try:
-            _, data = where.begin(Get(f"{RANKS}/{name}.log", -nbytes)).wait(ASK_S)
-        except LaunchError:
-            return ""
-        return bytes(data).decode(errors="replace")
+        request = Get(f"{RANKS}/{name}.log", -(nbytes or LOG_NBYTES))
+        found = answers([(name, where.begin(request))], ASK_S)
+        return bytes(found[name][1]).decode(errors="replace") if found else ""
 
     def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
         """What ranks have written of their cells, also when they are busy, or dead.

@@ -307,7 +307,7 @@ class Cluster:
         else:
             self.world.end()
             claims.remove(self.record.name, self.record.claim)
-            self._let_go(Allocation.give_back)
+            self._let_go(Allocation.end)
         return time.perf_counter() - started
 
     def close(self) -> None:

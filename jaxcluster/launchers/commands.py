@@ -135,6 +135,8 @@ class Launch:
       outlives: whether the commands outlive this process, once they are detached.
     """
 
+    has_keeper = True  # which ends them when this process is killed
+
     def __init__(
         self,
         launcher: Launcher,
@@ -175,7 +177,8 @@ class Launch:
             for file in self.plan.files:
                 Path(file.path).write_text(file.text)
                 os.chmod(file.path, file.mode)
-            self._commands.keep(*self._kept)
+            if self.has_keeper:
+                self._commands.keep(*self._kept)
             found = self._bring_up(Wait(timeout_s, progress, stopped))
         except BaseException:
             self.stop()

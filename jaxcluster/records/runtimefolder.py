@@ -54,34 +54,37 @@ def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:
     return root
 
 
-def make_private(path: Path) -> None:
+def make_private(path: Path, what: str = "the folder of your clusters", hint: str = CHOOSE) -> None:
     """Have a folder at ``path`` that is safely this user's alone.
+
+    Args:
+      what, hint: what it is for people, and how they choose another.
 
     Raises:
       JaxClusterError: it can't be made, or another user has it or could exchange it.
     """
-    told = f"{path}, the folder of your clusters, can't be "
+    told = f"{path}, {what}, can't be "
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         link = f" It is a symbolic link (to {os.readlink(path)})." if path.is_symlink() else ""
-        raise JaxClusterError(f"{told}used: {error.strerror}.{link}", CHOOSE) from None
+        raise JaxClusterError(f"{told}used: {error.strerror}.{link}", hint) from None
     try:
         found = os.fstat(descriptor)
         if found.st_uid != os.getuid():
-            raise JaxClusterError(f"{path} belongs to another user.", CHOOSE)
+            raise JaxClusterError(f"{path} belongs to another user.", hint)
         if (by := replaceable_in(path)) is not None:
             raise JaxClusterError(
                 f"Every user can write to {by}, and so could replace {path}.",
-                f"{CHOOSE[:-1]}, or: chmod o-w {by}",
+                f"{hint}   or: chmod o-w {by}",
             )
         if stat.S_IMODE(found.st_mode) & 0o077:
             os.fchmod(descriptor, 0o700)
         if not os.access(path, os.W_OK | os.X_OK):
             os.close(os.open(path, os.O_TMPFILE | os.O_WRONLY, 0o600))  # says why
     except OSError as error:
-        raise JaxClusterError(f"{told}written to: {error.strerror}.", CHOOSE) from None
+        raise JaxClusterError(f"{told}written to: {error.strerror}.", hint) from None
     finally:
         os.close(descriptor)
 

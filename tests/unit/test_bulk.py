@@ -19,7 +19,8 @@ from jaxcluster.errors import LaunchError
 
 class Asked:
     def __init__(self, agent: Agent, request: requests.Request[Any], data: Any) -> None:
-        self.agent, self.request, self.data = agent, request, bytes(data or b"")
+        self.agent = self.host = agent
+        self.request, self.data = request, bytes(data or b"")
 
     def wait(self, timeout_s: float) -> Any:
         self.agent.under_way -= 1
@@ -34,6 +35,7 @@ class Agent:
         path.mkdir()
         self.folder, self.name, self.memory = Folder(path, path), path.name, str(path)
         self.under_way = self.most = 0
+        self.is_here = False
 
     def begin(self, request: requests.Request[Any], data: Any = None) -> Asked:
         self.under_way += 1

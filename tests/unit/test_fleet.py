@@ -2,48 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from helpers import until
 
-from jaxcluster import wire
-from jaxcluster.agent.client import State, wait_all
-from jaxcluster.agent.report import AgentFacts
+from jaxcluster.agent.client import State
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import fleet as fleets
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet, Host, HostLost, Left, unreachable
-from jaxcluster.allocation.placing import place, share_out
+from jaxcluster.allocation.fleet import Fleet, Host, HostLost, Left
+from jaxcluster.allocation.placing import share_out
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
-from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.wire import forks
-
-
-def test_only_an_answer_tells_that_nothing_listens(fleet: Fleet) -> None:
-    def gone(*endpoints: str) -> list[bool]:
-        found = [host(fleet, 0, range(1), endpoint=endpoint) for endpoint in endpoints]
-        return [one in fleet.gone(found) for one in found]
-
-    ports = []
-    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-        with contextlib.suppress(OSError), socket.create_server((address, 0), family=family) as one:
-            ports.append(
-                f"tcp://{f'[{address}]' if ':' in address else address}:{one.getsockname()[1]}"
-            )
-            assert gone(ports[-1]) == [False]
-    others = ["tcp://host.invalid:9", "ipc:///tmp/ssh.sock"]
-    assert gone(*others, *ports) == [False, False, *[True] * len(ports)]
-
 
 # --------------------------------------------------------------------------- events of hosts
 
@@ -80,7 +57,7 @@ def test_a_host_whose_way_is_cut_is_given_up_before_its_lease_is_over(
     told = listen(fleet)
     fleet.hosts.append(host(fleet, 0, range(2)))
     fleet.hosts[0].state, fleet.hosts[0].since = State.CUT, time.monotonic() - 16.0
-    fleet._look_at_cuts(time.monotonic())
+    fleet._look_at(fleet.hosts[0])
     assert [lost.why for lost in told] == ["it has not been reached for 16 s"] * is_lost
     fleet.close()
 
@@ -146,7 +123,6 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     say(old, exit_of(0))
     say(new, exit_of(1))
     until(lambda: told, "the new one's event", 10)
-    until(lambda: not fleet._ending and fleet._events.empty(), "all were looked at", 10)
     assert told == [exit_of(1, "h1")] and not new.lost
 
 
@@ -186,20 +162,20 @@ def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None
     )
     fleet.hosts[1].lost = "gone"
     assert fleet.left.offer == "%jaxcluster restart -n 3 goes on with what is left, host h3"
-    fleet.leave_out_lost()
-    assert [one.name for one in fleet.in_use] == ["h3"]
+    fleet.leave_out(fleet.hosts[:2])
+    assert [one.name for one in fleet.hosts] == ["h3"]
     assert fleet.left == Left()
-    fleet.hosts[2].lost = "gone"
+    fleet.hosts[0].lost = "gone"
+    fleet.leave_out(fleet.hosts)
     assert fleet.left == Left()  # nothing is
 
 
 def test_a_hosts_loss_tells_whether_the_coordinator_was_there(fleet: Fleet) -> None:
     hosts(fleet, 2, 2, 2)
-    fleet.hosts[0].lost = "gone"
-    fleet.leave_out_lost()
+    fleet.leave_out(fleet.hosts[:1])
     told = listen(fleet)
-    fleet._lose(fleet.hosts[2], "gone", True)
     fleet._lose(fleet.hosts[1], "gone", True)
+    fleet._lose(fleet.hosts[0], "gone", True)
     assert [(one.host, one.is_first) for one in told] == [("h3", False), ("h2", True)]
 
 
@@ -219,18 +195,6 @@ def test_ranks_are_shared_out_as_at_the_start(
     num_processes: int, shares: list[int], counts: list[int]
 ) -> None:
     assert share_out(num_processes, shares) == counts
-
-
-def test_a_host_that_is_left_out_gets_no_ranks(fleet: Fleet) -> None:
-    hosts(fleet, 2, 2, 2)
-    facts = AgentFacts(address="10.0.0.1", gpu_plugin=True, gpu_platform="cuda")
-    for one in fleet.hosts:
-        one.facts = facts
-    fleet.hosts[1].left_out = True
-    placed = place(wire.ClusterSpec("c", 6, platform="cpu", launcher="ssh"), fleet.hosts, [1, 2])
-    assert placed.num_processes == 3
-    assert [one.ranks for one in fleet.hosts] == [range(1), range(1, 1), range(1, 3)]
-    assert fleet.host_of(1).name == "h3"
 
 
 @pytest.mark.parametrize(("platform", "offered"), [("cpu", True), ("tpu", False)])
@@ -258,32 +222,4 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     hosts(fleet, 2, 0)
     fleet.hosts[1].lost = "its agent has ended"
     allocation.check_returns()  # nobody needs it
-    assert [one.name for one in fleet.in_use] == ["h1"]
-
-
-def test_without_files_to_ask_with_no_host_is_called_unreachable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(num_processes: int, num_hosts: int) -> None:
-        raise LaunchError("This process may open 20 files, and 1 hosts need 90.")
-
-    spec = wire.ClusterSpec("c", 1, launcher="ssh")
-    there = HostRecord("h1", "tcp://[::1]:9", new_keys().public, "", "", "", [0])
-    record = ClusterRecord("c", spec, "", 1, "box", hosts=[there])
-    monkeypatch.setattr(fleets, "keys_of", lambda record: new_keys())
-    monkeypatch.setattr(fleets, "ASKED_S", 0.1)
-    assert unreachable(record) == ["h1"]
-    monkeypatch.setattr(fleets, "check_files", refuse)
-    assert unreachable(record) == []
-
-
-@pytest.mark.parametrize("passed_over", [(), (LaunchError,)])
-def test_who_refuses_is_an_error_or_not(passed_over: Any) -> None:
-    def refuse(timeout_s: float) -> None:
-        raise LaunchError("no room")
-
-    heard: list[float] = []
-    asked: Any = [SimpleNamespace(wait=refuse), SimpleNamespace(wait=heard.append)]
-    with nullcontext() if passed_over else pytest.raises(LaunchError, match="no room"):
-        wait_all(asked, 1.0, *passed_over)
-    assert bool(heard) is bool(passed_over)
+    assert [one.name for one in fleet.hosts] == ["h1"]

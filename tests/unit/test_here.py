@@ -12,144 +12,159 @@ from typing import Any
 import pytest
 from helpers import until
 
+from jaxcluster import wire
 from jaxcluster.agent.requests import Detach
 from jaxcluster.allocation import here
+from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Fleet, HostLost
-from jaxcluster.allocation.here import (
-    AgentHere,
-    own_environment,
-    quit_warm,
-    take_agent,
-)
+from jaxcluster.allocation.here import own_environment, quit_warm
 from jaxcluster.errors import LaunchError
+from jaxcluster.records import claims
 from jaxcluster.supervision.processes import children
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.wire import forks
 
-Take = Callable[[], AgentHere]
 START_S = 30.0
 
 
+class Cluster:
+    """Has this machine, as a cluster that is started there."""
+
+    def __init__(self, name: str = "one") -> None:
+        claimed = claims.claim(name)
+        assert claimed is not None
+        self.allocation = Allocation(claimed)
+
+    def start(self, env: dict[str, str] | None = None) -> Fleet:
+        spec = wire.ClusterSpec("one", 1, platform="cpu", env=env or {})
+        stopped = threading.Event()
+        return self.allocation.prepare(spec, lambda text: None, START_S, stopped).fleet
+
+    @property
+    def agent(self) -> int:
+        """Its pid."""
+        (pid,) = [pid for pid in children() if self.key in Path(f"/proc/{pid}/cmdline").read_text()]
+        return pid
+
+    @property
+    def key(self) -> str:
+        assert self.allocation._keys is not None
+        return self.allocation._keys.public
+
+
 @pytest.fixture
-def take(monkeypatch: pytest.MonkeyPatch) -> Iterator[Take]:
-    """Takes this process's agent. Its fork server imports nothing."""
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters. Their fork servers import nothing."""
     light = Path(__file__).parents[1] / "lightranks"
     monkeypatch.setenv("PYTHONPATH", f"{light}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setattr(here, "_idle", None)
     with tempfile.TemporaryDirectory() as root:  # short: it is a socket's path
         monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", root)
-        taken: list[AgentHere] = []
-        yield lambda: taken.append(take_agent(own_environment())) or taken[-1]
-        for agent in dict.fromkeys(taken):
-            agent.stop()
+        made: list[Cluster] = []
+        yield lambda name="one": made.append(Cluster(name)) or made[-1]
+        for one in made:
+            one.allocation.end()
         quit_warm()
         # The fork server of one that was killed removes its folder, after its imports.
         left = lambda: [name for name in os.listdir(root) if name.startswith(".agent")]  # noqa: E731
         until(lambda: not left(), "its folder is gone", START_S)
 
 
-def connected(agent: AgentHere) -> Fleet:
-    fleet = Fleet(agent.keys, is_here=True)
-    agent.on_end = lambda why: fleet.ended([0], why)
-    fleet.add([("here", agent.found(START_S, threading.Event())[1])])
-    return fleet
+Make = Callable[..., Cluster]
 
 
-def test_an_idle_agent_is_taken_again(take: Take) -> None:
-    first = take()
-    first.stop()
-    assert take() is first
+def test_an_idle_agent_is_taken_again(make: Make) -> None:
+    first = make()
+    first.start()
+    first.allocation.end()
+    second = make()
+    second.start()
+    assert second.key == first.key
 
 
-def test_one_that_has_a_cluster_is_not_shared(take: Take) -> None:
-    first = take()
-    second = take()
-    assert second is not first
-    first.stop()
-    second.stop()
-    assert first.alive and not second.alive  # there is another one that waits
+def test_one_that_has_a_cluster_is_not_shared(make: Make) -> None:
+    first, second = make(), make("two")
+    first.start()
+    second.start()
+    assert second.key != first.key
+    first.allocation.end()
+    second.allocation.end()
+    assert quit_warm() and not children()  # one has waited
 
 
-def test_one_that_was_killed_is_a_lost_host_and_is_replaced(take: Take) -> None:
-    first = take()
-    fleet = connected(first)
+def test_one_that_was_killed_is_a_lost_host_and_is_replaced(make: Make) -> None:
+    cluster = make()
+    fleet, key = cluster.start(), cluster.key
     events: list[Any] = []
     fleet.on_event = events.append
-    os.kill(first.pid, 9)
+    os.kill(cluster.agent, 9)
     until(lambda: events, "word of the loss", START_S)
     (lost,) = events
-    assert isinstance(lost, HostLost)
-    assert lost.why == "its agent has ended: it ended with code -9"
-    with pytest.raises(LaunchError, match=f"^Host here is lost: {lost.why}.$"):
+    assert isinstance(lost, HostLost) and lost.gone
+    assert "ended by signal 9" in lost.why
+    with pytest.raises(LaunchError, match=f"^Host {fleet.hosts[0].name} is lost: "):
         fleet.hosts[0].ask(forks.Exits(), START_S)
-    fleet.close()
-    first.stop()
-    assert take() is not first
+    assert cluster.start() is not fleet
+    assert cluster.key != key
+
+
+def test_an_idle_one_that_was_killed_is_not_taken(make: Make) -> None:
+    cluster = make()
+    cluster.start()
+    pid, key = cluster.agent, cluster.key
+    cluster.allocation.end()
+    os.kill(pid, 9)
+    again = make()
+    again.start()
+    assert again.key != key
 
 
 @pytest.mark.parametrize("name", ["OF_NO_IMPORT", "JAX_ENABLE_X64"])
 def test_its_fork_server_is_another_where_imports_read_other_settings(
-    take: Take, name: str, tmp_path: Path
+    make: Make, name: str, tmp_path: Path
 ) -> None:
     """``--env JAX_...`` of the next start: a process that has imported jax can't take it on."""
-    agent = take()
-    fleet = connected(agent)
-    (old,) = children(agent.pid)
-    fleet.command(forks.Preload(own_environment()))
-    assert children(agent.pid) == [old]
-    fleet.command(forks.Preload({**own_environment(), name: "1"}))
-    (new,) = children(agent.pid)
+    cluster = make()
+    fleet = cluster.start()
+    (old,) = children(cluster.agent)
+    assert cluster.start() is fleet
+    assert children(cluster.agent) == [old]
+    assert cluster.start({name: "1"}) is fleet
+    (new,) = children(cluster.agent)
     assert (new == old) is (name == "OF_NO_IMPORT")
     # Its ranks have this environment, in any case.
     rank = forks.Process("rank", {}, str(tmp_path), str(tmp_path / "log"), rank=0)
     (pid,) = fleet.hosts[0].ask(forks.Spawn([rank]), START_S)
     (child,) = until(lambda: children(pid), "its own process", START_S)
     until(lambda: f"\0{name}=1\0" in Path(f"/proc/{child}/environ").read_text(), "its start")
-    fleet.close()
 
 
-def test_a_detached_one_without_processes_ends_and_another_is_taken(take: Take) -> None:
-    first = take()
-    fleet = connected(first)
+def test_a_detached_one_without_processes_ends_and_another_is_taken(make: Make) -> None:
+    cluster = make()
+    fleet, pid = cluster.start(), cluster.agent
     fleet.command(Detach(True))
-    until(lambda: not first.alive, "its end", START_S)
-    fleet.close()
-    first.stop()
-    second = take()
-    assert second is not first
-    second.found(START_S, threading.Event())
+    until(lambda: pid not in children(), "its end", START_S)
+    assert cluster.start() is not fleet
 
 
-def test_one_whose_cluster_was_detached_is_not_taken_again(take: Take) -> None:
+def test_one_whose_cluster_was_detached_is_not_taken_again(make: Make) -> None:
     """It would end itself: what it is found by goes with its cluster."""
-    first = take()
-    first.is_detached = True
-    first.stop()
-    assert not first.alive
-    assert take() is not first
+    cluster = make()
+    cluster.start()
+    cluster.allocation._is_detached = True
+    cluster.allocation.end()
+    assert not quit_warm()
 
 
-def test_one_that_is_left_lives_on_with_what_it_has(take: Take) -> None:
-    agent = take()
-    fleet = connected(agent)
-    fleet.close()
-    again = connected(agent)
-    again.command(forks.Exits())
-    again.close()
-    assert agent.alive
-
-
-def test_what_is_just_being_started_ends_with_all_others(take: Take, tmp_path: Path) -> None:
+def test_what_is_just_being_started_ends_with_all_others(make: Make, tmp_path: Path) -> None:
     """A start that is stopped does not wait for its own processes' pids."""
-    fleet = connected(take())
-    (host,) = fleet.hosts
+    (host,) = make().start().hosts
     log = str(tmp_path / "log")
     process = forks.Process("controller", own_environment(), str(tmp_path), log, ("--help",))
     asked = host.begin(forks.Spawn([process, process]))
     host.ask(forks.Stop(), START_S)
     pids, _ = asked.wait(START_S)
     assert len(pids) == 2 and not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
-    fleet.close()
 
 
 # --------------------------------------------------------------------------- the environment

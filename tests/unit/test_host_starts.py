@@ -16,7 +16,7 @@ from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.placing import in_order, place
 from jaxcluster.cluster import events, make_spec
 from jaxcluster.cluster.starting import dry_run, start_world
-from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.ipp import IPP
@@ -116,7 +116,9 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
     mine = tmp_path / "open" / f"jaxcluster-{os.getuid()}"
     assert made.parent == mine and mine.stat().st_mode & 0o777 == 0o700
     (tmp_path / "open").chmod(0o777)  # without a sticky bit
-    with pytest.raises(LaunchError, match=r"Every user can write to .*/open, and so could") as told:
+    with pytest.raises(
+        JaxClusterError, match=r"Every user can write to .*/open, and so could"
+    ) as told:
         allocation._launch_folder(IPP("pbs"))
     assert told.value.hint.startswith(f"Name another: {SHARED_DIR}=/path")
     allocation.end()
@@ -163,10 +165,11 @@ def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
     with pytest.raises(UsageError) as caught:
         placed(GPUS, bare)
     assert caught.value.message == (
-        "The hosts have different devices: h1: 2 GPUs; h2: 2 GPUs, and jax has no cuda plugin."
+        "Not all hosts can use the platform 'cuda': h1: 2 GPUs; h2: 2 GPUs, and jax has no cuda "
+        "plugin."
     )
     assert 'pip install "jax[cuda12]"' in caught.value.hint
-    with pytest.raises(UsageError, match="The jax on h2 has no CUDA plugin") as caught:
+    with pytest.raises(UsageError, match="h2: 2 GPUs, and jax has no cuda plugin") as caught:
         placed(GPUS, bare, platform="cuda")
     assert "--platform cpu" in caught.value.hint
     with pytest.raises(UsageError, match="h1: 2 GPUs; h2: CPU alone"):

@@ -32,7 +32,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
     agents: Any = None
     host = Host(agents, 0, "box", StartedAgent(0, said), is_here=True)
     host.ranks = range(3)
-    fleet: Any = SimpleNamespace(in_use=[host], host_of=lambda rank: host, is_here=True)
+    fleet: Any = SimpleNamespace(hosts=[host], host_of=lambda rank: host, is_here=True)
     return Processes(SPEC, fleet)
 
 
