@@ -103,14 +103,13 @@ def run(words: list[str]) -> int:
     outputs, signals = Outputs(make_folder(logs, script), everything), Signals()
     try:
         with StartDisplay(rich=False) as display:
-            world, allocation = start_world(spec, display.progress, script=script)
+            world = start_world(spec, display.progress, script=script)
             display.clear()
         try:
             return wait(world, outputs, signals)
         finally:
             signals.set(signal.SIG_IGN)
             world.end()
-            allocation.end()
     except KeyboardInterrupt:  # during the start, or the second one
         return 128 + (signals.received or signal.SIGINT)
     finally:

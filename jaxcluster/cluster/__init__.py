@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from jaxcluster.cluster.handle import Cluster
-from jaxcluster.cluster.names import live_records
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.cluster.sessions import (
     attach,
@@ -14,6 +13,7 @@ from jaxcluster.cluster.sessions import (
     connected,
     current,
     listed,
+    live_records,
     offer,
     start,
     start_once,

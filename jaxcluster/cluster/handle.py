@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxcluster import wire
-from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Left
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
 from jaxcluster.cluster.checkpoints import Autosave
@@ -24,7 +21,7 @@ from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profi
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.starting import Starting, one_at_a_time, start_world
 from jaxcluster.cluster.world import World, who_we_are
-from jaxcluster.errors import NoCluster, RankHung, RecoveryError, UsageError
+from jaxcluster.errors import NoCluster, RecoveryError, UsageError
 from jaxcluster.model import rewrite, waiting
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
@@ -32,10 +29,9 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import claims, registry
+from jaxcluster.records import registry
 from jaxcluster.records.lastreport import Reports
-from jaxcluster.supervision.processes import pid_space, process_token
-from jaxcluster.wire.forks import RESTARTED
+from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
@@ -43,7 +39,6 @@ from jaxcluster.wire.ops.status import Stacks
 
 ASK_S = 2.0  # for answers that a control channel gives at once
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
-END_S = 15.0  # that stopped cells get to end before a restart
 
 UNCHECKED = (
     "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
@@ -58,9 +53,6 @@ class Cluster:
 
     Use it as a context manager to have it stopped at the end. ``start`` and ``attach`` make one.
     Thread-safe: a cell that is submitted during a restart runs after it.
-
-    Args:
-      allocation: what its ranks run on, if this process has started them.
 
     Attributes:
       world: its present ranks; a restart makes another one.
@@ -79,7 +71,7 @@ class Cluster:
       changing: held while it gets new processes, or its end.
     """
 
-    def __init__(self, world: World, allocation: Allocation | None = None) -> None:
+    def __init__(self, world: World) -> None:
         self.spec = world.record.spec
         self.name = world.record.name
         self.why = ""
@@ -93,7 +85,6 @@ class Cluster:
         self.past_reports = Reports(self.name)
         self.changing = threading.RLock()
         self._renewal: Renewal | None = None
-        self._allocation = allocation
         self._failed: CellRecord | None = None
         self._count = 0
         self._take(world)
@@ -164,7 +155,7 @@ class Cluster:
         self.stop()
 
     def __repr__(self) -> str:
-        if self.down:
+        if self.why:
             return f"<jaxcluster {self.name!r}: no processes, %jaxcluster restart starts them>"
         if self.closed:
             return f"<jaxcluster {self.name!r}: stopped>"
@@ -177,7 +168,7 @@ class Cluster:
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
         if self.down:
-            return f"{self.down}\n{self.down_hint}"
+            return self.down
         record, started_s = self.record, self.world.started_s
         devices = [device for reply in record.devices for device in reply.devices]
         counts = sorted({len(reply.devices) for reply in record.devices})
@@ -228,22 +219,22 @@ class Cluster:
           CellInterrupted: it was stopped; the message says what the cluster is now.
         """
         with self.changing:
-            if not self.down:
+            if not self.why:
                 self.check_not_closed()
-            if not self.world.is_ours:
+            if (allocation := self.world.allocation) is None:
                 raise RecoveryError(
                     f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
                     "here.",
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
-            spec, without_lost = None, bool(self.left.hosts)
+            spec, without_lost = None, bool(allocation.left.hosts)
             if num_processes is not None:
                 spec = resized(self.spec, num_processes, without_lost)
-                if self.world.dead and not self.down and not without_lost:
+                if self.dead and not self.why and not without_lost:
                     raise RecoveryError(
-                        f"{name_ranks(self.world.dead).capitalize()} died, so the cluster can't "
-                        "be resized.",
+                        f"{name_ranks(self.dead).capitalize()} died, so the cluster can't be "
+                        "resized.",
                         "%jaxcluster restart replaces the dead; then resize it.",
                     )
             when = when or ("when it was resized" if spec is not None else "in a restart")
@@ -255,17 +246,10 @@ class Cluster:
                 self._renewal = None
         return self.recovered
 
-    def become(self, spec: wire.ClusterSpec) -> None:
-        """Have its next processes be as ``spec`` says, on the hosts that are there."""
-        self.spec = spec
-        if self._allocation is not None:
-            self._allocation.leave_out_lost()
-
     @property
     def owned(self) -> bool:
         """Whether it ends with this process."""
-        record = self.record
-        return record.owner == process_token(os.getpid()) and record.pid_space == pid_space()
+        return self.world.is_ours and self.record.owner == process_token(os.getpid())
 
     def stop(self, force: bool = False) -> float:
         """End all its processes; returns after how many seconds. A stopped cluster: nothing.
@@ -282,46 +266,25 @@ class Cluster:
         with self.changing:
             if not force:
                 self.world.check_reach()
+            began, was_closed = time.perf_counter(), self.closed
             self.why = ""
             self.autosave.cancel()
             self.autosave.forget()  # while there is a way to its folders
-            took = self._end_world()
             if self.kept is not None:
                 self.kept.folder.remove()
                 self.kept = None
-            self._let_go(Allocation.end)  # if it had no processes
+            self.world.end()
             if opened.get(self.name) is self:
                 del opened[self.name]
         events.tell()
-        return took
-
-    def _end_world(self, *, others_come: bool = False) -> float:
-        """End its processes; returns after how many seconds. Where it has none: nothing."""
-        if self.world.is_over:
-            return 0.0
-        started = time.perf_counter()
-        if others_come and self._allocation is not None:
-            self._allocation.keep()
-            self.world.end(RESTARTED)
-            self._allocation.clear()  # nobody else gets its name meanwhile
-        else:
-            self.world.end()
-            claims.remove(self.record.name, self.record.claim)
-            self._let_go(Allocation.end)
-        return time.perf_counter() - started
+        return 0.0 if was_closed else time.perf_counter() - began
 
     def close(self) -> None:
         """Let go of it without stopping it: the end of an ``attach``."""
         if not self.closed:
             opened.pop(self.name, None)
             self.world.leave()
-            self._let_go(Allocation.let_go)
             events.tell()
-
-    def _let_go(self, how: Callable[[Allocation], object]) -> None:
-        allocation, self._allocation = self._allocation, None
-        if allocation is not None:
-            how(allocation)
 
     @property
     def is_restarting(self) -> bool:
@@ -339,29 +302,14 @@ class Cluster:
         Args:
           watch: is given the start that goes on, and may raise to end it.
         """
-        self._end_world(others_come=True)
+        self.world.vacate()
         while not one_at_a_time.acquire(timeout=TURN_S):
             watch(None)
         try:
-            world, self._allocation = start_world(self.spec, say, watch, self._allocation)
+            self._take(start_world(self.spec, say, watch, self.world.allocation))
         finally:
             one_at_a_time.release()
-        self._take(world)
         opened[self.name] = self
-
-    def check_returns(self) -> None:
-        """Whether new processes can take the place of those that it has.
-
-        Raises:
-          LaunchError: a host is lost, and there can be no other.
-        """
-        if self._allocation is not None:
-            self._allocation.check_returns()
-
-    @property
-    def left(self) -> Left:
-        """What is left of its hosts where some are lost, but not all."""
-        return self._allocation.left if self._allocation is not None else Left()
 
     def leave_down(self, why: str) -> None:
         """After a restart that was not carried through: no processes, and what was saved is kept.
@@ -369,7 +317,7 @@ class Cluster:
         Args:
           why: as in "their start was stopped".
         """
-        self._end_world(others_come=True)
+        self.world.vacate()
         self.why = why
 
     @property
@@ -379,50 +327,34 @@ class Cluster:
 
     @property
     def down(self) -> str:
-        """Why it has no processes, where a restart was not carried through; "" otherwise."""
-        return f"Cluster {self.name!r} has no processes now: {self.why}." if self.why else ""
+        """Why it has no processes where a restart was not carried through, and what to type.
 
-    @property
-    def down_hint(self) -> str:
-        """What to type if it has no processes, and what is still there."""
+        "" otherwise.
+        """
+        if not self.why:
+            return ""
+        assert self.world.allocation is not None
+        spent, left = self.world.allocation.spent, self.world.allocation.left
         kept = self.kept.looked_at() if self.kept is not None else None
-        spent = self._allocation.spent if self._allocation is not None else ""
-        left, saved, ends = self.left, "", "ends the cluster"
-        if kept is not None and kept.reports:
-            saved, ends = f"The variables of {name_ranks(kept.reports)} ", "discards them"
-        if left.hosts:
-            why = f"{spent[0].upper()}{spent[1:]}. " if spent else ""
-            saved = f"{saved}are saved: " if saved else ""
-            again = "" if spent else "; %jaxcluster restart tries again with all hosts"
-            told = f"{why}{saved}{left.offer}{again}; %jaxcluster stop {ends}."
-        elif spent:
-            saved = f"{saved}can't be restored: " if saved else ""
-            told = f"{saved}{spent}. %jaxcluster stop {ends}."
-        elif saved:
-            told = f"{saved}are saved: %jaxcluster restart restores them, %jaxcluster stop {ends}."
-        else:
-            told = "%jaxcluster restart starts them again, with empty ranks; "
-            told += f"%jaxcluster stop {ends}."
+        told = f"Cluster {self.name!r} has no processes now: {self.why}.\n"
+        if spent:
+            told += f"{spent[0].upper()}{spent[1:]}. "
         if kept is not None and kept.gone:
-            told = f"The saved variables are gone: {kept.why_gone}. {told}"
-        return told
-
-    @property
-    def can_restart(self) -> bool:
-        """Whether this process has started it, so that its ranks can be replaced from here."""
-        return self.world.is_ours and not (self.closed or self.is_ending)
+            told += f"The saved variables are gone: {kept.why_gone}. "
+        ways, again, ends = [], "starts them again, with empty ranks", "ends the cluster"
+        if kept is not None and kept.reports:
+            told += f"The variables of {name_ranks(kept.reports)} are saved: "
+            again, ends = "restores them", "discards them"
+        if left.hosts:
+            ways, again = [left.offer], "tries again with all hosts"
+        if not spent:
+            ways.append(f"%jaxcluster restart {again}")
+        return f"{told}{'; '.join([*ways, f'%jaxcluster stop {ends}'])}."
 
     @property
     def is_ending(self) -> bool:
         """Whether another process has stopped it, and its end is on its way."""
         return self.world.is_ending and not self.closed
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether the process that it ends with has given it new processes since."""
-        with contextlib.suppress(NoCluster):
-            return registry.read(self.name).created_ns != self.record.created_ns
-        return False
 
     def check_not_closed(self) -> None:
         """Raises NoCluster, with what to type, where it has no processes that could be asked."""
@@ -431,7 +363,7 @@ class Cluster:
                 f"Cluster {self.name!r} is being restarted.", "Wait for the new processes."
             )
         if self.down:
-            raise NoCluster(self.down, self.down_hint)
+            raise NoCluster(self.down)
         if self.closed:
             raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
 
@@ -544,23 +476,6 @@ class Cluster:
         """The cells of this process that have not ended on all their ranks."""
         return [cell for cell in self.sent if not cell.done]
 
-    def end_cells(self) -> None:
-        """Stop the cells of this process: with new processes they would end as if ranks had died.
-
-        Raises:
-          RankHung: one does not end within ``END_S``.
-        """
-        for cell in self.cells:
-            cell.stop()
-        until = time.monotonic() + END_S
-        while cells := self.cells:
-            if time.monotonic() > until:
-                raise RankHung(
-                    f"Cell [{cells[0].record.execution_count}] does not end.",
-                    "Stop the cluster, and start it again.",
-                )
-            time.sleep(0.01)
-
     def checkpoint(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Save every rank's variables to disk, in ``folder/name``; returns what was saved.
 
@@ -570,7 +485,6 @@ class Cluster:
           UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
         """
-        self.check_not_closed()
         return checkpoints.save(self.world, name, folder)
 
     def restore(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
@@ -584,7 +498,6 @@ class Cluster:
             Nothing was restored.
           CellInterrupted: stop was pressed before any rank has bound a name.
         """
-        self.check_not_closed()
         return checkpoints.restore(self.world, name, folder)
 
     def restore_last(self) -> str:

@@ -100,7 +100,7 @@ def advice(cluster: Cluster) -> str | None:
     """What to type about ranks that are lost; None: they are to be given new processes."""
     attach, by_others = f"%jaxcluster attach {cluster.name}", ended_by_others(cluster)
     if cluster.down:
-        return f"{cluster.down}\n{cluster.down_hint}"
+        return cluster.down
     if cluster.closed or cluster.is_ending or by_others == STOPPED:  # by another, under the cell
         return "%jaxcluster start starts another."
     if cluster.world.unreachable:
@@ -177,7 +177,7 @@ class Renewal:
         Raises:
           CellInterrupted: it was stopped; the message says what the cluster is now.
           NoCluster: another thread has stopped the cluster.
-          JaxClusterError: it failed. ``cluster.down`` says then whether it has processes.
+          JaxClusterError: it failed; ``cluster.down`` says then whether it has processes.
         """
         run = contextvars.copy_context().run  # displays stay under the cell that asked for it
         with stopbutton.held(self.press):
@@ -231,10 +231,11 @@ class Renewal:
             self._ended.set()
 
     def _replace(self, say: Say) -> None:
-        cluster, kept = self.cluster, self.cluster.kept
+        cluster, kept, allocation = self.cluster, self.cluster.kept, self.cluster.world.allocation
+        assert allocation is not None  # else it can't be restarted from here
         if not self._had_none:
             if self._spec is None:
-                cluster.check_returns()
+                allocation.check_returns()
             if not self._clean:
                 say("saving the ranks' variables ...")
                 end_hung(cluster.world, self._check)
@@ -251,7 +252,8 @@ class Renewal:
         if self._spec is not None or self._clean:
             cluster.autosave.forget()
         if self._spec is not None:
-            cluster.become(self._spec)
+            cluster.spec = self._spec
+            allocation.leave_out_lost()
         cluster.kept = kept
         try:
             try:
@@ -266,7 +268,7 @@ class Renewal:
                 raise GivenUp from None
             cluster.leave_down("new ones did not start")
             if isinstance(error, JaxClusterError):
-                error.hint = f"{error.hint}\n{cluster.down} {cluster.down_hint}".lstrip()
+                error.hint = f"{error.hint}\n{cluster.down}".lstrip()
             raise
         if cluster.kept is not None:
             cluster.kept.folder.remove()
@@ -303,4 +305,4 @@ class Renewal:
         if self._stopped_for_good:
             stopped = f"Cluster {cluster.name!r} was stopped meanwhile."
             return NoCluster(stopped, "%jaxcluster start -n 4")
-        return CellInterrupted(f"{cluster.down}\n{cluster.down_hint}" if cluster.down else GIVEN_UP)
+        return CellInterrupted(cluster.down or GIVEN_UP)

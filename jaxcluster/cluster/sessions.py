@@ -6,7 +6,6 @@ import atexit
 import os
 import socket
 import time
-from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
@@ -15,7 +14,6 @@ from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events, handle, recovery
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.handle import Cluster
-from jaxcluster.cluster.names import live_records
 from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World
@@ -24,6 +22,10 @@ from jaxcluster.launchers import detection
 from jaxcluster.plan import repeated_start
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
+from jaxcluster.text import plural
+from jaxcluster.wire import forks
+
+EXITS_S = 5.0  # for agents to say which processes have ended
 
 
 def start(num_processes: int | None = None, **options: Any) -> Cluster:
@@ -47,9 +49,10 @@ def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Clus
 
 def _start(spec: wire.ClusterSpec, progress: Progress | None) -> Cluster:
     with events.going_on(progress) as say:
-        if (known := handle.opened.get(spec.name)) is not None and known.down:
-            raise ClusterExists(known.down, known.down_hint)
-        started = Cluster(*start_world(spec, say))
+        known = handle.opened.get(spec.name)
+        if known is not None and known.why and not spec.any_name:
+            raise ClusterExists(known.down)
+        started = Cluster(start_world(spec, say))
         handle.opened[started.name] = started
     return started
 
@@ -67,25 +70,21 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     with one_at_a_time:
         _leave_ended()
         known = _meant(spec)
-        if known is not None and known.world.is_broken and known.is_replaced:
+        if known is not None and is_outdated(known):
             known = attach(known.name)
         if known is None:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
-    if known.down:
-        raise ClusterExists(known.down, known.down_hint)
+    if known.why:
+        raise ClusterExists(known.down)
     if found := repeated_start.differences(known.spec, spec):
-        as_many = replace(known.spec, num_processes=spec.num_processes)
-        resize = f"To keep its variables: %jaxcluster restart -n {spec.num_processes}. "
-        if not spec.num_processes or repeated_start.differences(as_many, spec):
-            resize = ""
         raise ClusterExists(
             f"Cluster {known.name!r} is already running, with other options "
             f"({'; '.join(found)}). It was not changed.",
-            f"{resize}To replace it: %jaxcluster stop, then this start again. %jaxcluster restart "
-            "gives it new processes with its own options. %jaxcluster start --name NAME starts a "
-            "second one.",
+            "To replace it: %jaxcluster stop, then this start again. %jaxcluster restart gives it "
+            "new processes with its own options, and with -n another number of them. %jaxcluster "
+            "start --name NAME starts a second one.",
         )
-    ranks = f"{known.num_processes} rank{'s' if known.num_processes > 1 else ''}"
+    ranks = plural(known.num_processes, "rank")
     if known.is_restarting:
         return f"Cluster {known.name!r} is being restarted ({ranks})."
     said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
@@ -155,13 +154,12 @@ def attach(name: str | None = None) -> Cluster:
     if name is None:
         name = living[0].name if living else "main"
     found = connected().get(name)
-    is_broken = found is not None and found.world.is_broken and not found.down
-    if found is not None and is_broken and (found.is_replaced or found.world.unreachable):
+    if found is not None and is_outdated(found):
         found.close()
         found = None
     if found is None:
-        is_known = not registry.is_name(name) or any(r.name == name for r in registry.records())
-        if not is_known and claims.life(name) is claims.Life.ALIVE:
+        is_there = any(record.name == name for record in registry.records())
+        if registry.is_name(name) and not is_there and claims.life(name) is claims.Life.ALIVE:
             raise NoCluster(
                 f"Cluster {name!r} is being started.", f"In a moment: %jaxcluster attach {name}"
             )
@@ -179,13 +177,17 @@ def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
     of them.
     """
     ours, records, lost = connected(), live_records(), {}
-    for record in records:
-        known = ours.get(record.name)
-        is_known = known is not None and not known.closed
-        lost[record.name] = (
-            known.world.fleet.out_of_reach() if known and is_known else unreachable(record)
-        )
+    for one in records:
+        if (known := ours.get(one.name)) is None or known.closed:
+            lost[one.name] = unreachable(one)
+        else:
+            lost[one.name] = known.world.fleet.out_of_reach()
     return records, lost
+
+
+def is_outdated(known: Cluster) -> bool:
+    """Whether its ranks are lost to this process, and there may be others by now."""
+    return known.world.is_broken and not known.world.is_ours
 
 
 def connect(record: registry.ClusterRecord) -> Cluster:
@@ -205,9 +207,9 @@ def connect(record: registry.ClusterRecord) -> Cluster:
     # Unix sockets are another machine's, where several share the folder; ports are not.
     if record.spec.is_here or any(not h.endpoint.startswith("tcp://") for h in record.hosts):
         _check_is_here(record)
-    cluster = Cluster(World(Processes.joined(record), record))
+    cluster = Cluster(World(Processes.joined(record), record=record))
     try:
-        cluster.world.ask_exits()
+        cluster.world.fleet.command(forks.Exits(), EXITS_S)  # those before this process came
         states = cluster.status()
     except BaseException:
         cluster.close()
@@ -277,12 +279,25 @@ def current() -> Cluster:
     return next(reversed(ours.values()))
 
 
+def live_records(tidy: bool = True) -> list[registry.ClusterRecord]:
+    """The running clusters of this user; what dead ones left is removed.
+
+    One that can't be judged from here is among them: it may run on another host.
+
+    Args:
+      tidy: remove it. A thread that only looks leaves it to those that start clusters.
+    """
+    if tidy:
+        claims.tidy()
+    return [r for r in registry.records() if claims.life(r.name) is not claims.Life.DEAD]
+
+
 def connected() -> dict[str, Cluster]:
     """The clusters that this process started or attached to, by name; the current one is last."""
     return {
         name: c
         for name, c in list(handle.opened.items())
-        if c.is_restarting or c.down or not c.closed
+        if c.is_restarting or c.why or not c.closed
     }
 
 
@@ -290,7 +305,7 @@ def connected() -> dict[str, Cluster]:
 def stop_owned() -> None:
     """Stop the clusters that end with this process, and disconnect from the others."""
     for cluster in list(handle.opened.values()):
-        if cluster.owned or cluster.down:
+        if cluster.owned or cluster.why:
             cluster.stop()
         else:
             cluster.close()

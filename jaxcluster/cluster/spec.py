@@ -11,22 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.cluster.names import free_name
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
-from jaxcluster.host.reachability import why_not_listen
 from jaxcluster.launchers import detection
 from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON, LOCAL, kind_of
 from jaxcluster.options.value_types import SWITCH
 from jaxcluster.plan import placement
-from jaxcluster.plan.spec import (
-    ALL,
-    GPU_PLATFORMS,
-    check_spec,
-    platform_in,
-)
+from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, check_spec, platform_in
 from jaxcluster.records import registry
 from jaxcluster.text import plural
 
@@ -34,53 +27,32 @@ FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 VERIFIES = "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS"
 
 
-def make_spec(
-    num_processes: int | None = None,
-    *,
-    devices_per_process: int | str | None = None,
-    platform: str | None = None,
-    launcher: str | None = None,
-    name: str | None = None,
-    env: Mapping[str, str] | None = None,
-    timeout_s: float | None = None,
-    detach: bool | None = None,
-    local_device_ids: Sequence[int] | Sequence[Sequence[int]] | None = None,
-    coordinator_address: str | None = None,
-    coordinator_bind_address: str | None = None,
-    initialization_timeout: int | None = None,
-    heartbeat_timeout_seconds: int | None = None,
-    **options: str | int | Sequence[str],
-) -> wire.ClusterSpec:
+def make_spec(num_processes: int | None = None, **options: Any) -> wire.ClusterSpec:
     """A checked ClusterSpec, with what was left open chosen from what this machine has.
 
     What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
-    None is not given: it is the default (``timeout_s=60``, ``heartbeat_timeout_seconds=100``).
 
     Args:
-      devices_per_process: "all" stands for all of a host, shared out evenly among its ranks.
-      launcher: None means this machine; "auto" the allocation that this process runs in, else this
-        machine.
-      **options: the launcher's own, as on its command line: ``hosts="h1:2,h2:2"``.
+      **options: those of every start, as ``options.table`` names them (``timeout_s``, ``env``), and
+        the launcher's own, as on its command line (``hosts="h1:2,h2:2"``). None is not given.
+        Without a launcher it is this machine; "auto" is the allocation that this process runs in.
 
     Raises:
-      UsageError: an argument is out of its range, or there is no such launcher.
+      UsageError: an argument is out of its range, or there is no such launcher or option.
     """
-    given = {**locals(), **options}
-    del given["options"]
-    given = {what: value for what, value in given.items() if value is not None}
-    own = {name: value for name, value in given.items() if name in COMMON}
-    for name, value in given.items():
+    options["num_processes"] = num_processes
+    own, typed = dict[str, Any](), dict[str, str | bool | list[str]]()
+    for name, value in options.items():
+        if value is None:
+            continue
         option = known().by_name.get(name)
-        if option is not None and (name in own or option.kind is SWITCH):
+        if option is not None and (name in COMMON or option.kind is SWITCH):
             option.check(value)
-    if own.get("devices_per_process") == "all":
-        own["devices_per_process"] = ALL
-    typed = {
-        name: _as_typed(name, value)
-        for name, value in given.items()
-        if name not in COMMON and value is not False  # a switch that is off
-    }
-    num_processes, launcher = own.get("num_processes"), own.get("launcher") or LOCAL
+        if name in COMMON:
+            own[name] = ALL if value == "all" and name == "devices_per_process" else value
+        elif value is not False:  # a switch that is off
+            typed[name] = _as_typed(name, value)
+    launcher = own.get("launcher") or LOCAL
     if launcher == "auto":
         launcher = _taken(typed, num_processes)
     else:
@@ -111,7 +83,7 @@ def make_spec(
         # Without a number of ranks the hosts decide how many there are: see ``placing.place``.
         ids = [[i[0] for i in nested]] * (num_processes or 1) if flat else nested
     own |= {
-        "name": registry.check_name(own["name"]) if "name" in own else free_name(),
+        "name": registry.check_name(own.get("name", "main")),
         "any_name": "name" not in own,
         "num_processes": num_processes or 0,
         "platform": wanted or "",
@@ -123,8 +95,6 @@ def make_spec(
     spec = wire.ClusterSpec(**own, options=typed)
     if spec.num_processes and spec.platform:  # else when the hosts have decided
         check_spec(spec)
-    if spec.is_here:
-        check_addresses(spec)
     return spec
 
 
@@ -140,23 +110,6 @@ def check_credentials(environ: Mapping[str, str]) -> None:
             f"{', '.join(sorted(names))} is set, and jaxcluster passes no certificates to JAX.",
             f"Unset it: import os; del os.environ[{min(names)!r}]   See docs/security.md.",
         )
-
-
-def check_addresses(spec: wire.ClusterSpec) -> None:
-    """Refuse a coordinator's address at which this machine can't listen.
-
-    Raises:
-      UsageError: it can't be resolved, is another machine's, or its port is taken.
-    """
-    for option in ("coordinator_address", "coordinator_bind_address"):
-        address = getattr(spec, option)
-        if not address or address.startswith("unix:"):
-            continue
-        if why := why_not_listen(address):
-            raise UsageError(
-                f"--{option.replace('_', '-')} {address}: this machine can't listen there ({why}).",
-                "Leave it out: a cluster on this machine needs no address.",
-            )
 
 
 def _as_typed(name: str, value: Any) -> str | bool | list[str]:

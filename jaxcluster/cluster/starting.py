@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import secrets
@@ -20,22 +21,22 @@ from jaxcluster.allocation import allocation as hosts
 from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.cluster import events
 from jaxcluster.cluster.events import Progress
-from jaxcluster.cluster.names import claim
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
+    ClusterExists,
     EnginesMissing,
     InitializeFailed,
     JaxClusterError,
     LaunchError,
     PlanError,
 )
-from jaxcluster.host.facts import gpu_plugin_installed, host_gpus
+from jaxcluster.host.facts import engine_facts, host_gpus
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.plan import placement, versions
-from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, UNIX
+from jaxcluster.plan.spec import UNIX
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
+from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.link import Event, replies
@@ -54,7 +55,6 @@ STEPS: dict[str, events.StartStep] = {
     "serve": "ready",
 }  # by what a rank was asked
 
-ROLES = {"controller": "ipyparallel's controller", "coordinator": "The coordinator"}
 LEAST_S, LOOK_S = 0.2, 0.01
 LOG_LINES = 12  # of the end of such a log
 
@@ -103,7 +103,8 @@ class Starting:
 
     def run(self) -> World:
         """Take all steps; returns the ranks, whose record is saved."""
-        check_devices(self.spec)
+        if self.spec.is_here and self.spec.platform != "cpu":
+            plan_here(self.spec)  # no process is needed to see that there are no such devices
         folders.sweep(folders.root())
         if self.allocation is None:
             self.spec, claimed = claim(self.spec)
@@ -113,12 +114,11 @@ class Starting:
             self.allocation.take(claimed)
         processes = self.allocation.prepare(self.spec, self.say, self.left_s, self._stopped)
         spec = self.spec = processes.spec
-        world = self.world = World(processes)
+        world = self.world = World(processes, self.allocation)
         world.on_stopping = self.cancel
         world.listen()
         ranks = range(spec.num_processes)
         pids = processes.start(are_scripts=self.script is not None)
-        world.connect()
         facts = self._ask(
             dict.fromkeys(ranks, Facts()),
             "did not start",
@@ -203,20 +203,20 @@ class Starting:
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
         # it listens on a Unix socket in the cluster's folder, which only this user can enter.
         # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
-        its: dict[str, Any] = {}
-        service, relays = "", "" if one_host else address
+        its: dict[str, Any] = {"is_checked": os.environ.get("JAXCLUSTER_AGREE") != "0"}
+        service = relays = key = ""
         if reserved.coordinator_process and not is_placed(self.spec):
             service = plan.requests[0].coordinator_address
             if one_host and sys.platform.startswith("linux"):
                 # gRPC reads it as a URI.
                 service = UNIX + quote(world.processes.socket_path(COORDINATOR_SOCKET))
-            its = dict.fromkeys(("coordinator_address", "coordinator_bind_address"), service)
+            its |= dict.fromkeys(("coordinator_address", "coordinator_bind_address"), service)
             its["coordinator_process"] = True
-        key = secrets.token_hex(32) if relays else ""
+        if not one_host:
+            relays, key = address, secrets.token_hex(32)
         pid = world.processes.start_coordinator(service, relays, key)
         port = self._relay_port(world) if relays else 0
         paths = world.processes.referee_paths(relays, port, key)
-        its["is_checked"] = os.environ.get("JAXCLUSTER_AGREE") != "0"
         requests = tuple(
             dataclasses.replace(request, referee=paths[request.process_id], **its)
             for request in plan.requests
@@ -336,18 +336,10 @@ class Starting:
             raise LaunchError(STOPPED)
         if (world := self.world) is None:
             return
-        for lost in world.fleet.losses():
-            if lost.ranks:
-                raise LaunchError(
-                    f"Host {lost.host} was lost while the cluster started: {lost.why}."
-                )
-        for role, why in (
-            ("controller", world.controller_died),
-            ("coordinator", world.coordinator_died),
-        ):
-            if why:
+        for role in ("controller", "coordinator"):
+            if why := getattr(world, f"{role}_died"):
                 log = "\n".join(world.log_end(role).splitlines()[-LOG_LINES:])
-                raise LaunchError(f"{ROLES[role]} ended ({why}).\n{log}")
+                raise LaunchError(f"The {role} ended ({why}).\n{log}")
         if world.dead:
             rank, death = min(world.dead.items())
             raise EnginesMissing(
@@ -360,9 +352,34 @@ class Starting:
     def abandon(self) -> None:
         """End whatever was started, and give the allocation back unless it is to be kept."""
         if self.world is not None:
-            self.world.end()
+            self.world.stop()
         if self.allocation is not None:
             self.allocation.clear() if self.is_restart else self.allocation.end()
+
+
+def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
+    """The cluster's name for this process; where the user gave none, the next that is free.
+
+    Raises:
+      ClusterExists: somebody else has it.
+    """
+    others = (f"main-{i}" if i > 1 else "main" for i in itertools.count(1))
+    for name in itertools.chain([registry.check_name(spec.name)], others if spec.any_name else ()):
+        if (claimed := claims.claim(name)) is not None:
+            return dataclasses.replace(spec, name=name), claimed
+    attach = f"%jaxcluster attach {spec.name} connects to it"
+    another = "%jaxcluster start --name NAME starts another."
+    if any(record.name == spec.name for record in registry.records()):
+        told = f"Cluster {spec.name!r} is already running."
+        raise ClusterExists(told, f"{attach}, %jaxcluster stop ends it, and {another}")
+    if (holder := claims.read_holder(registry.folder(spec.name))) is not None:
+        by = f"process {holder.owner.partition(':')[0]} on {holder.hostname}"
+        told = f"Cluster {spec.name!r} is being started, by {by}."
+        raise ClusterExists(told, f"{attach} once it runs; {another}")
+    raise ClusterExists(
+        f"{registry.folder(spec.name)} already exists, and may not be a cluster's folder.",
+        "Remove it if it is not needed, or: %jaxcluster start --name NAME",
+    )
 
 
 def log_of(world: World, rank: int) -> str:
@@ -401,8 +418,6 @@ def plan_here(
     Raises:
       PlanError: they can't be laid out on them.
     """
-    from jaxcluster.host.facts import engine_facts
-
     here = dataclasses.replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
     return placement.plan_ranks(
         spec,
@@ -411,22 +426,6 @@ def plan_here(
         coordinator_bind_address=coordinator,
         collectives_addresses=[LOOPBACK] * spec.num_processes,
     )
-
-
-def check_devices(spec: wire.ClusterSpec) -> None:
-    """Refuse at once what this machine has no devices for: no process is needed to see that.
-
-    Raises:
-      PlanError: it asks for GPUs or TPU chips that are not here.
-    """
-    if not spec.is_here or spec.platform == "cpu":
-        return
-    plan_here(spec)
-    if spec.platform in GPU_PLATFORMS and not gpu_plugin_installed(spec.platform):
-        raise PlanError(
-            f"The jax on this machine has no {spec.platform.upper()} plugin.",
-            f"{INSTALL[spec.platform]}   or use the CPUs: --platform cpu",
-        )
 
 
 def is_starting() -> bool:
@@ -440,8 +439,8 @@ def start_world(
     watch: Callable[[Starting | None], None] = lambda starting: None,
     allocation: Allocation | None = None,
     script: Script | None = None,
-) -> tuple[World, Allocation]:
-    """Start what ``spec`` describes; returns its ranks, and what they run on.
+) -> World:
+    """Start what ``spec`` describes; returns its ranks.
 
     Args:
       watch: is given the start that goes on, and may raise to end it.
@@ -472,6 +471,5 @@ def start_world(
         if not starting.failure and events.course is starting:
             events.course = None
         events.tell()
-    assert starting.allocation is not None
     world.started_s = time.perf_counter() - began
-    return world, starting.allocation
+    return world

@@ -7,7 +7,6 @@ world, and knows nothing of the cluster that has it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import operator
 import os
 import signal
@@ -21,19 +20,20 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import HostLost
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
-from jaxcluster.errors import LaunchError, NoCluster, RankHung, RecoveryError, UsageError
+from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
 from jaxcluster.host import procfs
 from jaxcluster.host.exits import OomKills, describe_event
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.model import crash_log
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
-from jaxcluster.records import registry
+from jaxcluster.records import claims, registry
 from jaxcluster.wire import forks
-from jaxcluster.wire.forks import STOPPED
-from jaxcluster.wire.link import Event, Link, Request, Sink, replies, unwrap
+from jaxcluster.wire.forks import RESTARTED, STOPPED
+from jaxcluster.wire.link import Event, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.agreement import Look, Looked
 from jaxcluster.wire.ops.cells import Interrupt
@@ -56,10 +56,11 @@ class World:
 
     Args:
       processes: their processes, whoever has started them, or is about to.
-      record: who they are, if they are started.
+      allocation: what they run on, where this process starts them.
+      record: who they are, where another one has.
 
     Attributes:
-      link: the way to them, once they are started.
+      link: the way to them.
       dead: the ranks whose processes have ended, and why.
       is_torn: ranks sit in a launch that can't end, so no cell may run.
       unreachable: the hosts that can't be reached from here and may live, and why.
@@ -76,25 +77,28 @@ class World:
     """
 
     record: registry.ClusterRecord
-    link: Link
 
-    def __init__(self, processes: Processes, record: registry.ClusterRecord | None = None) -> None:
-        self.processes, self.fleet = processes, processes.fleet
+    def __init__(
+        self,
+        processes: Processes,
+        allocation: Allocation | None = None,
+        record: registry.ClusterRecord | None = None,
+    ) -> None:
+        self.processes, self.fleet, self.allocation = processes, processes.fleet, allocation
         self.num_processes = processes.spec.num_processes
+        self.link = processes.connect()
         self.hosts: dict[int, str] = {}
         self.dead: dict[int, wire.Death] = {}
-        self.is_torn = False
+        self.is_torn = self.is_over = self.is_ending = False
         self.coordinator_died = self.controller_died = ""
         self.unreachable: dict[str, str] = {}
         self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
-        self.is_over = False
-        self.check: Callable[[], None] = self._check_not_over
+        self.check: Callable[[], None] = lambda: None
         self.on_death: Callable[[], None] = lambda: None
         self.on_stopping: Callable[[], None] = lambda: None
         self._oom_kills = OomKills()
         self._client: Any = None
-        self.is_ending = False
         self._ended_by = ""  # another process: why
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._turns_lock = threading.Lock()
@@ -102,14 +106,7 @@ class World:
         self._open_turns: set[int] = set()
         self._let_go: Callable[[], None] = lambda: None
         if record is not None:
-            self.connect()
             self.settle(record)
-
-    def connect(self) -> None:
-        """Make the way to the ranks, whose processes are there."""
-        self.link = self.processes.connect()
-        for rank, death in list(self.dead.items()):
-            self.link.mark_dead(rank, death)
 
     def settle(self, record: registry.ClusterRecord) -> None:
         """It is started, as ``record`` says."""
@@ -122,39 +119,50 @@ class World:
         """Whether this process has started it."""
         return self.processes.is_ours
 
-    def _check_not_over(self) -> None:
-        if self.is_over:
-            raise NoCluster(f"Cluster {self.record.name!r} is stopped.", "%jaxcluster start -n 4")
-
     # ------------------------------------------------------------------ its end
 
-    def end(self, why: str = STOPPED) -> None:
+    def end(self) -> None:
+        """End its processes for good; the cluster's name and hosts are given back."""
+        was_over, allocation, self.allocation = self.is_over, self.allocation, None
+        self.stop()
+        if allocation is not None:
+            allocation.end()
+        elif not was_over:
+            claims.remove(self.record.name, self.record.claim)
+
+    def vacate(self) -> None:
+        """End its processes for others, which get its name and hosts. One that is over: nothing."""
+        if not self.is_over:
+            assert self.allocation is not None
+            self.allocation.keep()
+            self.stop(RESTARTED)
+            self.allocation.clear()
+
+    def stop(self, why: str = STOPPED) -> None:
         """End its processes; returns when they are reaped. One that is over: nothing."""
         if not self.is_over:
-            self._close()
+            self.is_over = True
+            self.close_client()
             self.processes.stop(why)
             self.answer_all(why)
-            if hasattr(self, "link"):
-                self.link.close()
+            self.link.close()
             self._let_go()
 
     def answer_all(self, why: str) -> None:
         """Nobody goes on waiting for its ranks. Any thread."""
-        if hasattr(self, "link"):
-            for rank in range(self.num_processes):
-                self.link.mark_dead(rank, wire.Death(why))
+        for rank in range(self.num_processes):
+            self.link.mark_dead(rank, wire.Death(why))
 
     def leave(self) -> None:
         """Let go of it; its processes run on."""
         if not self.is_over:
-            self._close()
+            self.is_over = True
+            self.close_client()
             self.link.close()
             self.processes.leave()
             self._let_go()
-
-    def _close(self) -> None:
-        self.is_over = True
-        self.close_client()
+            if self.allocation is not None:
+                self.allocation.let_go()
 
     def check_reach(self) -> None:
         """Refuse to end what is not ours and can't be reached: it would go on, and nobody see it.
@@ -173,15 +181,13 @@ class World:
                 f"{self.record.name} --force ends what can be reached, and forgets the rest.",
             )
 
+    # ------------------------------------------------------------------ deaths
+
     def listen(self) -> None:
         """Take in what its processes' parent tells."""
         self.fleet.on_event = self._on_event
         for event in self.fleet.losses():
             self._on_event(event)
-
-    def ask_exits(self) -> None:
-        """Take in which of its processes had ended before this one was connected."""
-        self.fleet.command(forks.Exits(), 5.0)
 
     def _on_event(self, event: forks.Event | HostLost) -> None:
         """On the hosts' thread."""
@@ -212,23 +218,16 @@ class World:
                 has_crashed = told not in (why, self._ended_by)
                 log = self.log_excerpt(rank) if has_crashed else ""
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
-            case forks.Exit(role="coordinator" | "controller") if self._ended_by:
-                pass  # with its ranks, whose ends come as well
-            case forks.Exit(role="controller"):
-                self.controller_died = describe_event(event, self._oom_kills)
-            case forks.Exit(role="coordinator"):
-                self.coordinator_died = describe_event(event, self._oom_kills)
+            case forks.Exit() if not self._ended_by:  # else with its ranks, whose ends come as well
+                setattr(self, f"{event.role}_died", describe_event(event, self._oom_kills))
                 self.on_death()
                 events.tell()
-
-    # ------------------------------------------------------------------ deaths
 
     def mark_dead(self, rank: int, death: wire.Death) -> None:
         """From now on a rank is a dead one; the first reason stays."""
         self.dead.setdefault(rank, death)
         self.on_death()
-        if hasattr(self, "link"):
-            self.link.mark_dead(rank, death)
+        self.link.mark_dead(rank, death)
         events.tell()
 
     @property
@@ -268,20 +267,18 @@ class World:
             given = list(ranks)
             if any(isinstance(rank, bool) for rank in given):  # a mask
                 raise TypeError
-            named = [operator.index(rank) for rank in given]
+            named = sorted({operator.index(rank) for rank in given})
         except TypeError:
             told = f"ranks must be a list of numbers, not {ranks!r:.80}."
             raise UsageError(told, "For example: ranks=[0, 2]") from None
         missing = [r for r in named if not 0 <= r < self.num_processes]
         if missing or not named:
-            raise UsageError(
-                f"There is no {name_ranks(missing)}: this cluster has ranks "
-                f"0-{self.num_processes - 1}."
-                if missing
-                else "No rank was named.",
-                "For example: %%spmd --ranks 0,2-3",
-            )
-        return sorted(set(named))
+            told = "No rank was named."
+            if missing:
+                there = f"this cluster has ranks 0-{self.num_processes - 1}."
+                told = f"There is no {name_ranks(missing)}: {there}"
+            raise UsageError(told, "For example: %%spmd --ranks 0,2-3")
+        return named
 
     def status(self) -> list[wire.RankState]:
         """What each rank is doing now; its control channel answers during a cell too."""
@@ -336,10 +333,8 @@ class World:
         self,
         each: Mapping[int, Callable[[CellSpec], Operation[R]]],
         *,
-        timeout_s: float,
-        buffers: Sequence[bytes | memoryview] = (),
-        check: Callable[[], None] | None = None,
         is_final: bool = False,
+        **options: Any,
     ) -> dict[int, Event[R]]:
         """As ``ask``, at one place among all notebooks' cells.
 
@@ -347,23 +342,10 @@ class World:
           each: makes each rank's request, with that place.
           is_final: all ranks do it, also if nobody waits for that any more.
         """
-
-        def refuse_unreachable(event: Event[R]) -> None:
-            if event.op == "died" and event.body.may_live:  # the others wait for it
-                unwrap(event)
-
         self.check()
         turn = self.turn(list(each), is_skippable=False)
-        requests = {rank: make(turn) for rank, make in each.items()}
         try:
-            return self.ask(
-                requests,
-                requests,
-                timeout_s=timeout_s,
-                buffers=buffers,
-                check=check,
-                on_answer=refuse_unreachable,
-            )
+            return self.ask(each, {rank: make(turn) for rank, make in each.items()}, **options)
         except BaseException:
             if not is_final:
                 self.link.request_each(dict.fromkeys(each, Interrupt(turn.seq)), sink=Sink())
@@ -377,30 +359,30 @@ class World:
         request: Request[R],
         *,
         timeout_s: float = ASK_S,
-        buffers: Sequence[bytes | memoryview] = (),
-        check: Callable[[], None] | None = None,
-        on_answer: Callable[[Event[R]], object] = bool,
+        **options: Any,
     ) -> dict[int, Event[R]]:
         """The replies of all ``ranks`` to one request, or to each rank's own.
 
         Args:
-          check, on_answer: see ``Link.gather``.
+          **options: see ``Link.gather``.
 
         Raises:
           RankDied, RankError, TransferError: what a rank answered instead.
           RankHung: a rank did not answer in time; where it is, is said.
         """
+
+        def refuse_unreachable(event: Event[R]) -> None:
+            if event.op == "died" and event.body.may_live:  # the others may wait for it
+                unwrap(event)
+
         self.check()
-        ranks = list(ranks)
-        answers = self.link.gather(
-            ranks, request, timeout_s=timeout_s, buffers=buffers, check=check, on_answer=on_answer
-        )
+        options |= {"timeout_s": timeout_s, "on_answer": refuse_unreachable}
+        answers = self.link.gather(ranks, request, **options)
         # What other ranks say of a death comes after it.
         for _, event in sorted(answers.items(), key=lambda one: (one[1].op != "died", one[0])):
             unwrap(event)
         if missing := sorted(set(ranks) - set(answers)):
-            busy = [s for s in self.status() if s.rank in missing and s.state == "running"]
-            where = "".join(f" Rank {s.rank} is in cell [{s.cell}] line {s.line}." for s in busy)
+            where = "".join(f" Rank {r} is {at}." for r, at in self._places(missing).items())
             raise RankHung(
                 f"{name_ranks(missing).capitalize()} did not answer within {timeout_s:g} s.{where}",
                 "%jaxcluster status shows where each rank is; %jaxcluster interrupt stops them.",
@@ -419,18 +401,17 @@ class World:
         self.check()
         ranks = list(request) if isinstance(request, Mapping) else list(range(self.num_processes))
         answers = self.link.gather(ranks, request, timeout_s=timeout_s)
-        reasons = {
-            r: f"dead ({e.why})" if e.op == "died" else e.why
-            for r, e in answers.items()
-            if e.op != "reply"
-        }
-        missing = [r for r in ranks if r not in answers]
-        states = {s.rank: s for s in self.status()} if missing else {}
-        for rank in missing:
-            state = states[rank]
-            where = f": it is in cell [{state.cell}] line {state.line}" if state.line else ""
-            reasons[rank] = f"gave no answer within {timeout_s:g} s{where}"
-        return replies(answers), reasons
+        missing = [rank for rank in ranks if rank not in answers]
+        places = {rank: f": it is {at}" for rank, at in self._places(missing).items()}
+        late = {r: f"gave no answer within {timeout_s:g} s{places.get(r, '')}" for r in missing}
+        failed = {r: event for r, event in answers.items() if event.op != "reply"}
+        reasons = {r: f"dead ({e.why})" if e.op == "died" else e.why for r, e in failed.items()}
+        return replies(answers), reasons | late
+
+    def _places(self, silent: Sequence[int]) -> dict[int, str]:
+        """At which line of which cell silent ranks are, of those that are in a cell."""
+        states = [state for state in self.status() if state.rank in silent] if silent else []
+        return {s.rank: f"in cell [{s.cell}] line {s.line}" for s in states if s.line}
 
     def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
         """Which of these names hold arrays that span processes, as ``rank`` sees them."""
@@ -537,11 +518,6 @@ def tell_silences(whys: Mapping[int, Silence]) -> list[str]:
 
 def who_we_are() -> str:
     """This process, for those who wait for it."""
-    return _named(os.environ.get("JPY_SESSION_NAME", ""), os.getpid())
-
-
-@functools.lru_cache(1)  # each cell says it
-def _named(session: str, pid: int) -> str:
-    notebook = Path(session).name
-    process = f"process {pid} on {socket.gethostname()}"
+    notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name
+    process = f"process {os.getpid()} on {socket.gethostname()}"
     return f"{notebook} ({process})" if notebook else process

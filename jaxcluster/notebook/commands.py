@@ -142,7 +142,7 @@ class Commands:
 
     def _show_running(self, attached: cluster.Cluster) -> None:
         """What a cluster does that others have used, for whoever has just come to it."""
-        if attached.last is not None or attached.can_restart or attached.down:
+        if attached.last is not None or attached.world.is_ours:
             return
         found, now_ns = attached.history(), time.time_ns()
         one = found.running

@@ -146,7 +146,7 @@ class Model:
             self._records = [(r, registry.is_held(r.name)) for r in cluster.live_records(False)]
             self._records_at, self._records_of = time.monotonic(), ours
         known = {record.created_ns for record, _ in self._records}
-        without = [(c.record, True) for c in connected.values() if c.is_restarting or c.down]
+        without = [(c.record, True) for c in connected.values() if c.is_restarting or c.why]
         rows = self._records + [row for row in without if row[0].created_ns not in known]
         rows.sort(key=lambda row: (row[0].created_ns not in ours, row[0].created_ns))
         return [
@@ -191,8 +191,8 @@ class Model:
             devices,
             use=_use(self._used.get(rank)),
         )
-        if current.down:
-            return replace(shown, status="dead", note=f"{current.down} {current.down_hint}")
+        if current.why:
+            return replace(shown, status="dead", note=current.down.replace("\n", " "))
         if rank in current.dead:
             return replace(shown, status="dead", use=None, note=current.dead[rank].why)
         if current.is_restarting or (state is not None and state.state == "starting"):

@@ -86,10 +86,7 @@ class Operations:
         """Give the ranks new processes, with their variables or without."""
         running = cluster.current()
         with self._alone():
-            launch = running.record.created_ns
-            running.end_cells()
-            if running.record.created_ns == launch:  # else the end of a cell has restarted it
-                running.restart(clean=clean)
+            running.restart(clean=clean)
             return f"{running.summary()}\n{running.recovered}"
 
     @contextlib.contextmanager

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
-from helpers import free_port, until
+from helpers import until
 from overhosts import coordinator_of, processes_of, send_signal
 
 import jaxcluster
-from jaxcluster.cluster import dry_run, make_spec
 from jaxcluster.wire.ops.status import State
 
 DEADLINE_S = 40.0
@@ -51,15 +49,6 @@ def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
     assert not any(process.lives for process in processes)
 
 
-@pytest.mark.one_machine("it places the coordinator at an address of this machine")
-def test_a_coordinator_that_the_user_placed_stays_with_rank_0() -> None:
-    port = free_port()
-    with jaxcluster.start(2, coordinator_address=f"127.0.0.1:{port}") as cluster:
-        source = "import jax\nfrom jax._src import distributed\n"
-        source += "print(distributed.global_state.service is not None)"
-        assert cluster.run(source, show=False).stdout() == "True\n"
-
-
 BARRIERS = """
 import jax
 from jax._src import distributed
@@ -96,16 +85,3 @@ def test_barriers_are_jaxs_own_but_for_those_who_come_after_one_that_does_not_be
         insiders = "elif rank != 3:\n    after('1'); print(meet('odd', [0, 2]))"
         assert said(outsider + insiders) == ["met", "INVALID_ARGUMENT", "met", ""]
         assert said("print(meet('all again'))") == ["met"] * 4
-
-
-@pytest.mark.one_machine("hosts have a coordinator of their own")
-def test_the_coordinator_is_where_a_dry_run_has_shown_it() -> None:
-    shown = dry_run(make_spec(num_processes=2, platform="cpu"))
-    (address,) = re.findall(r"  coordinator_address=(.*)", shown)
-    with jaxcluster.start(2, platform="cpu") as cluster:
-        told = (
-            "from jax._src import distributed\nprint(distributed.global_state.coordinator_address)"
-        )
-        record = cluster.run(told, show=False)
-        pattern = re.escape(address).replace(re.escape("<a folder of this machine's agent>"), ".+")
-        assert re.fullmatch(f"{pattern}\n", record.stdout(1))

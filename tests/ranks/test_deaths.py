@@ -267,7 +267,7 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     assert "Recovery failed: Rank 1 died while the cluster started" in str(caught.value)
     down = "Cluster 'deaths' has no processes now: new ones did not start."
     hint = "The variables of ranks 0, 1, 3 are saved: %jaxcluster restart restores them"
-    assert f"{down} {hint}" in str(caught.value)
+    assert f"{down}\n{hint}" in str(caught.value)
     with pytest.raises(NoCluster, match="has no processes now: new ones did not") as refused:
         ranks.run("print(1)", show=False)
     assert hint in str(refused.value)

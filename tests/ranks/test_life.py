@@ -150,26 +150,6 @@ def test_attaching_without_a_name_takes_the_only_one(
     assert "Several clusters are running: a, b." in str(caught.value)
 
 
-def test_an_attached_process_may_stop_the_cluster(
-    other: Callable[[str], Owner], private_home: Home
-) -> None:
-    owner = other(
-        "import jaxcluster, time\n"
-        "cluster = jaxcluster.start(2, name='ours')\nprint('ready')\n"
-        "while not cluster.closed: time.sleep(0.05)\n"
-        "try: cluster.run('1')\n"
-        "except jaxcluster.JaxClusterError as error: print('told', type(error).__name__)\n"
-        "input()"
-    )
-    owner.wait_for("ready")
-    attached = attach("ours")
-    pids = attached.record.pids
-    attached.stop()
-    assert not any(psutil.pid_exists(pid) for pid in pids)
-    assert live_records() == []
-    owner.wait_for("told NoCluster")
-
-
 # --------------------------------------------------------------------------- detach
 
 
@@ -275,13 +255,6 @@ def test_a_stop_waits_for_no_rank_in_a_collective(start: Start) -> None:
     assert running.stop() < 10  # the issue: 3 s
 
 
-def test_leaving_the_with_block_stops_it(home: Home) -> None:
-    with pytest.raises(ZeroDivisionError), jaxcluster.start(1, name="block") as running:
-        raise ZeroDivisionError
-    assert running.closed
-    assert "block" not in [r.name for r in live_records()]
-
-
 START = "import jaxcluster\ncluster = jaxcluster.start(2, devices_per_process={devices})\n"
 IDLE = START.format(devices=2) + "print('ready')\ninput()"
 COLLECTIVE = """
@@ -335,15 +308,6 @@ def test_an_owners_end_is_noticed_though_its_child_holds_the_pipe(
     finally:
         os.kill(child, signal.SIGKILL)
     assert live_records() == []
-
-
-def test_an_owner_that_just_ends_takes_its_cluster_along(
-    other: Callable[[str], Owner], private_home: Home
-) -> None:
-    owner = other(START.format(devices=1) + "print('ready')")
-    owner.wait_for("ready")
-    assert owner.process.wait(30) == 0
-    private_home.wait_until_empty()
 
 
 @pytest.mark.one_machine("one fork server has all ranks")

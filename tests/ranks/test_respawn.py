@@ -47,7 +47,7 @@ SOME = [STEPS[0], STEPS[2], STEPS[5]]
 DIES = "import os, jax\nif jax.process_index(): os.kill(os.getpid(), 9)"
 LEFT = (
     "Cluster 'respawn' has no processes now: their start was stopped.\n"
-    "The variables of ranks 0, 1 are saved: %jaxcluster restart restores them, %jaxcluster "
+    "The variables of ranks 0, 1 are saved: %jaxcluster restart restores them; %jaxcluster "
     "stop discards them."
 )
 

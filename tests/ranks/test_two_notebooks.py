@@ -121,19 +121,6 @@ def test_a_start_after_the_end_of_the_first_notebook_is_a_new_cluster(
     assert second.ok("%spmd 1").result == "1"
 
 
-def test_a_detached_cluster_outlives_its_notebook(open_notebook: Open) -> None:
-    first = open_notebook()
-    first.ok("%jaxcluster start -n 2 --name kept --detach")
-    first.ok("%%spmd\nkept = 42")
-    first.kill()
-    second = open_notebook()
-    second.ok("%jaxcluster attach kept")
-    assert second.ok("%spmd kept").result == "42"
-    second.ok("%jaxcluster stop")
-    until(lambda: not first.processes(), "end of the detached cluster", GONE_S)
-    assert "kept" not in second.ok("%jaxcluster list").text
-
-
 def test_unloading_the_extension_ends_the_notebooks_clusters(open_notebook: Open) -> None:
     notebook = open_notebook()
     before = set(notebook.processes())

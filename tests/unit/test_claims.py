@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import names
+from jaxcluster.cluster import live_records
+from jaxcluster.cluster.starting import claim
 from jaxcluster.errors import ClusterExists, JaxClusterError, LaunchError
 from jaxcluster.records import claims, registry, runtimefolder
 from jaxcluster.records.claims import Life
@@ -104,13 +105,11 @@ def test_a_claim_of_another_process_that_lives_is_left_alone() -> None:
     claims.tidy()
     assert claims.claim("main") is None
     with pytest.raises(ClusterExists, match=f"being started, by process {other.pid} on"):
-        names.claim(wire.ClusterSpec("main", 2))
-    spec, mine = names.claim(wire.ClusterSpec("main", 2, any_name=True))
+        claim(wire.ClusterSpec("main", 2))
+    spec, mine = claim(wire.ClusterSpec("main", 2, any_name=True))
     assert spec.name == "main-2"
-    assert names.free_name() == "main-3"
     mine.remove()
     other.communicate(b"\n", timeout=30)
-    assert names.free_name() == "main"
 
 
 def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> None:
@@ -121,9 +120,9 @@ def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> No
     fcntl.flock(lock, fcntl.LOCK_SH)
     assert claims.life("main") is Life.ALIVE
     claims.tidy()
-    assert [r.name for r in names.live_records()] == ["main"]
+    assert [r.name for r in live_records()] == ["main"]
     os.close(lock)
-    assert names.live_records() == []
+    assert live_records() == []
     assert not registry.folder("main").exists()
     mine = claims.claim("main")
     assert mine is not None
@@ -136,9 +135,8 @@ def test_what_was_made_elsewhere_is_left_alone(elsewhere: None, root: Path) -> N
     subprocess.run([sys.executable, "-c", CLAIM], capture_output=True, check=True)
     registry.write(record("main", owner="12:345"))
     assert claims.life("main") is Life.UNKNOWN
-    assert [r.name for r in names.live_records()] == ["main"]
+    assert [r.name for r in live_records()] == ["main"]
     assert claims.claim("main") is None
-    assert names.free_name() == "main-2"
     assert (root / "main" / "cluster.json").exists()
 
 
@@ -163,11 +161,10 @@ def test_a_folder_that_is_no_clusters_is_left_alone(root: Path, content: str) ->
     (root / "main" / "alive").write_text(content)
     (root / "main" / "thesis.txt").write_text("dear")
     (root / "thesis.txt").write_text("dear too")
-    assert names.live_records() == []
+    assert live_records() == []
     assert claims.claim("main") is None
     with pytest.raises(ClusterExists, match="may not be a cluster's folder"):
-        names.claim(wire.ClusterSpec("main", 2))
-    assert names.free_name() == "main-2"
+        claim(wire.ClusterSpec("main", 2))
     assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "thesis.txt"]
     assert (root / "thesis.txt").exists()
 

@@ -1,4 +1,4 @@
-"""What is decided between the agents of a start and its ranks, without any host."""
+"""What is decided before any rank starts, without any host."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from helpers import Home
 
+from jaxcluster.allocation import limits
 from jaxcluster.allocation.allocation import SHARED_DIR, Allocation
 from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.placing import in_order, place
@@ -69,6 +70,16 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     ]
 
 
+def test_a_dry_run_on_this_machine_shows_the_ranks_and_where_they_lie(home: Home) -> None:
+    env = {"MINE": "1", "MY_TOKEN": "secret"}
+    text = dry_run(make_spec(num_processes=2, platform="cpu", name="dry", env=env))
+    assert text.startswith("2 ranks on this machine, forked from one preloaded process")
+    assert f"folders: {home.variables['JAXCLUSTER_RUNTIME_DIR']}\n" in text
+    assert "MINE=1 MY_TOKEN=...\n" in text
+    assert "secret" not in text
+    assert "  coordinator_address=unix:<a folder of this machine's agent>/jax.sock\n" in text
+
+
 def test_agents_are_told_what_is_read_when_they_start_and_nothing_else() -> None:
     env = {"TOKEN": "secret", "JAX_DEBUG_NANS": "1", "JAXCLUSTER_RUNTIME_DIR": "/scratch/me"}
     text = dry_run(make_spec(launcher="ipp:pbs", nodes="2", env=env))
@@ -122,6 +133,44 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
         allocation._launch_folder(IPP("pbs"))
     assert told.value.hint.startswith(f"Name another: {SHARED_DIR}=/path")
     allocation.end()
+
+
+def test_too_few_files_are_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """libzmq ends a process that runs out of them."""
+
+    def allow(soft: int, hard: int) -> None:
+        monkeypatch.setattr(limits.resource, "getrlimit", lambda which: (soft, hard))
+
+    allow(1024, 4096)
+    limits.check_files(4)
+    allow(-1, -1)  # RLIM_INFINITY
+    limits.check_files(1000)
+    allow(48, 48)
+    with pytest.raises(LaunchError, match="This process may open 48 files, and 4 ranks need"):
+        limits.check_files(4)
+    with pytest.raises(LaunchError, match=r"This process may open 48 files, and 256 hosts"):
+        limits.check_files(0, 256)
+    allow(1024, 150)
+    with pytest.raises(
+        LaunchError, match=r"Each process of a cluster may open 150 files"
+    ) as caught:
+        limits.check_files(4)
+    assert "ulimit -n 4096" in caught.value.hint
+
+
+def test_a_process_allows_itself_the_files_that_hosts_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(limits.resource, "getrlimit", lambda which: (1024, 4096))
+    monkeypatch.setattr(limits.resource, "setrlimit", lambda which, limits: raised.append(limits))
+    limits.check_files(0, 8)
+    assert raised == []
+    limits.check_files(0, 256)
+    ((soft, hard),) = raised
+    assert 4 * 256 + 30 < soft < 4096 and hard == 4096
+    with pytest.raises(LaunchError, match="may open 4096 files, and 2000 hosts need"):
+        limits.check_files(0, 2000)
 
 
 GPUS: dict[str, Any] = {

@@ -80,7 +80,7 @@ class Running:
         self.coordinator_died = ""
         self.is_restarting = self.closed = self.is_ending = self.is_ours = False
         self.unreachable: dict[str, str] = {}
-        self.down = ""
+        self.down = self.why = ""
         self.hosts: dict[int, str] = {}
         self.past_reports = types.SimpleNamespace(last_own=None)
 

@@ -60,7 +60,7 @@ def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here(found: Any, sa
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (cluster(down="No processes.", down_hint="Restart it."), "Restart it."),
+        (cluster(down="No processes.\nRestart it."), "Restart it."),
         (cluster(is_ours=False), "%jaxcluster attach c connects to its new processes then."),
         (
             cluster(is_ours=False, record=SimpleNamespace(has_owner=False)),

@@ -305,9 +305,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[
 
     def run(*events: Callable[[World], None], hears: bool = True) -> tuple[int, World]:
         made = World([*events], hears)
-        monkeypatch.setattr(scripts, "start_world", lambda *args, **more: (made, made))
+        monkeypatch.setattr(scripts, "start_world", lambda *args, **more: made)
         status = scripts.run(["-n", "2", "--logs", "out", "train.py"])
-        assert made.ended_under == [signal.SIG_IGN] * 4
+        assert made.ended_under == [signal.SIG_IGN] * 2
         return status, made
 
     return run

@@ -23,7 +23,7 @@ def world(is_started: bool = True) -> Any:
     processes.spec = SimpleNamespace(num_processes=2)
     processes.fleet.losses.return_value = []
     record: Any = SimpleNamespace(name="shared", facts=(), spec=processes.spec)
-    made = World(processes, record if is_started else None)
+    made = World(processes, record=record if is_started else None)
     made.listen()
     return made
 
@@ -54,7 +54,6 @@ def test_a_host_that_is_lost_before_there_is_a_way_to_its_ranks_takes_them_along
     one = world(is_started=False)
     one.fleet.on_event(HostLost("h1", True, [0], "no power", True))
     assert one.dead[0].why == one.coordinator_died == "host h1 is lost: no power"
-    one.connect()
     one.link.mark_dead.assert_called_once_with(0, one.dead[0])
 
 
