@@ -14,7 +14,7 @@ from jaxcluster import arguments, cluster, doctor, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.options.commands import list_commands
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import text
+from jaxcluster.views import blocks, status
 from jaxcluster.views.live import StartDisplay, show_hosts
 
 
@@ -42,7 +42,7 @@ def start(words: list[str]) -> None:
         if started.closed:
             print("It was stopped from elsewhere.")
         else:
-            print(text.status(started.status(), started.dead))
+            print(blocks.text([status.table(started.status(), started.dead)]))
     except KeyboardInterrupt:
         print()
     finally:
@@ -52,7 +52,7 @@ def start(words: list[str]) -> None:
 def list_clusters(words: list[str]) -> None:
     arguments.Parser("jaxcluster list").read(words)
     records, unreachable = cluster.listed()
-    print(text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname()))
+    print(status.clusters(records, [], time.time_ns(), unreachable, socket.gethostname()))
 
 
 def stop(words: list[str]) -> None:

@@ -24,7 +24,7 @@ import startform
 from jaxcluster.cluster import array_queries, events
 from jaxcluster.panel import protocol
 from jaxcluster.panel.operations import Operations
-from jaxcluster.views import cell_outputs, document, report
+from jaxcluster.views import cell_outputs, report, shards
 
 TARGET = Path(__file__).resolve().parents[1] / "labextension" / "src" / "protocol.ts"
 WIDTH = 100
@@ -34,7 +34,7 @@ CONSTANTS = {
     "EVENTS": protocol.EVENTS,
     "EVENTS_ID": protocol.EVENTS_ID,
     "RPC": protocol.RPC,
-    "SHARDS_MIME": document.MIME,
+    "SHARDS_MIME": shards.MIME,
     "OUTPUTS_MIME": cell_outputs.MIME,
     "OUTPUTS_VERSION": cell_outputs.VERSION,
 }

@@ -33,8 +33,8 @@ from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
 from jaxcluster.ranks import by_value, name_ranks
-from jaxcluster.text import format_nbytes, format_seconds, format_table
-from jaxcluster.views import history, report, shards, text
+from jaxcluster.text import format_nbytes, format_seconds
+from jaxcluster.views import blocks, cell_outputs, history, report, shards, status
 
 INSTRUCTIONS = """\
 jaxcluster runs multi-process JAX from notebooks: a cluster is N ranks (processes), and each cell
@@ -143,15 +143,12 @@ class Tools:
     def list_clusters(self) -> list[Any]:
         """The running clusters of this user: name, number of ranks, platform, hosts, age, owner."""
         records, unreachable = cluster.listed()
-        return [text.clusters(records, [], time.time_ns(), unreachable, socket.gethostname())]
+        return [status.clusters(records, [], time.time_ns(), unreachable, socket.gethostname())]
 
     def status(self, cluster: ClusterName = "") -> list[Any]:
         """What every rank does now: cell, line, state, devices, memory, and who waits for whom."""
         running = self._attached(cluster)
-        late = running.late()
-        lines = [running.summary(), text.status(running.status(), running.dead)]
-        lines += [late.told(running.world.hosts)] if late is not None else []
-        return ["\n".join([*lines, waits(running)])]
+        return [blocks.text([running.summary(), *status.look(running), waits(running)])]
 
     def report(
         self,
@@ -159,15 +156,11 @@ class Tools:
         cluster: ClusterName = "",
     ) -> list[Any]:
         """Why a cell went wrong: which rank, which line. `stacks` is where the ranks are now."""
-        running = self._attached(cluster)
-        found = running.past_reports.find(cell)
-        if found is None:
-            return [report.none(running.name, cell, running.past_reports.all())]
-        return [report.text(report.document(found, running.name))]
+        return [report.of_cell(self._attached(cluster), cell)["text/plain"]]
 
     def stacks(self, cluster: ClusterName = "") -> list[Any]:
         """Where every rank's main thread is at this moment, also in the middle of a hang."""
-        return [text.stacks(self._attached(cluster).stacks())]
+        return [status.stacks(self._attached(cluster).stacks())]
 
     def logs(
         self,
@@ -214,12 +207,19 @@ class Tools:
         found = array_queries.variables(self._attached(cluster).world)
         if not found:
             return ["No variable of the ranks is an array, or a tree of arrays."]
-        rows = [["name", "type", "shape", "dtype", "sharding", "bytes", "on a device"]]
-        for one in found:
-            shape = "" if one.shape is None else str(tuple(one.shape))
-            nbytes, most = format_nbytes(one.nbytes), format_nbytes(one.nbytes_per_device)
-            rows.append([one.name, one.type, shape, one.dtype, one.sharding, nbytes, most])
-        return ["\n".join(format_table(rows))]
+        rows: list[blocks.Row] = [
+            {
+                "name": one.name,
+                "type": one.type,
+                "shape": "" if one.shape is None else str(tuple(one.shape)),
+                "dtype": one.dtype,
+                "sharding": one.sharding,
+                "bytes": format_nbytes(one.nbytes),
+                "on a device": format_nbytes(one.nbytes_per_device),
+            }
+            for one in found
+        ]
+        return [blocks.text([blocks.table(rows)])]
 
     def shards(
         self,
@@ -283,7 +283,7 @@ def waits(running: Cluster) -> str:
     told = []
     for one in looked.waits:
         who = f"Rank {one.rank}" + (f" (thread {one.lane})" if one.lane else "")
-        place = f"{text.place(one.place)}, {one.name}"
+        place = f"{status.place(one.place)}, {one.name}"
         since = format_seconds(looked.now - one.since)
         told.append(f"{who} has waited {since} for {name_ranks(one.missing)} ({place}).")
     return "\n".join(told) or "No rank waits for another."
@@ -291,7 +291,7 @@ def waits(running: Cluster) -> str:
 
 def output_of(record: CellRecord, head: list[str]) -> list[Any]:
     """What each rank has put out and raised, equal texts once; then the first figures."""
-    shown = "\n".join([*head, text.outputs(record.records), *traceback_lines(record)])
+    shown = "\n".join([*head, cell_outputs.of_records(record.records), *traceback_lines(record)])
     found: list[tuple[str, str]] = []
     for output in (one for group in group_outputs(record.records) for one in group.outputs):
         data: Mapping[str, Any] = output.content.get("data") or {}

@@ -16,8 +16,8 @@ from jaxcluster.notebook.page import Page
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.comms import relay_comms
+from jaxcluster.views.displays import show_message
 from jaxcluster.views.live import CellDisplay
-from jaxcluster.views.message import show_message
 
 
 class Cells:

@@ -23,8 +23,9 @@ from jaxcluster.notebook.page import Page
 from jaxcluster.options.commands import COMMANDS, list_commands
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import history, report, status, text
+from jaxcluster.views import blocks, cell_outputs, history, report, status
 from jaxcluster.views import shards as array_views
+from jaxcluster.views.displays import Display
 from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
@@ -104,22 +105,20 @@ class Commands:
     def _status(self, parsed: Namespace) -> None:
         running = cluster.current()
         if parsed.stacks:
-            print(text.stacks(running.stacks()))
+            print(status.stacks(running.stacks()))
             return
         if parsed.memory:
-            array_views.show(array_views.memory(running), self.page.rich)
+            self.page.show(array_views.memory(running)._repr_mimebundle_())
             return
         if parsed.mesh is not None:
             with say_usage():
-                array_views.show(array_views.mesh(running, parsed.mesh or None), self.page.rich)
+                shown = array_views.mesh(running, parsed.mesh or None)
+                self.page.show(shown._repr_mimebundle_())
             return
         if parsed.live and self.page.rich:
-            status.live(running, status.shown_by(self.page.shell), self.page.cell_id)
+            status.live(running, Display(self.page.shell).refresh, self.page.cell_id)
             return
-        print(running.summary())
-        print(text.status(running.status(), running.dead))
-        if (late := running.late()) is not None:
-            print(late.told(running.world.hosts))
+        print(blocks.text([running.summary(), *status.look(running)]))
 
     def _panel(self, _: Namespace) -> None:
         if self.panel is None:
@@ -133,7 +132,7 @@ class Commands:
     def _list(self, _: Namespace) -> None:
         records, unreachable = cluster.listed()
         here = list(cluster.connected())  # the one that cells run on is last
-        print(text.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
+        print(status.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
 
     def _attach(self, parsed: Namespace) -> None:
         attached = cluster.attach(parsed.name)
@@ -155,7 +154,7 @@ class Commands:
         else:
             record = cells.record_of(attached.world, one, one.shown)
             print(f"{history.headline(one, now_ns)}. Its output so far:")
-            print(text.outputs(record.records))
+            print(cell_outputs.of_records(record.records))
             print("%jaxcluster outputs shows what has come since.")
 
     def _stop(self, parsed: Namespace) -> None:
@@ -219,7 +218,7 @@ class Commands:
         else:
             print(f"Cell [{record.execution_count}]")
         kept = {r: one for r, one in record.records.items() if chosen is None or r in chosen}
-        print(text.outputs(kept))
+        print(cell_outputs.of_records(kept))
         for shown in traceback_lines(record) if record is not running.last else ():
             print(shown)
 
@@ -238,12 +237,7 @@ class Commands:
                 print(doctor.look(places))
 
     def _report(self, parsed: Namespace) -> None:
-        running = cluster.current()
-        found = running.past_reports.find(parsed.cell)
-        if found is None:
-            print(report.none(running.name, parsed.cell, running.past_reports.all()))
-        else:
-            self.page.show(report.bundle(report.document(found, running.name)))
+        self.page.show(report.of_cell(cluster.current(), parsed.cell))
 
     @staticmethod
     def _is_switched(word: str | None, state: str, prog: str) -> bool:

@@ -88,7 +88,7 @@ class JaxClusterMagics(Magics):
             if "--widget" in options and self.page.rich:
                 self.page.shell.display_pub.publish(*view.widget()._repr_mimebundle_())
             else:
-                array_views.show(view, self.page.rich)
+                self.page.show(view._repr_mimebundle_())
 
     @line_magic
     @tells_plainly

@@ -20,7 +20,7 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel import protocol
 from jaxcluster.panel.model import Model
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import document, shards, text
+from jaxcluster.views import shards, status
 from jaxcluster.views.cell_outputs import MOST_CHARS, Output, in_notebook, notebook_outputs
 
 
@@ -134,7 +134,7 @@ class Operations:
 
     def stacks(self) -> str:
         """Where all ranks are."""
-        return text.stacks(cluster.current().stacks())
+        return status.stacks(cluster.current().stacks())
 
     def outputs(self, cell_id: str, rank: int) -> list[Output]:
         """The output of one rank in a cell."""
@@ -170,20 +170,20 @@ class Operations:
         """The arrays of the ranks, and what has arrays in it."""
         return array_queries.variables(cluster.current().world)
 
-    def look(self, name: str) -> document.Document:
+    def look(self, name: str) -> shards.Document:
         """The document that static/shardview draws. ``name`` may be a part: params['w']."""
-        found: document.Document = self.ask(name, {"op": "look"})
+        found: shards.Document = self.ask(name, {"op": "look"})
         return found
 
     def ask(self, name: str, question: array_queries.Question) -> Any:
         """What static/shardview asks of a document; its `ask`."""
         return shards.answers(cluster.current(), name)(question)
 
-    def mesh(self) -> document.Document:
+    def mesh(self) -> shards.Document:
         """The document of all meshes."""
         return shards.mesh(cluster.current()).document
 
-    def memory(self) -> document.Document:
+    def memory(self) -> shards.Document:
         """The document of what is held on each device."""
         return shards.memory(cluster.current()).document
 

@@ -4,30 +4,79 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from jaxcluster.cluster.array_queries import Memory, Meshes
-from jaxcluster.model.layout import ArrayLayout, CheckResult, Part, TreeLayout
-from jaxcluster.ranks import format_ranks, name_ranks, several_hosts
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, Part, TreeLayout
+from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
-from jaxcluster.views import blocks, formatting
+from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Block, Rank, Row, Table
-from jaxcluster.wire import MeshInfo, Shard
+from jaxcluster.wire import ArrayInfo, Bounds, MeshInfo, Shard
 
 MAX_ROWS = 12  # of a picture
 MAX_COLUMNS = 8
 MAX_TABLE = 32
 MAX_LEAVES = 60
+MAX_FOUND = 20  # lines of a check
 BAR = 24  # characters
 
 
 def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:
     """The array cut into its parts, and a table of who holds how much."""
-    kind = formatting.array_type(layout.dtype, layout.shape)
-    out: list[Block] = [f"{layout.name}: {kind}, {formatting.headline(layout)}"]
-    out += formatting.facts(layout)
+    out: list[Block] = [f"{layout.name}: {leaf_type(layout)}, {headline(layout)}", *facts(layout)]
     if layout.parts:
         out += [*_picture(layout), "", _holders(layout)]
-    return out + (formatting.check(check) if check is not None else [])
+    return out + (checked(check) if check is not None else [])
+
+
+def headline(layout: ArrayLayout) -> str:
+    """How big the array is, and over what it is spread."""
+    told = [format_nbytes(layout.nbytes)]
+    if not layout.parts:
+        told.append("held by no device")
+    elif layout.spans:
+        copies = layout.replication
+        told += [
+            f"{plural(len(layout.parts), 'part')} on "
+            f"{plural(len(layout.bytes_per_device), 'device')} of "
+            f"{plural(len(layout.ranks), 'process', 'processes')}",
+            "nothing replicated" if copies == 1 else f"{copies:g} copies of each element",
+        ]
+        if layout.imbalance > 1.001:
+            told.append(f"uneven: the fullest device has {layout.imbalance:.2f} times the mean")
+    elif len(layout.ranks) > 1:
+        told.append(f"{name_ranks(layout.ranks)}: each has its own")
+    else:
+        told.append(f"local to {name_ranks(layout.ranks)}")
+    return " · ".join(told)
+
+
+def facts(layout: ArrayLayout) -> list[str]:
+    """The sharding as JAX prints it, and what is out of the ordinary."""
+    lines = [f"sharding: {layout.sharding}"] if layout.sharding else []
+    if layout.memory_kind not in ("", "device", "unpinned_host"):
+        lines.append(f"memory: {layout.memory_kind}")
+    if not layout.committed and layout.parts:
+        lines.append("not committed to its devices: JAX may move it to where it is used")
+    if not layout.ready:
+        lines.append("still being computed")
+    if layout.missing:
+        gaps = [_index(gap) for gap in layout.gaps]
+        more = f" and {len(gaps) - 4} more" if len(gaps) > 4 else ""
+        where = f": {', '.join(gaps[:4])}{more}" if gaps else ""
+        missing = plural(layout.missing, "element")
+        lines.append(f"{missing} held by no process that answered{where}")
+    return lines + notes(layout)
+
+
+def notes(layout: ArrayLayout | TreeLayout) -> list[str]:
+    """Notes on single ranks; equal ones once."""
+    told = {rank: note.removeprefix(f"rank {rank} ") for rank, note in layout.notes.items()}
+    return [f"{begin_ranks(ranks)}: {note}" for note, ranks in by_value(told).items()]
 
 
 def _picture(layout: ArrayLayout) -> list[Block]:
@@ -42,7 +91,7 @@ def _picture(layout: ArrayLayout) -> list[Block]:
     panel = {tuple(index[axis] for axis in axes): held.get(index) for index in every}
     *across, columns = (cut[axis] for axis in axes)
     shown = columns[:MAX_COLUMNS]
-    rows: list[Row] = [
+    rows = [
         ["".join(map(_span, row)), *(_holder(layout, panel[(*row, at)]) for at in shown)]
         for row in itertools.islice(itertools.product(*across), MAX_ROWS)
     ]
@@ -51,15 +100,11 @@ def _picture(layout: ArrayLayout) -> list[Block]:
     return [Table(["", *map(_span, shown)], rows, note)]
 
 
-def _span(span: tuple[int, int]) -> str:
-    return f"{span[0]}:{span[1]}"
-
-
 def _holder(layout: ArrayLayout, part: Part | None) -> str | Rank:
     if part is None:
         return "(no one)"
     ids = [shard.device for shard in part.shards]
-    held = formatting.devices(ids, layout.devices)
+    held = _devices(ids, layout.devices)
     held = held if len(held) <= 24 else plural(len(ids), "device")
     return Rank(part.ranks[0], f"{name_ranks(part.ranks)}: {held}")
 
@@ -72,14 +117,87 @@ def _holders(layout: ArrayLayout) -> Table:
     for rank, own in sorted(by_rank.items()):
         ids = sorted({shard.device for shard in own})
         places = sorted({shard.index for shard in own})
-        holds = ", ".join(formatting.index(place) for place in places[:2])
-        holds += f" and {len(places) - 2} more" if len(places) > 2 else ""
-        host = layout.devices[ids[0]].host if ids[0] in layout.devices else ""
-        nbytes = format_nbytes(sum(shard.nbytes for shard in own))
-        held = formatting.devices(ids, layout.devices)
-        rows.append([Rank(rank, str(rank)), host, held, holds or "[]", nbytes])
-    head = ["rank", "host", "devices", "holds", "bytes"]
-    return blocks.table(head, rows, MAX_TABLE, "ranks")
+        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+        rows.append(
+            {
+                "rank": Rank(rank, str(rank)),
+                "host": layout.devices[ids[0]].host if ids[0] in layout.devices else "",
+                "devices": _devices(ids, layout.devices),
+                "holds": (", ".join(map(_index, places[:2])) + more) or "[]",
+                "bytes": format_nbytes(sum(shard.nbytes for shard in own)),
+            }
+        )
+    return blocks.table(rows, MAX_TABLE, "ranks")
+
+
+def values(info: ArrayInfo, found: np.ndarray[Any, Any] | None, cut: bool) -> str:
+    """An array that spans processes: shape, dtype, sharding, and its values as numpy prints them.
+
+    Args:
+      found: the whole array, or its corners where ``cut`` (see ``array_queries.corners``).
+    """
+    head = f"Array(shape={tuple(info.shape)}, dtype={info.dtype})\nsharding: {info.sharding}"
+    if found is None:
+        return f"{head}\n(values not available)"
+    # With a threshold of 0 numpy leaves out the middle of each axis longer than 2 x 3: just the
+    # one position that stands for all those which were not fetched.
+    body = np.array2string(found, threshold=0 if cut else found.size + 1, edgeitems=3)
+    return f"{head}\n{body}"
+
+
+# --------------------------------------------------------------------------- words
+
+
+def _span(span: tuple[int, int]) -> str:
+    return f"{span[0]}:{span[1]}"
+
+
+def _index(bounds: Bounds) -> str:
+    """``[0:2, 0:8]``, as it would be typed."""
+    return f"[{', '.join(map(_span, bounds))}]"
+
+
+def device(found: Device | None, id: int) -> str:
+    """``CPU 2048``, as JAX's own picture calls it."""
+    return f"{found.platform.upper()} {id}" if found is not None else f"device {id}"
+
+
+def _devices(ids: Iterable[int], known: Mapping[int, Device]) -> str:
+    """``CPU 0-1, 2048-2049``: runs joined, platforms said once."""
+    platforms = {id: known[id].platform.upper() if id in known else "device" for id in ids}
+    return "; ".join(f"{name} {format_ranks(held)}" for name, held in by_value(platforms).items())
+
+
+def checked(result: CheckResult) -> list[str]:
+    """What a check has found, worst first."""
+
+    def place(leaf: Sequence[str], index: Bounds) -> str:
+        return f"✖ {''.join(leaf) or result.name} {_index(index)}"
+
+    def holders(copies: Sequence[tuple[int, int]]) -> str:
+        ids = format_ranks(id for _, id in copies)
+        return f"{name_ranks(r for r, _ in copies)} (device{'s' if len(copies) > 1 else ''} {ids})"
+
+    lines = []
+    for d in result.differences:
+        most, *odd = map(holders, d.groups)
+        differ = f"the copies differ: {'; '.join(odd)} against {most}"
+        lines.append(f"{place(d.leaf, d.index)}: {differ}")
+    same: dict[tuple[tuple[str, ...], Bounds, int, int], list[int]] = {}
+    for b in result.bad:
+        same.setdefault((b.leaf, b.index, b.nan, b.inf), []).append(b.rank)
+    for (leaf, index, nan, inf), ranks in same.items():
+        what = ", ".join(f"{n:,} {word}" for n, word in ((nan, "NaN"), (inf, "Inf")) if n)
+        lines.append(f"{place(leaf, index)}: {what} on {name_ranks(ranks)}")
+    if (hidden := len(lines) - MAX_FOUND) > 0:
+        lines[MAX_FOUND:] = [f"  ... and {hidden} more"]
+    lines += [f"? rank {rank} was not checked: {why}" for rank, why in result.unchecked.items()]
+    if not (result.differences or result.bad):
+        parts = plural(result.compared, "replicated part")
+        compared = f"all copies of {parts} are bitwise equal"
+        compared = compared if result.compared else "nothing is replicated"
+        lines.insert(0, f"✔ {plural(result.shards, 'shard')} checked: {compared}, no NaN, no Inf")
+    return lines
 
 
 # --------------------------------------------------------------------------- trees
@@ -87,37 +205,39 @@ def _holders(layout: ArrayLayout) -> Table:
 
 def tree(layout: TreeLayout, check: CheckResult | None = None) -> list[Block]:
     """One line a leaf, the totals above; long trees are truncated."""
-    top = max(layout.bytes_per_device.values(), default=0)
-    rows = []
+    rows: list[Row] = []
     for path, use in layout.rows[:MAX_LEAVES]:
         found = layout.layouts[use]
         each = max(found.bytes_per_device.values(), default=0)
         rows.append(
-            [
-                layout.name + "".join(path),
-                leaf_type(found),
-                leaf_spec(found),
-                format_nbytes(found.nbytes),
-                format_nbytes(each) if found.parts else "",
-            ]
+            {
+                "leaf": layout.name + "".join(path),
+                "type": leaf_type(found),
+                "sharding": leaf_spec(found),
+                "bytes": format_nbytes(found.nbytes),
+                "per device": format_nbytes(each) if found.parts else "",
+            }
         )
-    note = ""
+    leaves = blocks.table(rows)
     if others := layout.rows[MAX_LEAVES:]:
         part = f"{layout.name}{''.join(others[0][0][:1])}"
         note = f"... and {plural(len(others), 'leaf', 'leaves')} more; %shards {part} shows a part"
+        leaves = Table(leaves.head, leaves.rows, note)
+    top = max(layout.bytes_per_device.values(), default=0)
     return [
         f"{layout.name}: {layout.type} of {plural(len(layout.rows), 'leaf', 'leaves')}, "
         f"{format_nbytes(layout.nbytes)}, {format_nbytes(top)} on the fullest device",
-        *formatting.notes(layout),
-        Table(["leaf", "type", "sharding", "bytes", "per device"], rows, note),
-        *(formatting.check(check) if check is not None else []),
+        *notes(layout),
+        leaves,
+        *(checked(check) if check is not None else []),
     ]
 
 
 def leaf_type(layout: ArrayLayout) -> str:
     """``float32[8, 8]``, or what a leaf is that is not an array."""
     if layout.dtype:
-        return formatting.array_type(layout.dtype, layout.shape)
+        sizes = ", ".join("?" if size < 0 else str(size) for size in layout.shape)
+        return f"{layout.dtype}[{sizes}]"
     return next(iter(layout.notes.values()), "")
 
 
@@ -137,41 +257,38 @@ def mesh(found: Meshes) -> list[Block]:
     """Each mesh as a grid of its devices, those of one rank marked alike."""
     out: list[Block] = []
     for info in found.meshes:
-        out += [_headline(info), _mesh(info, found)]
+        sizes = zip(info.axis_names, info.axis_sizes, strict=True)
+        axes = " x ".join(f"'{name}': {size}" for name, size in sizes)
+        kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
         hosts = sorted({found.devices[id].host for id in info.devices if id in found.devices})
-        out += [f"hosts: {', '.join(hosts)}", ""]
+        out += [
+            f"{info.name}: {axes}{kinds}, {plural(len(info.devices), 'device')}",
+            _mesh(info, found),
+            f"hosts: {', '.join(hosts)}",
+            "",
+        ]
     return out[:-1] + _silent(found)
-
-
-def _headline(info: MeshInfo) -> str:
-    """``mesh: 'data': 4 x 'model': 2, 8 devices``."""
-    axes = " x ".join(
-        f"'{name}': {size}" for name, size in zip(info.axis_names, info.axis_sizes, strict=True)
-    )
-    kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
-    return f"{info.name}: {axes}{kinds}, {plural(len(info.devices), 'device')}"
 
 
 def _mesh(info: MeshInfo, found: Meshes) -> Table:
     """The last axis in columns."""
+
+    def shown(id: int) -> str | Rank:
+        if (known := found.devices.get(id)) is None:
+            return f"device {id}"
+        return Rank(known.rank, f"rank {known.rank} {device(known, id)}")
+
     *others, columns = info.axis_sizes or [1]
-    shown = min(columns, 2 * MAX_COLUMNS)
-    rows: list[Row] = []
-    for number, place in enumerate(itertools.product(*map(range, others))):
-        if number < MAX_TABLE:
-            ids = info.devices[number * columns :][:shown]
-            rows.append([",".join(map(str, place)), *(_device(found, id) for id in ids)])
-    left = len(info.devices) - len(rows) * shown
+    wide = min(columns, 2 * MAX_COLUMNS)
+    rows = [
+        [",".join(map(str, place)), *map(shown, info.devices[number * columns :][:wide])]
+        for number, place in enumerate(itertools.product(*map(range, others)))
+        if number < MAX_TABLE
+    ]
+    left = len(info.devices) - len(rows) * wide
     *names, last = info.axis_names or [""]
-    head = [", ".join(names), *(f"{last} {at}" for at in range(shown))]
+    head = [", ".join(names), *(f"{last} {at}" for at in range(wide))]
     return Table(head, rows, f"... and {plural(left, 'device')} more" if left > 0 else "")
-
-
-def _device(found: Meshes, id: int) -> str | Rank:
-    device = found.devices.get(id)
-    if device is None:
-        return f"device {id}"
-    return Rank(device.rank, f"rank {device.rank} {formatting.device(device, id)}")
 
 
 # --------------------------------------------------------------------------- memory
@@ -182,29 +299,24 @@ def memory(found: Memory) -> list[Block]:
     hosts = several_hosts({device.rank: device.host for device in found.devices.values()})
     bars = _bars(found)
     full = max((limit or total for *_, total, limit in bars), default=0)
-    has_limits = any(limit for *_, limit in bars)  # CPU devices have none
     rows: list[Row] = []
-    for rank, device, named, total, limit in bars:
+    for rank, id, named, total, limit in bars:
         top = limit or full or 1
         filled, split = round(BAR * total / top), round(BAR * named / top)
         rows.append(
-            [
-                Rank(rank, str(rank)),
-                *([hosts[rank]] if hosts else []),
-                formatting.device(found.devices.get(device), device),
-                "█" * split + "▒" * (filled - split) + "·" * (BAR - filled),
-                format_nbytes(named),
-                format_nbytes(total - named),
-                *([format_nbytes(limit - total) if limit else ""] if has_limits else []),
-            ]
+            {
+                "rank": Rank(rank, str(rank)),
+                "host": hosts.get(rank),
+                "device": device(found.devices.get(id), id),
+                "█ named ▒ other": "█" * split + "▒" * (filled - split) + "·" * (BAR - filled),
+                "named": format_nbytes(named),
+                "other": format_nbytes(total - named),
+                "free": format_nbytes(limit - total) if limit else None,  # CPU devices have none
+            }
         )
-    head = ["rank", *["host"] * bool(hosts), "device", "█ named ▒ other", "named", "other"]
-    head += ["free"] * has_limits
-    out: list[Block] = [blocks.table(head, rows, MAX_TABLE, "devices")]
+    out: list[Block] = [blocks.table(rows, MAX_TABLE, "devices")] if rows else []
     if names := _variables(found):
-        told = [[name, format_nbytes(total), format_ranks(ranks)] for name, total, ranks in names]
-        columns = ["variable", "bytes on all devices", "ranks"]
-        out += ["", blocks.table(columns, told, MAX_TABLE, "variables")]
+        out += ["", blocks.table(names, MAX_TABLE, "variables")]
     return out + _silent(found)
 
 
@@ -226,12 +338,19 @@ def _bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
     return bars
 
 
-def _variables(found: Memory) -> list[tuple[str, int, list[int]]]:
-    """(name, bytes on all devices, ranks) of each variable, the largest first."""
+def _variables(found: Memory) -> list[Row]:
+    """Each variable with its bytes on all devices and its ranks, the largest first."""
     total: dict[str, int] = {}
     ranks: dict[str, list[int]] = {}
     for rank, report in found.reports.items():
         for entry in report.names:
             total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
             ranks.setdefault(entry.name, []).append(rank)
-    return [(name, total[name], ranks[name]) for name in sorted(total, key=lambda n: -total[n])]
+    return [
+        {
+            "variable": name,
+            "bytes on all devices": format_nbytes(total[name]),
+            "ranks": format_ranks(ranks[name]),
+        }
+        for name in sorted(total, key=lambda name: -total[name])
+    ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import Annotated, Any
 
 from jaxcluster import wire
 from jaxcluster.model import notices
-from jaxcluster.model.outputs import ANSI, CellRecord, Group, RankRecord, as_seen, group_outputs
+from jaxcluster.model.outputs import ANSI, CellRecord, RankRecord, as_seen, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.displays import Bundle
 
@@ -50,7 +50,7 @@ class RanksOutputs:
 
 def notebook_outputs(record: RankRecord, execution_count: int) -> list[Output]:
     """The output of one rank in a cell, and how it failed, in the form of nbformat 4."""
-    found: list[Output] = [*_pieces(record.outputs(), execution_count, MOST_CHARS)]
+    found = _pieces(record.outputs(), execution_count, MOST_CHARS)
     if record.died:
         is_meant = notices.meant([record.died])
         told = record.died if is_meant else f"rank {record.rank} died: {record.died}"
@@ -105,60 +105,58 @@ def _error(ename: str, evalue: str, traceback: list[str]) -> Output:
 # --------------------------------------------------------------------------- several ranks
 
 
-def _own(group: Group) -> list[wire.RankOutput]:
-    """A group's outputs, without those that are shown elsewhere.
-
-    The cell shows an array that spans processes once for all ranks. An update of an earlier cell's
-    display is shown in that cell.
-    """
-    return [
-        piece
-        for piece in group.outputs
-        if "array" not in piece.content and piece.kind != "update_display_data"
-    ]
-
-
 def document(record: CellRecord, ranks: Sequence[int]) -> RanksOutputs | None:
     """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
+    What is shown elsewhere is left out: the cell shows an array that spans processes once for all
+    ranks, and an update of an earlier cell's display is shown in that cell.
     """
-    groups = [
-        (group, _pieces(_own(group), record.execution_count, MOST_SHOWN))
-        for group in group_outputs({rank: record.records[rank] for rank in ranks})
-    ]
-    if not any(outputs for _, outputs in groups):
+    groups = []
+    for group in group_outputs({rank: record.records[rank] for rank in ranks}):
+        own = [
+            piece
+            for piece in group.outputs
+            if "array" not in piece.content and piece.kind != "update_display_data"
+        ]
+        outputs = _pieces(own, record.execution_count, MOST_SHOWN)
+        groups.append(OutputGroup(list(group.ranks), outputs))
+    if not any(group.outputs for group in groups):
         return None
     replies = {rank: record.records[rank].reply for rank in ranks}
-    return RanksOutputs(
-        VERSION,
-        record.execution_count,
-        [OutputGroup(list(group.ranks), outputs) for group, outputs in groups],
-        [rank for rank, reply in replies.items() if reply and reply.status == "error"],
-    )
+    failed = [rank for rank, reply in replies.items() if reply and reply.status == "error"]
+    return RanksOutputs(VERSION, record.execution_count, groups, failed)
 
 
 def bundle(shown: RanksOutputs) -> Bundle:
     """The document for the Lab extension, as HTML for all others, and as text."""
-    return {MIME: asdict(shown), "text/html": html(shown), "text/plain": text(shown)}
+    return {MIME: asdict(shown), "text/html": html(shown), "text/plain": text(shown.groups)}
 
 
-def text(shown: RanksOutputs) -> str:
+def of_records(records: Mapping[int, RankRecord]) -> str:
+    """Every rank's output of a cell as text, equal ones once."""
+    return text(
+        [
+            OutputGroup(list(group.ranks), _pieces(group.outputs, 0, MOST_CHARS))
+            for group in group_outputs(records)
+        ]
+    )
+
+
+def text(groups: Sequence[OutputGroup]) -> str:
     """Each group's text under its ranks."""
     parts = []
-    for group in shown.groups:
-        said = "".join(_plain(output) for output in group.outputs).rstrip("\n")
+    for group in groups:
+        said = "".join(map(plain, group.outputs)).rstrip("\n")
         parts.append(f"── {name_ranks(group.ranks)} ──\n{said or '(no output)'}")
     return "\n".join(parts)
 
 
-def _plain(output: Output) -> str:
+def plain(output: Output) -> str:
+    """One output as text."""
     if output["output_type"] == "stream":
-        return ANSI.sub("", output["text"])
-    return _line(output["data"].get("text/plain", ""))
-
-
-def _line(said: str) -> str:
+        return str(output["text"])
+    said = output["data"].get("text/plain", "")
     return f"{said}\n" if said else ""
 
 

@@ -1,17 +1,20 @@
-"""Displays whose contents change, also when the user does nothing: an idle kernel looks idle.
-
-Jupyter's server takes any message of a kernel as use of it, but those of types that it does not
-track, in answer to others that it does not track either
-(``MappingKernelManager.untracked_message_types``). So ``refresh`` sends an ``update_display_data``
-in answer to a ``kernel_info_request``. Frontends find the display by its id.
-"""
+"""What is shown below a cell of a notebook besides its output, and what changes there later."""
 
 from __future__ import annotations
 
+import contextvars
+import logging
+import sys
+import threading
+import time
 import uuid
+from collections.abc import Callable
+from html import escape
 from typing import Any
 
 Bundle = dict[str, Any]  # what is shown, by its MIME type
+STYLE = "color: var(--jp-ui-font-color2, #616161); white-space: pre-wrap"
+AFTER_S = 0.2  # that outputs are collected before they are shown
 
 
 class Display:
@@ -27,7 +30,15 @@ class Display:
         self.is_shown = True
 
     def refresh(self, bundle: Bundle) -> None:
-        """Show this in place of what it shows, and count as no use of the kernel. Any thread."""
+        """Show this in place of what it shows, and count as no use of the kernel. Any thread.
+
+        Jupyter's server takes any message of a kernel as use of it, but those of types that it does
+        not track, in answer to others that it does not track either
+        (``MappingKernelManager.untracked_message_types``).
+        """
+        if not self.is_shown:
+            self.show(bundle)
+            return
         kernel = self._shell.kernel
         session = kernel.session
         session.send(
@@ -37,3 +48,112 @@ class Display:
             parent={"header": session.msg_header("kernel_info_request")},
             ident=f"kernel.{kernel.ident}.update_display_data".encode(),
         )
+
+
+# --------------------------------------------------------------------------- messages
+
+
+def show_message(shell: Any, message: str) -> None:
+    """Show a message to the user under the cell, dimmed; on stderr in a terminal.
+
+    It is no output of a cell's code, and no error.
+    """
+    if hasattr(shell, "kernel"):
+        shell.display_pub.publish(_dimmed(message.rstrip("\n")))
+    else:
+        print(message.removesuffix("\n"), file=sys.stderr, flush=True)
+
+
+def _dimmed(told: str) -> Bundle:
+    return {"text/plain": told, "text/html": f'<div style="{STYLE}">{escape(told)}</div>'}
+
+
+class StatusLine:
+    """The one line under a running cell that says what it waits for, in a notebook.
+
+    The next one takes its place. At the end it is gone. A terminal and a log have notices now and
+    then.
+
+    Args:
+      shell: IPython's, of a notebook.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._display, self._shown = Display(shell), ""
+
+    def show(self, told: str) -> None:
+        """Show this now; "" for nothing."""
+        if told or self._shown:
+            self._publish(told)
+
+    def writes(self, text: str) -> None:
+        """Take in what is about to be written above it.
+
+        A display in the middle of a progress bar would leave its first half as it was then. So the
+        display is made before a bar begins, above it, and says nothing yet.
+        """
+        if not self._display.is_shown and "\r" in text.replace("\r\n", "\n"):
+            self._publish("")
+
+    def _publish(self, told: str) -> None:
+        self._shown = told
+        # An empty text takes no room in JupyterLab.
+        self._display.show(_dimmed(told) if told else {"text/plain": ""})
+
+
+# --------------------------------------------------------------------------- later
+
+
+def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
+    """A thread whose displays stand under the cell that starts it: in a copy of its context."""
+    run = contextvars.copy_context().run
+    thread = threading.Thread(target=run, args=(work,), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class Throttle:
+    """Calls ``show`` on a thread of its own, one call at a time, after there was ``more``.
+
+    Attributes:
+      share: of the time, at most one part in so many goes into showing. What is to be shown grows
+        meanwhile: only if each call shows all again should it be much more than 1.
+    """
+
+    share: float = 10
+
+    def __init__(self) -> None:
+        self._pause_s = AFTER_S
+        self._waiting: threading.Thread | None = None
+        self._is_over = threading.Event()
+        self._one_call = threading.Lock()
+
+    def show(self) -> None:
+        """Show all that there is."""
+        raise NotImplementedError
+
+    def more(self) -> None:
+        """There is more to show: it is shown in a moment."""
+        if self._waiting is None or not self._waiting.is_alive():
+            self._waiting = start_in_cell(self._show_later, "jaxcluster-outputs")
+
+    def now(self) -> None:
+        """Show it now."""
+        with self._one_call:
+            began = time.monotonic()
+            self.show()
+            self._pause_s = max(AFTER_S, self.share * (time.monotonic() - began))
+
+    def finish(self) -> None:
+        """Show all that there is; nothing more comes."""
+        self._is_over.set()
+        if self._waiting is not None:
+            self._waiting.join()
+        self.now()
+
+    def _show_later(self) -> None:
+        if not self._is_over.wait(self._pause_s):
+            try:
+                self.now()
+            except Exception:  # the end of the cell shows it, or says why it can't
+                logging.getLogger(__name__).exception("outputs could not be shown")

@@ -12,15 +12,13 @@ from jaxcluster.model.outputs import CellRecord, traceback_lines
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 from jaxcluster.text import plural
 from jaxcluster.views import blocks
-from jaxcluster.views.blocks import Table
-from jaxcluster.views.displays import Bundle
+from jaxcluster.views.blocks import Row
+from jaxcluster.views.displays import Bundle, start_in_cell
 from jaxcluster.views.live import CellDisplay
-from jaxcluster.views.throttle import start_in_cell
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
-HEAD = ("cell", "in", "state", "time", "began", "who", "ranks", "source")
 LINE_CHARS = 60  # of a source's first line
 DAY_S = 86_400
 NEVER = "No cell has run on this cluster yet. %%spmd runs one."
@@ -35,34 +33,27 @@ def table(found: History, now_ns: int, me: str, most: int) -> Bundle:
     if not found.cells:
         return blocks.bundle([NEVER])
     shown = found.cells[-most:]
-    rows = [_row(one, now_ns, me) for one in shown]
-    before = len(found.cells) - len(shown) + found.dropped
-    note = ""
-    if before:
-        note = f"{plural(before, 'cell')} before: "
-        kept = (
-            f"%jaxcluster outputs --history {len(found.cells)} shows more."
-            if before > found.dropped
-            else ""
-        )
-        gone = f"{found.dropped:,} of them are no longer kept." if found.dropped else ""
-        note += " ".join(filter(None, [kept, gone]))
-    return blocks.bundle([Table(HEAD, rows, note)])
+    note = []
+    if more := len(found.cells) - len(shown):
+        note = [f"{plural(more, 'cell')} before: %jaxcluster outputs --history {len(found.cells)}"]
+    if found.dropped:
+        note.append(f"{plural(found.dropped, 'older cell')} no longer kept.")
+    return blocks.bundle([blocks.table([_row(one, now_ns, me) for one in shown]), *note])
 
 
-def _row(one: PastCell, now_ns: int, me: str) -> list[str]:
+def _row(one: PastCell, now_ns: int, me: str) -> Row:
     took = (now_ns - one.sent_ns) / 1e9 if one.state == "running" else one.seconds
     line = one.first_line
-    return [
-        str(one.number),
-        f"[{one.cell}]",
-        one.state,
-        "" if one.state in ("died", "unknown") else f"{took:.1f} s",
-        clock(one.sent_ns, now_ns),
-        "this notebook" if one.who == me else one.who,
-        format_ranks(one.ranks),
-        line if len(line) <= LINE_CHARS else f"{line[: LINE_CHARS - 3]}...",
-    ]
+    return {
+        "cell": str(one.number),
+        "in": f"[{one.cell}]",
+        "state": one.state,
+        "time": "" if one.state in ("died", "unknown") else f"{took:.1f} s",
+        "began": clock(one.sent_ns, now_ns),
+        "who": "this notebook" if one.who == me else one.who,
+        "ranks": format_ranks(one.ranks),
+        "source": line if len(line) <= LINE_CHARS else f"{line[: LINE_CHARS - 3]}...",
+    }
 
 
 def clock(at_ns: int, now_ns: int) -> str:
@@ -77,19 +68,18 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
     who = "this notebook" if one.who == me else one.who
     began = clock(one.sent_ns, now_ns)
     told = f"Cell {one.number}, [{one.cell}] of {who},"
-    if one.state == "running":
-        return f"{told} has been running since {began}"
-    if one.state == "died":
-        return f"{told} began at {began}; a rank's process ended in it"
-    if one.state == "unknown":
-        return f"{told} began at {began}; its end was not recorded"
-    ends = {
+    states = {
+        "running": f"has been running since {began}",
+        "died": f"began at {began}; a rank's process ended in it",
+        "unknown": f"began at {began}; its end was not recorded",
         "ok": "has ended",
         "error": "has failed",
         "refused": "was refused a launch",
         "interrupted": "was stopped",
     }
-    return f"{told} {ends.get(one.state, one.state)} after {one.seconds:.1f} s (began at {began})"
+    took = f" after {one.seconds:.1f} s (began at {began})"
+    how = states.get(one.state, one.state)
+    return f"{told} {how}{'' if began in how else took}"
 
 
 def how_ended(one: PastCell) -> str:

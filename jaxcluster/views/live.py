@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import threading
 from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
@@ -17,19 +18,88 @@ from jaxcluster.cluster.questions import here, is_console
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import replicas
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
-from jaxcluster.model.lines import fit
+from jaxcluster.model.lines import Lines, fit, label
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.views import document, shards, text
-from jaxcluster.views.displays import Bundle, Display
-from jaxcluster.views.message import show_message
-from jaxcluster.views.ranks_output import InTerminal, Together
-from jaxcluster.views.statusline import status_line
+from jaxcluster.views import arrays, cell_outputs, shards
+from jaxcluster.views.displays import Bundle, Display, StatusLine, Throttle, show_message
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 SMALL_ARRAY = 1000  # elements that numpy prints in full
+
+
+class Together(Throttle):
+    """Shows a cell's output so far in a notebook, in groups of ranks with equal output.
+
+    Args:
+      record: the cell's, which the ranks' outputs are added to.
+    """
+
+    def __init__(self, shell: Any, record: CellRecord) -> None:
+        super().__init__()
+        self._display = Display(shell)
+        self._record = record
+        self._last: Any = None
+
+    def add(self, output: wire.RankOutput) -> None:
+        """A rank has more output; the record has it."""
+        self.more()
+
+    def pause(self) -> None:
+        """Something else is about to be shown."""
+
+    def show(self) -> None:
+        """All groups again, if they have changed."""
+        shown = cell_outputs.document(self._record, list(self._record.ranks))
+        if shown != self._last and (shown is not None or self._display.is_shown):
+            self._last = shown
+            self._display.show({"text/plain": ""} if shown is None else cell_outputs.bundle(shown))
+
+
+class InTerminal(Throttle):
+    """Shows the ranks' lines as they end: ``[rank 2] step 3``; lines that come together, once."""
+
+    share = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines = Lines()
+        self._lock = threading.Lock()  # outputs come while others are shown
+
+    def add(self, output: wire.RankOutput) -> None:
+        """A rank has more output."""
+        content = output.content
+        with self._lock:
+            if output.kind == "stream":
+                self._lines.add(output.rank, content["name"], content["text"])
+            elif "array" not in content:
+                plain = (content.get("data") or {}).get("text/plain")
+                self._lines.add(output.rank, "stdout", f"{plain}\n" if plain else "")
+        self.more()
+
+    def pause(self) -> None:
+        """Something else is about to be written, below all that is there."""
+        self.now()
+
+    def finish(self) -> None:
+        """Show all that there is."""
+        with self._lock:
+            self._lines.end()
+        super().finish()
+
+    def show(self) -> None:
+        """The lines that have ended."""
+        with self._lock:
+            groups = self._lines.take()
+        said = [
+            (name, f"{label(ranks)}{line}\n") for ranks, lines in groups for name, line in lines
+        ]
+        for name, texts in itertools.groupby(said, lambda one: one[0]):
+            target = sys.stderr if name == "stderr" else sys.stdout
+            target.write("".join(text for _, text in texts))
+            target.flush()
 
 
 class CellDisplay:
@@ -44,6 +114,8 @@ class CellDisplay:
 
     Attributes:
       prompt: where the ranks' questions are put; None on a thread that may not ask.
+      on_status: shows the line that says what the cell waits for; None where displays are not
+        updated.
     """
 
     def __init__(self, shell: Any, cluster: Cluster, all_ranks: bool = False) -> None:
@@ -51,29 +123,27 @@ class CellDisplay:
         self.cluster = cluster
         self.all_ranks = all_ranks
         self._rich = hasattr(shell, "kernel")
-        self._status = status_line(shell)
-        self._bar: TextIO | None = None  # what a progress bar was written to last
+        self._status = StatusLine(shell) if self._rich and not is_console() else None
+        self.on_status = self._show_status if self._status is not None else None
+        self._stream: TextIO | None = None  # that was written to last
         self._together: Together | InTerminal | None = None
-        self._deferred: wire.RankOutput | None = None
-        self._result: wire.RankOutput | None = None
+        self._result: wire.RankOutput | None = None  # which is shown at the end
         self.prompt = here(self._show_asking, self._make_way)
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+        """Show what has come."""
         if isinstance(what, wire.CellReply):
             return
         is_first = what.rank == record.ranks[0]
-        if is_first and what.kind == "execute_result" and "array" in what.content:
-            self._deferred = what  # its values come from the other ranks, when they have ended
+        is_result = is_first and what.kind == "execute_result"
+        if is_result and ("array" in what.content or (self.all_ranks and self._status is None)):
+            self._result = what
         elif self.all_ranks:
             if self._together is None:
-                is_terminal = self._status is None
-                self._together = InTerminal() if is_terminal else Together(self.shell, record)
-            in_terminal = isinstance(self._together, InTerminal)
-            if in_terminal and is_first and what.kind == "execute_result":
-                self._result = what  # Out[n], below what the ranks print
-            else:
-                self._together.add(what)
-            if is_first and not in_terminal and what.kind == "update_display_data":
+                together = Together(self.shell, record)
+                self._together = InTerminal() if self._status is None else together
+            self._together.add(what)
+            if is_first and self._status is not None and what.kind == "update_display_data":
                 self.show(what)  # an earlier cell's, perhaps
         elif is_first:
             self.show(what)
@@ -85,11 +155,6 @@ class CellDisplay:
             return
         self._pause()
         show_message(self.shell, message)
-
-    @property
-    def on_status(self) -> Callable[[str], None] | None:
-        """Shows the line that says what the cell waits for; None where displays are not updated."""
-        return None if self._status is None else self._show_status
 
     def now(self) -> None:
         """Show what has come."""
@@ -121,13 +186,12 @@ class CellDisplay:
         content = output.content
         if output.kind == "stream":
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
-            if self._bar is not None and self._bar is not stream:
-                self._bar.flush()  # else a bar's end would come below what is printed after it
-                self._bar = None
+            if self._stream is not None and self._stream is not stream:
+                self._stream.flush()  # else it would come below what is printed after it
             if self._status is not None:
                 self._status.writes(content["text"])
             stream.write(content["text"])
-            self._bar = stream if "\r" in content["text"] else self._bar
+            self._stream = stream
             if not self._rich:  # a notebook flushes by itself, 5 times a second
                 stream.flush()
         elif output.kind in ("display_data", "update_display_data"):
@@ -158,13 +222,14 @@ class CellDisplay:
             self._together.finish()
 
     def finish(self, record: CellRecord) -> None:
-        """After all ranks have ended the cell, and ``close``."""
-        if self._deferred is not None:
-            self._show_array(record, self._deferred)
-        if self._result is not None:
+        """After all ranks have ended the cell, and ``close``: show what it ended in."""
+        if self._result is not None and "array" in self._result.content:
+            self._show_array(record, self._result)
+        elif self._result is not None:
             self.show(self._result)
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
+        """An array's values come from all ranks."""
         info = wire.parse(wire.ArrayInfo, output.content["array"])
         found: ArrayLayout | TreeLayout | None = None
         values, cut = None, False
@@ -180,13 +245,13 @@ class CellDisplay:
         if isinstance(found, ArrayLayout) and found.odd:
             groups = replicas.tell_groups(found.odd)
             self.on_notice(f"Ranks have different copies of it: {groups}. {replicas.SEED}\n")
-        shown = text.spanning_array(info, values, cut)
+        shown = arrays.values(info, values, cut)
         bundle: Bundle = {}
         if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook
             last = record.source.strip().rpartition("\n")[2].strip()
             name = last if last.isidentifier() else "Array"
             bundle = shards.layout_view(replace(found, name=name))._repr_mimebundle_()
-            bundle[document.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
+            bundle[shards.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
             bundle["text/html"] = f"<pre>{escape(shown)}</pre>\n{bundle['text/html']}"
         self.show_result({**bundle, "text/plain": shown}, {})
 

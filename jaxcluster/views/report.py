@@ -15,16 +15,15 @@ from jaxcluster.cluster import recovery
 from jaxcluster.model import notices
 from jaxcluster.ranks import begin_ranks
 from jaxcluster.records.lastreport import LastReport
-from jaxcluster.text import format_table
+from jaxcluster.views import blocks
 from jaxcluster.views.displays import Bundle
-from jaxcluster.views.text import place
+from jaxcluster.views.status import place
 from jaxcluster.wire.ops.agreement import AgreedLaunch
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 LAUNCHES = "The last launches that all of their ranks agreed on"
-CELL = "The cell"
 
 ReportKind = Literal["diverged", "failed", "hung", "dead"]
 """What went wrong; ``dead``: processes ended."""
@@ -81,11 +80,18 @@ def document(found: LastReport, cluster: str) -> Report:
 
 def _launches(agreed: Sequence[AgreedLaunch], now: float) -> str:
     """The last launches that ranks have agreed on, oldest first."""
-    rows = [["program", "at", "ago", "last rank"]]
-    for one in agreed:
-        last = f"{one.last}, {1000 * one.late_s:.1f} ms later" if one.late_s else str(one.last)
-        rows.append([one.name, place(one.place), f"{now - one.at:.3f} s", last])
-    return "\n".join(format_table(rows))
+    rows: list[blocks.Row] = [
+        {
+            "program": one.name,
+            "at": place(one.place),
+            "ago": f"{now - one.at:.3f} s",
+            "last rank": f"{one.last}, {1000 * one.late_s:.1f} ms later"
+            if one.late_s
+            else str(one.last),
+        }
+        for one in agreed
+    ]
+    return blocks.text([blocks.table(rows)])
 
 
 def last(current: Cluster | None, now: int) -> Report | None:
@@ -137,30 +143,25 @@ def bundle(shown: Report) -> Bundle:
 
 def text(shown: Report) -> str:
     """What happened first; then what was done, the cell, the launches."""
-    parts = [
-        "\n".join([_where(shown), shown.title, *shown.lines]),
-        f"{CELL}:\n{_numbered(shown)}",
-        f"{LAUNCHES}:\n{shown.launches}" if shown.launches else "",
-    ]
-    return "\n\n".join(filter(None, parts))
-
-
-def none(cluster: str, cell: int | None, known: Sequence[LastReport]) -> str:
-    """That there is no such report, and which there are."""
-    if not known:
-        return f"No cell has gone wrong on cluster {cluster!r}."
-    cells = ", ".join(f"[{number}]" for number in dict.fromkeys(one.cell for one in known))
-    return f"There is no report of cell [{cell}] on cluster {cluster!r}. Reports: {cells}."
-
-
-def _where(shown: Report) -> str:
     at = time.strftime("%H:%M:%S", time.localtime(shown.at / 1000))
-    return f"Cell [{shown.cell}] on cluster {shown.cluster!r}, {at}"
-
-
-def _numbered(shown: Report) -> str:
-    """The cell's lines, those where ranks raised an error marked."""
-    return "\n".join(
+    where = f"Cell [{shown.cell}] on cluster {shown.cluster!r}, {at}"
+    source = [
         f"{'->' if number in shown.marked else '  '} {number:3}  {line}".rstrip()
         for number, line in enumerate(shown.source.splitlines(), 1)
-    )
+    ]
+    parts = ["\n".join([where, shown.title, *shown.lines]), "\n".join(["The cell:", *source])]
+    parts += [f"{LAUNCHES}:\n{shown.launches}"] if shown.launches else []
+    return "\n\n".join(parts)
+
+
+def of_cell(current: Cluster, cell: int | None) -> Bundle:
+    """The report of a cell (None: of the last that went wrong), or which reports there are."""
+    found = current.past_reports.find(cell)
+    if found is not None:
+        return bundle(document(found, current.name))
+    known = dict.fromkeys(one.cell for one in current.past_reports.all())
+    told = f"No cell has gone wrong on cluster {current.name!r}."
+    if known:
+        cells = ", ".join(f"[{number}]" for number in known)
+        told = f"There is no report of cell [{cell}] on cluster {current.name!r}. Reports: {cells}."
+    return {"text/plain": told, "text/html": f"<pre>{escape(told)}</pre>"}

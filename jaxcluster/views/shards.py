@@ -2,12 +2,15 @@
 
 The default display is not a widget: a widget is gone when a saved notebook is opened again, while a
 MIME bundle stays. Where nothing draws its JSON, the frontend takes the HTML or the text.
+
+The JSON is what ``static/shardview`` draws in widgets, panels and saved notebooks: a document has
+``v``, its ``kind``, and what the function of that kind below puts into it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +18,21 @@ import numpy as np
 
 from jaxcluster.cluster import array_queries
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.model.layout import ArrayLayout, CheckResult, TreeLayout
-from jaxcluster.views import arrays, blocks, document
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
+from jaxcluster.views import arrays, blocks
 from jaxcluster.views.blocks import Block
 from jaxcluster.views.displays import Bundle
+from jaxcluster.wire import Bounds
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
+VERSION = 1
+MIME = "application/vnd.jaxcluster.shards+json"
+MAX_SHARDS = 50_000  # of all layouts of a tree together; past it leaves open on demand only
+
 Answer = Callable[[array_queries.Question], Any]
+Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class View:
       blocks: the same for terminals and logs, and for saved and untrusted notebooks.
     """
 
-    document: document.Document
+    document: Document
     blocks: Sequence[Block]
     answer: Answer | None = None
 
@@ -47,7 +56,7 @@ class View:
         return self.text
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        return {document.MIME: self.document, **blocks.bundle(self.blocks)}
+        return {MIME: self.document, **blocks.bundle(self.blocks)}
 
     def widget(self) -> Any:
         """An anywidget of it, whose statistics and values come from the ranks on demand."""
@@ -78,8 +87,8 @@ def layout_view(
 ) -> View:
     """The view of a layout."""
     if isinstance(layout, TreeLayout):
-        return View(document.tree(layout, check), arrays.tree(layout, check), answer)
-    return View(document.array(layout, check), arrays.array(layout, check), answer)
+        return View(tree(layout, check), arrays.tree(layout, check), answer)
+    return View(array(layout, check), arrays.array(layout, check), answer)
 
 
 def mesh(cluster: Cluster, name: str | None = None) -> View:
@@ -94,17 +103,96 @@ def memory(cluster: Cluster) -> View:
 
 def tables(shown: Sequence[Block]) -> View:
     """The view of lines and tables."""
-    return View(document.tables(shown), shown)
+    return View({"v": VERSION, "kind": "tables", "blocks": blocks.page(shown)}, shown)
 
 
-def show(view: View, rich: bool) -> None:
-    """Display a view: as a bundle in a notebook, as text in a terminal."""
-    if rich:
-        from IPython.display import display
+# --------------------------------------------------------------------------- documents
 
-        display(view)
-    else:
-        print(view.text)
+
+def array(layout: ArrayLayout, check: CheckResult | None = None) -> Document:
+    """An array's document, with its devices."""
+    used = {shard.device for shard in layout.shards}
+    return {
+        "v": VERSION,
+        "kind": "array",
+        **_array(layout),
+        "devices": _devices({id: d for id, d in layout.devices.items() if id in used}),
+        "check": _checked(check),
+        "values": "",  # how the ranks print it, in the output of a cell
+    }
+
+
+def _array(layout: ArrayLayout, parts: bool = True) -> Document:
+    """Which device holds what of it. Without the ``parts`` these are asked for."""
+    return {
+        "name": layout.name,
+        "shape": list(layout.shape),
+        "dtype": layout.dtype,
+        "type": arrays.leaf_type(layout),
+        "nbytes": layout.nbytes,
+        "sharding": layout.sharding,
+        "spec": arrays.leaf_spec(layout),
+        "mesh": list(layout.mesh),  # name and size of each of its axes
+        "split": [list(names) for names in layout.split],  # the mesh axes that cut each axis
+        "headline": arrays.headline(layout),
+        "facts": arrays.facts(layout),
+        "gaps": [_index(gap) for gap in layout.gaps],  # what no device holds
+        "parts": [  # each with who holds it
+            (_index(part.index), [[s.device, s.replica_id, s.nbytes] for s in part.shards])
+            for part in layout.parts
+        ]
+        if parts
+        else None,
+        "per_device": max(layout.bytes_per_device.values(), default=0),
+    }
+
+
+def _index(bounds: Bounds) -> list[list[int]]:
+    """On each axis of a part: [start, stop]."""
+    return [list(span) for span in bounds]
+
+
+def _devices(devices: Mapping[int, Device]) -> list[tuple[Any, ...]]:
+    return [
+        (d.id, d.rank, arrays.device(d, d.id), d.kind, d.host, list(d.coords) if d.coords else None)
+        for d in devices.values()
+    ]
+
+
+def tree(layout: TreeLayout, check: CheckResult | None = None) -> Document:
+    """A pytree's document."""
+    small = sum(len(found.shards) for found in layout.layouts) <= MAX_SHARDS
+    return {
+        "v": VERSION,
+        "kind": "tree",
+        "name": layout.name,
+        "type": layout.type,
+        "leaves": len(layout.rows),
+        "nbytes": layout.nbytes,
+        "per_device": max(layout.bytes_per_device.values(), default=0),
+        "notes": arrays.notes(layout),
+        "rows": [(list(path), use) for path, use in layout.rows],  # which of the layouts
+        "layouts": [_array(found, parts=small) for found in layout.layouts],
+        "devices": _devices(layout.devices),
+        "check": _checked(check),
+    }
+
+
+def _checked(result: CheckResult | None) -> Document | None:
+    """What a check has found: in words, and which shards to mark."""
+    if result is None:
+        return None
+    return {
+        "ok": result.ok,
+        "lines": arrays.checked(result),
+        "odd": [  # shards that differ from most copies: leaf, index, [rank, device] of each
+            ("".join(d.leaf), _index(d.index), [list(c) for group in d.groups[1:] for c in group])
+            for d in result.differences
+        ],
+        "bad": [  # leaf, index, rank, device, and how many values are NaN or infinite
+            ("".join(b.leaf), _index(b.index), b.rank, b.device, b.nan, b.inf) for b in result.bad
+        ],
+    }
 
 
 # --------------------------------------------------------------------------- on demand
@@ -127,7 +215,7 @@ def answers(cluster: Cluster, name: str) -> Answer:
                 values = array_queries.peek(world, about, *where, *cut)
                 return {"shape": list(values.shape), "values": spell(values)}
             case "check":
-                return document.checked(array_queries.check(world, about))
+                return _checked(array_queries.check(world, about))
             case "look":
                 return layout_view(array_queries.look(world, about)).document
         raise JaxClusterError(f"There is no request {question['op']!r}.")

@@ -1,35 +1,123 @@
-"""What every rank does and uses, in a table that updates itself, also while a cell runs.
+"""What clusters and their ranks do and use, and where they are: tables, also live, and stacks.
 
-It is a display and no widget: a saved notebook keeps how it was last, and nbconvert shows that. It
-is HTML alone, so that it is the same with and without the Lab extension.
+The live table is a display and no widget: a saved notebook keeps how it was last, and nbconvert
+shows that. It is HTML alone, so that it is the same with and without the Lab extension.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxcluster import wire
+from jaxcluster.agreement.refusals import Place
+from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.views import blocks, text
-from jaxcluster.views.blocks import Block
-from jaxcluster.views.displays import Bundle, Display
-from jaxcluster.views.throttle import start_in_cell
+from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
+from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.text import format_nbytes, format_seconds
+from jaxcluster.views import blocks
+from jaxcluster.views.blocks import Block, Row, Table
+from jaxcluster.views.displays import Bundle, start_in_cell
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 BUSY_S = 0.5  # between two looks while some rank runs a cell
 IDLE_S = 2.0
-
 WAIT_S = 0.3  # for what the ranks use; later answers are in the next table
 
 _following: dict[str, threading.Event] = {}  # by the notebook's cell
 
 
+# --------------------------------------------------------------------------- ranks
+
+
+def table(
+    states: Sequence[wire.RankState],
+    dead: Mapping[int, wire.Death],
+    samples: Mapping[int, Sample] | None = None,
+) -> Table:
+    """One row a rank: where it runs, what it is doing, and what it uses.
+
+    Args:
+      samples: of now. Without them there is the memory alone.
+    """
+    hosts = several_hosts({s.rank: s.hostname for s in states})
+    rows: list[Row] = []
+    for s in states:
+        found = (samples or {}).get(s.rank)
+        rss = found.rss_nbytes if found is not None else s.rss_nbytes
+        line = f" line {s.line}" if s.line else ""
+        rows.append(
+            {
+                "rank": str(s.rank),
+                "pid": str(s.pid),
+                "host": hosts.get(s.rank),
+                "devices": " ".join(s.devices),
+                "state": _doing(s, dead),
+                "cell": f"[{s.cell}]{line}" if s.cell is not None else "",
+                "for": f"{s.seconds:.1f} s" if s.cell is not None else "",
+                "memory": format_nbytes(rss) if rss else "",
+                "CPU": None if samples is None else _cpu(found),
+                "GPU": _gpu(found),
+            }
+        )
+    return blocks.table(rows)
+
+
+def _doing(s: wire.RankState, dead: Mapping[int, wire.Death]) -> str:
+    """What a rank does, in a few words."""
+    if s.state == "dead" and s.rank in dead:
+        return f"dead: {dead[s.rank].why}"
+    if s.queued and s.state == "running":
+        return f"running, {s.queued} waiting"
+    return s.state
+
+
+def _cpu(sample: Sample | None) -> str:
+    """Use of processors: ``12 %``; ``3.2 CPUs`` from two on."""
+    percent = sample.cpu if sample is not None else None
+    if percent is None:
+        return ""
+    return f"{percent:.0f} %" if percent < 200 else f"{percent / 100:.1f} CPUs"
+
+
+def _gpu(sample: Sample | None) -> str | None:
+    """GPUs now: ``40 %, 12 GiB of 80 GiB``; None where there are none."""
+    if sample is None or not sample.gpu_total_nbytes:
+        return None
+    used = f"{format_nbytes(sample.gpu_used_nbytes)} of {format_nbytes(sample.gpu_total_nbytes)}"
+    return used if sample.gpu is None else f"{sample.gpu:.0f} %, {used}"
+
+
+def look(cluster: Cluster, *, measures: bool = False) -> list[Block]:
+    """What all ranks do now, and which of them keeps the others waiting.
+
+    Args:
+      measures: say what they use, too.
+    """
+    if measures:
+        cluster.meter.keep_up(WAIT_S)
+    shown: list[Block] = [
+        table(cluster.status(), cluster.dead, cluster.meter.latest if measures else None)
+    ]
+    late = cluster.late()
+    return shown + ([late.told(cluster.world.hosts)] if late is not None else [])
+
+
+def seen(cluster: Cluster | None) -> Bundle:
+    """What the ranks do and use now, with the time; None: there is no cluster."""
+    if cluster is None:
+        return blocks.bundle(["This notebook has no cluster."])
+    now = f"as of {time.strftime('%H:%M:%S')}"
+    return blocks.bundle([*look(cluster, measures=True), "", now])
+
+
 def live(cluster: Cluster, show: Callable[[Bundle], None], cell_id: str = "") -> threading.Event:
-    """Show each rank's state, cell, line and time, and what it uses, until the cluster ends.
+    """Show what ``seen`` says, until the cluster ends.
 
     A thread asks the ranks' control channels, which answer during a cell. What the ranks use is
     measured every 2 s.
@@ -42,54 +130,105 @@ def live(cluster: Cluster, show: Callable[[Bundle], None], cell_id: str = "") ->
       what ends it, when it is set.
     """
     done = threading.Event()
-    if cell_id:
-        _following.pop(cell_id, done).set()
-        done = _following[cell_id] = threading.Event()
-    is_busy, shown = _look(cluster)
-    show(bundle(shown))
+    _following.pop(cell_id, done).set()
+    done = _following[cell_id] = threading.Event()
+    show(seen(cluster))
 
     def follow() -> None:
-        nonlocal is_busy
-        while not done.wait(BUSY_S if is_busy else IDLE_S):
+        while not done.wait(BUSY_S if cluster.cells else IDLE_S):
             try:
-                is_busy, shown = _look(cluster)
+                show(seen(cluster))
             except JaxClusterError as error:  # the cluster was stopped
-                show(ended(str(error).partition("\n")[0]))
+                told = f"{str(error).partition(chr(10))[0]} (since {time.strftime('%H:%M:%S')})"
+                show(blocks.bundle([told]))
                 return
-            show(bundle(shown))
 
     start_in_cell(follow, "jaxcluster-status")
     return done
 
 
-def _look(cluster: Cluster) -> tuple[bool, list[Block]]:
-    """Whether some rank runs a cell, and what is shown of all."""
-    states = cluster.status()
-    cluster.meter.keep_up(WAIT_S)
-    late = cluster.late()
-    shown: list[Block] = [text.status_table(states, cluster.dead, cluster.meter.latest)]
-    shown += [late.told(cluster.world.hosts)] if late is not None else []
-    return any(state.state == "running" for state in states), shown
+# --------------------------------------------------------------------------- clusters
 
 
-def shown_by(shell: Any) -> Callable[[Bundle], None]:
-    """A ``show`` for a notebook: one display, which does not count as use of the kernel."""
-    display = Display(shell)
-    return lambda data: display.refresh(data) if display.is_shown else display.show(data)
+def clusters(
+    records: Sequence[ClusterRecord],
+    here: Sequence[str],
+    now_ns: int,
+    unreachable: Mapping[str, Sequence[str]] | None = None,
+    hostname: str = "",
+) -> str:
+    """One row a running cluster; ``*`` marks the one that this notebook's cells run on.
+
+    Args:
+      here: those that this notebook is connected to, marked ``+``; the last one is in use.
+      unreachable: of clusters, by their names, the hosts that can't be reached from here now.
+      hostname: of this machine: pids of another one's are called so.
+    """
+    if not records:
+        return "No cluster is running. Start one: %jaxcluster start -n 4"
+    rows: list[Row] = []
+    for r in records:
+        hosts = [f.hostname for f in r.facts] if not r.spec.is_here else []
+        gone = (unreachable or {}).get(r.name)
+        unseen = f" ({', '.join(gone)} unreachable)" if gone else ""
+        owner = f"pid {r.owner.partition(':')[0]}" if r.owner else "detached"
+        if hostname not in ("", r.hostname):
+            owner += f" on {r.hostname}" if r.owner else f" from {r.hostname}"
+        rows.append(
+            {
+                "": "" if r.name not in here else "*" if r.name == here[-1] else "+",
+                "name": r.name,
+                "ranks": str(r.spec.num_processes),
+                "platform": r.spec.platform,
+                "launcher": r.spec.launcher,
+                "host": name_hosts(hosts or [r.hostname]) + unseen,
+                "age": format_seconds((now_ns - r.created_ns) / 1e9),
+                "owner": owner,
+                "notebook": r.notebook,
+            }
+        )
+    marks = ["", "* cells of this notebook run on it; + connected: %jaxcluster attach NAME"]
+    return blocks.text([blocks.table(rows), *(marks if len(here) > 1 else [])])
 
 
-def bundle(shown: Sequence[Block]) -> Bundle:
-    """The table in all the forms that a frontend may ask for."""
-    return blocks.bundle([*shown, "", f"as of {time.strftime('%H:%M:%S')}"])
+# --------------------------------------------------------------------------- stacks
 
 
-def seen(cluster: Cluster | None) -> Bundle:
-    """What the ranks do now; None: there is no cluster."""
-    if cluster is None:
-        return blocks.bundle(["This notebook has no cluster."])
-    return bundle(_look(cluster)[1])
+def stacks(reports: Mapping[int, wire.RankReport]) -> str:
+    """Where each rank is: equal stacks once, from the cell inwards."""
+    groups = by_value({rank: _stack(report) for rank, report in reports.items()})
+    return "\n".join(f"── {name_ranks(r)} ──\n{shown}" for shown, r in groups.items())
 
 
-def ended(why: str) -> Bundle:
-    """What is shown of a cluster that has ended."""
-    return blocks.bundle([f"{why} (since {time.strftime('%H:%M:%S')})"])
+def _stack(report: wire.RankReport) -> str:
+    """Where the main thread is in its cell, and where other threads of the user's are."""
+    state, frames = report.state.state, report.stack
+    if state == "dead":
+        return "died"
+    first = next((i for i, frame in enumerate(frames) if frame[4] is not None), len(frames) - 1)
+    parts = [_frames(frames[first:]) if state == "running" else f"{state}, in no cell"]
+    parts += [f"thread {name!r}:\n{_frames(stack)}" for name, stack in report.threads.items()]
+    return "\n".join(parts)
+
+
+def _frames(frames: Sequence[Sequence[Any]]) -> str:
+    """Frames of JAX's own are a line: the innermost says what is waited for."""
+    shown: list[str] = []
+    folded = 0
+    for file, line, function, source, cell, is_folded in frames:
+        folded = folded + 1 if is_folded else 0
+        if folded:
+            shown = shown[:-1] if folded > 1 else shown
+            many = "frame" if folded == 1 else "frames"
+            shown.append(f"  [... {folded} {many} of JAX, the innermost in {function}]")
+        else:
+            place = f"cell [{cell}] line {line}" if cell is not None else f"{file}:{line}"
+            shown.append(f"  {place}, in {function}\n    {source or ''}".rstrip())
+    return "\n".join(shown)
+
+
+def place(where: Place) -> str:
+    """``cell [3] line 2``."""
+    parts = [f"cell [{where.cell}]"] if where.cell else []
+    parts += [f"line {where.line}"] if where.line else []
+    return " ".join(parts) or where.within

@@ -14,7 +14,7 @@ from pace import slowness
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model import layout
-from jaxcluster.views import arrays, document, drawing, palette
+from jaxcluster.views import arrays, blocks, shards, widget
 
 SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
 
@@ -74,7 +74,7 @@ THEMES = {
 
 
 def show(page: Any, doc: dict[str, Any], live: bool = False, theme: str = "light") -> None:
-    page.evaluate(PAGE, [drawing.script(), drawing.style(), doc, live, THEMES[theme]])
+    page.evaluate(PAGE, [widget.script(), widget.style(), doc, live, THEMES[theme]])
 
 
 def drawing_ms(page: Any) -> float:
@@ -136,13 +136,13 @@ def checked() -> layout.CheckResult:
 
 
 def tree(leaves: int) -> dict[str, Any]:
-    return document.tree(layout.tree_layout("params", *layouts.tree(leaves)))
+    return shards.tree(layout.tree_layout("params", *layouts.tree(leaves)))
 
 
 def mesh(ranks: int = 4, per_rank: int = 2) -> dict[str, Any]:
     known = layouts.devices(ranks, per_rank)
     info = wire.MeshInfo("mesh", ["data", "model"], [ranks, per_rank], ["Auto"], list(known))
-    return document.tables(arrays.mesh(array_queries.Meshes((info,), known)))
+    return shards.tables(arrays.mesh(array_queries.Meshes((info,), known))).document
 
 
 def memory(ranks: int = 4) -> dict[str, Any]:
@@ -158,14 +158,14 @@ def memory(ranks: int = 4) -> dict[str, Any]:
         )
         for rank in range(ranks)
     }
-    return document.tables(arrays.memory(array_queries.Memory(reports, known)))
+    return shards.tables(arrays.memory(array_queries.Memory(reports, known))).document
 
 
 ALL: dict[str, Any] = {
-    "grid": lambda: document.array(grid()),
-    "replicated-checked": lambda: document.array(replicated(), checked()),
-    "cube": lambda: document.array(cube()),
-    "many": lambda: document.array(
+    "grid": lambda: shards.array(grid()),
+    "replicated-checked": lambda: shards.array(replicated(), checked()),
+    "cube": lambda: shards.array(cube()),
+    "many": lambda: shards.array(
         layouts.array((512, 64), {"a": 512, "b": 8}, ("a", "b"), ranks=512)
     ),
     "tree": lambda: tree(24),
@@ -180,11 +180,11 @@ ALL: dict[str, Any] = {
 
 def test_python_and_the_browser_use_the_same_colours_and_glyphs(page: Any) -> None:
     show(page, ALL["grid"]())
-    assert tuple(page.evaluate("() => module.COLORS")) == palette.COLORS
-    assert page.evaluate("() => module.GLYPHS") == palette.GLYPHS
+    assert tuple(page.evaluate("() => module.COLORS")) == blocks.COLORS
+    assert page.evaluate("() => module.GLYPHS") == blocks.GLYPHS
     for rank in range(64):
         pair = page.evaluate("r => [module.color(r), module.glyph(r)]", rank)
-        assert pair == [palette.color(rank), palette.glyph(rank)]
+        assert pair == [blocks.Rank(rank, "").color, str(blocks.Rank(rank, ""))[0]]
 
 
 # ----------------------------------------------------------------------------------- arrays
@@ -217,7 +217,7 @@ def test_the_arrow_keys_go_to_the_neighbour_and_only_one_tile_is_in_the_tab_orde
 
 @pytest.mark.quick
 def test_replicas_are_stripes_of_one_tile(page: Any) -> None:
-    show(page, document.array(replicated()))
+    show(page, shards.array(replicated()))
     tiles = page.locator(".jxc-tile")
     assert tiles.count() == 2
     assert tiles.first.locator("rect[fill]").count() == 4
@@ -309,10 +309,10 @@ def test_statistics_and_values_are_asked_of_the_one_rank(page: Any) -> None:
 
 
 def test_the_check_button_marks_what_differs(page: Any) -> None:
-    show(page, document.array(replicated()), live=True)
+    show(page, shards.array(replicated()), live=True)
     assert page.locator(".jxc-alarm").count() == 0
     page.get_by_role("button", name="Check copies and NaN").click()
-    asked = answer(page, document.checked(checked()))
+    asked = answer(page, shards.layout_view(replicated(), checked()).document["check"])
     assert asked["op"] == "check"
     page.locator(".jxc-tile.jxc-alarm").first.wait_for()
 
@@ -362,7 +362,7 @@ def test_a_new_document_replaces_the_old_one_and_what_ends_leaves_no_listeners(p
         page.locator(".jxc-values").wait_for()
     assert page.evaluate("() => [living(), observers.size]") == before
     page.evaluate("() => { window.old = [...signals]; }")
-    page.evaluate("doc => model.set('document', doc)", document.array(replicated()))
+    page.evaluate("doc => model.set('document', doc)", shards.array(replicated()))
     assert page.locator(".jxc-tile").count() == 2
     assert page.evaluate("() => old.filter(signal => !signal.aborted).length") == 0
     assert page.evaluate("() => living()") > 0
@@ -379,7 +379,7 @@ def test_a_listener_without_an_end_is_refused(page: Any) -> None:
 
 def test_an_array_without_parts_says_why(page: Any) -> None:
     gone = wire.ArrayInfo((8, 8), "float32", note="deleted or donated")
-    show(page, document.array(layout.array_layout("x", {0: gone, 1: gone}, {})))
+    show(page, shards.array(layout.array_layout("x", {0: gone, 1: gone}, {})))
     assert "Ranks 0, 1: deleted or donated" in page.locator("#view").inner_text()
 
 
@@ -387,7 +387,7 @@ def test_what_no_process_holds_is_a_tile_that_says_so(page: Any) -> None:
     known = layouts.devices(4, 2)
     infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
     del infos[2]
-    show(page, document.array(layout.array_layout("x", infos, known, {2: "dead"})))
+    show(page, shards.array(layout.array_layout("x", infos, known, {2: "dead"})))
     shoot(page, "gap")
     assert page.locator(".jxc-gap").count() == 2
     label = page.locator(".jxc-tile").last.get_attribute("aria-label")

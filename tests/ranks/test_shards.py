@@ -19,7 +19,7 @@ import jaxcluster
 from jaxcluster.cluster import array_queries
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
-from jaxcluster.views import document, shards
+from jaxcluster.views import shards
 
 MAKE = """
 from jax.sharding import SingleDeviceSharding
@@ -469,7 +469,7 @@ def test_documents_are_json_and_the_widget_answers_questions(cluster: jaxcluster
     view = shards.shards(cluster, "two_axes")
     assert json.loads(json.dumps(view.document))["kind"] == "array"
     bundle = view._repr_mimebundle_()
-    assert set(bundle) == {document.MIME, "text/html", "text/plain"}
+    assert set(bundle) == {shards.MIME, "text/html", "text/plain"}
     sent: list[Any] = []
     widget = view.widget()
     widget.send = sent.append

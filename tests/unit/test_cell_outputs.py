@@ -20,8 +20,8 @@ from jaxcluster.errors import CellFailed, CellInterrupted
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import cell_outputs
+from jaxcluster.views.displays import show_message
 from jaxcluster.views.live import CellDisplay
-from jaxcluster.views.message import show_message
 
 PNG = base64.b64encode(b"\x89PNG not really").decode()
 
@@ -60,7 +60,7 @@ def plain_text(group: cell_outputs.OutputGroup) -> str:
 def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
     found = shown(record("a\n", "b\n", "a\n", ""))
     assert [group.ranks for group in found.groups] == [[0, 2], [1], [3]]
-    assert cell_outputs.text(found).splitlines() == [
+    assert cell_outputs.text(found.groups).splitlines() == [
         "── ranks 0, 2 ──", "a", "── rank 1 ──", "b", "── rank 3 ──", "(no output)",
     ]  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_an_array_that_spans_processes_is_no_groups_own() -> None:
     made = record("a\n", "a\n")
     array = {"data": {"text/plain": "Array"}, "metadata": {}, "array": {"shape": [8]}}
     made.add_output(wire.RankOutput(0, 1, "execute_result", array))
-    assert "Array" not in cell_outputs.text(shown(made))
+    assert "Array" not in cell_outputs.text(shown(made).groups)
 
 
 def test_html_escapes_text_and_takes_no_ansi() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.views import drawing
+from jaxcluster.views import widget
 
-MODULES = sorted(drawing.FOLDER.glob("*.js"))
+MODULES = sorted(widget.FOLDER.glob("*.js"))
 TOP = re.compile(r"^(?:export )?(?:const|let|function|async function|class) (.*)", re.MULTILINE)
 NAMES = re.compile(r"\{([^}]*)\} from '\./(\w+\.js)'")
 
@@ -32,7 +32,7 @@ def test_what_stands_at_the_tops_of_modules_has_one_name_in_all_of_them() -> Non
 
 
 def test_every_module_is_in_the_widgets_script_and_nothing_is_left_to_import() -> None:
-    script = drawing.script()
+    script = widget.script()
     for path in MODULES:
         for name in names(path.read_text()):
             assert re.search(rf"\b{name}\b", script), (path.name, name)
@@ -43,14 +43,14 @@ def test_every_module_is_in_the_widgets_script_and_nothing_is_left_to_import() -
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_a_module_imports_what_there_is_and_uses_it(path: Path) -> None:
     text = path.read_text()
-    body = drawing.IMPORT.sub("", text)
+    body = widget.IMPORT.sub("", text)
     for line in text.splitlines():
         if line.startswith("import "):
-            assert drawing.IMPORT.match(line + "\n"), line
+            assert widget.IMPORT.match(line + "\n"), line
     for listed, file in NAMES.findall(text):
         exported = re.findall(
             r"^export (?:const|function|async function) (\w+)|^export \{([^}]*)\}",
-            (drawing.FOLDER / file).read_text(),
+            (widget.FOLDER / file).read_text(),
             re.MULTILINE,
         )
         there = {name for one, many in exported for name in [one, *many.split(", ")]}

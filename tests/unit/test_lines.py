@@ -9,7 +9,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.cluster import questions
 from jaxcluster.model.lines import LINE_CHARS, Lines, fit, label
-from jaxcluster.views.ranks_output import InTerminal
+from jaxcluster.views.live import InTerminal
 
 
 def taken(lines: Lines) -> list[str]:

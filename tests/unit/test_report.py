@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
 
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.records.lastreport import LastReport
@@ -51,6 +53,14 @@ def test_a_program_can_read_it() -> None:
 
 
 def test_of_no_report_it_is_said_which_there_are() -> None:
-    assert views.none("main", None, []) == "No cell has gone wrong on cluster 'main'."
-    assert "no report of cell [3]" in views.none("main", 3, [FOUND, FOUND])
-    assert views.none("main", 3, [FOUND, FOUND]).endswith("Reports: [7].")
+    kept: list[LastReport] = []
+    reports = SimpleNamespace(
+        find=lambda cell: FOUND if kept and cell in (None, 7) else None, all=lambda: kept
+    )
+    cluster: Any = SimpleNamespace(name="main", past_reports=reports)
+    told = views.of_cell(cluster, None)["text/plain"]
+    assert told == "No cell has gone wrong on cluster 'main'."
+    kept += [FOUND, FOUND]
+    told = views.of_cell(cluster, 3)["text/plain"]
+    assert "no report of cell [3]" in told and told.endswith("Reports: [7].")
+    assert views.of_cell(cluster, 7) == views.of_cell(cluster, None) == views.bundle(DOCUMENT)

@@ -10,7 +10,7 @@ from helpers import python
 
 from jaxcluster import wire
 from jaxcluster.engine import library_code, questions
-from jaxcluster.views import text
+from jaxcluster.views import status
 
 SCRIPT = """
 import json, os, sys, traceback
@@ -103,7 +103,7 @@ def test_stacks_fold_what_is_jaxs_and_say_where_it_waits() -> None:
         ["/jax/array.py", 5, "block", "", None, True],
     ]
     state = wire.RankState(0, 1, "h", "running")
-    assert text.stacks({0: wire.RankReport(state, stack)}).splitlines() == [
+    assert status.stacks({0: wire.RankReport(state, stack)}).splitlines() == [
         "── rank 0 ──",
         "  cell [3] line 2, in <module>",
         "    f(x)",

@@ -20,7 +20,7 @@ from jaxcluster import arguments, wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.errors import NotAddressable, UsageError
 from jaxcluster.model import layout
-from jaxcluster.views import arrays, blocks, document, shards
+from jaxcluster.views import arrays, blocks, shards
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -165,12 +165,12 @@ def test_long_pictures_and_tables_say_how_much_is_left_out(shown: Any, left_out:
 
 def test_a_tree_of_too_many_shards_leaves_its_pictures_to_be_asked_for() -> None:
     found = layout.tree_layout("params", *layouts.tree(8))
-    assert document.tree(found)["layouts"][0]["parts"]
-    limit, document.MAX_SHARDS = document.MAX_SHARDS, 3
+    assert shards.tree(found)["layouts"][0]["parts"]
+    limit, shards.MAX_SHARDS = shards.MAX_SHARDS, 3
     try:
-        assert document.tree(found)["layouts"][0]["parts"] is None
+        assert shards.tree(found)["layouts"][0]["parts"] is None
     finally:
-        document.MAX_SHARDS = limit
+        shards.MAX_SHARDS = limit
 
 
 def test_who_lacks_a_part_of_what_a_cell_ended_in_is_named_with_the_reason() -> None:
