@@ -81,9 +81,15 @@ def check(words: list[str]) -> None:
 
 
 def serve_assistant(words: list[str]) -> None:
-    from jaxcluster import mcp
-
-    mcp.main(words)
+    allow_run = bool(arguments.Parser("jaxcluster mcp").read(words).allow_run)
+    try:
+        from jaxcluster.mcp import server
+    except ImportError as error:
+        raise UsageError(
+            f"jaxcluster mcp needs version 2 of the Model Context Protocol's SDK: {error}.",
+            "pip install -U 'jaxcluster[mcp]'",
+        ) from None
+    server.serve(allow_run)
 
 
 def in_shell(text: str) -> str:

@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from jaxcluster.agent import requests
 from jaxcluster.agent.report import HostFacts, host_report, installed_version
-from jaxcluster.allocation import allocation
 from jaxcluster.allocation.fleet import Host
 from jaxcluster.errors import LaunchError
 from jaxcluster.plan.spec import INSTALL
@@ -27,7 +26,6 @@ from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, re
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.starting import findable
 from jaxcluster.text import format_table, plural
-from jaxcluster.wire import ClusterSpec
 from jaxcluster.wire.requests import Request
 
 ASK_S = 10.0
@@ -219,11 +217,6 @@ def look(places: Sequence[Host]) -> str:
     return "\n".join([render(rows, [place.name for place in places]), *silent])
 
 
-def look_before(spec: ClusterSpec, say: Callable[[str], None], timeout_s: float) -> str:
-    """Start the agents of a cluster and no rank, ask them, and end them; a launcher may queue."""
-    return allocation.examine(spec, look, say, timeout_s)
-
-
 def _ask(place: Host, request: Request[R]) -> R | None:
     if not place.lost:
         with contextlib.suppress(LaunchError):
@@ -236,22 +229,15 @@ def _ways(places: Sequence[Host], facts: Sequence[HostFacts | None]) -> Row:
     alive = {p: said.address for p, said in zip(places, facts, strict=True) if said is not None}
     doors = {p: port for p, address in alive.items() if (port := _ask(p, requests.Listen(address)))}
     to = [(alive[place], port) for place, port in doors.items()]
-    found = {place.name: _ask(place, requests.Ways(to)) for place in alive}
+    cells, cut = [], []
+    for place in places:
+        whys = _ask(place, requests.Ways(to)) if place in alive else None
+        told = zip(doors, whys or (), strict=False)
+        deaf = {other.name: why for other, why in told if why and other != place}
+        cut += [f"{place.name} to {name}" for name in deaf]
+        all_of = "" if whys is None else "all others" if len(doors) > 1 else "no other"
+        cells.append(", ".join(f"not {name} ({why})" for name, why in deaf.items()) or all_of)
     for place in alive:
         _ask(place, requests.Listen(""))
-    return judge_ways([place.name for place in places], [place.name for place in doors], found)
-
-
-def judge_ways(
-    hosts: Sequence[str], targets: Sequence[str], found: Mapping[str, Sequence[str] | None]
-) -> Row:
-    """Which hosts reach which; ``found`` has, by host, why it reached each target not, or ""."""
-    cells, cut = [], []
-    for host in hosts:
-        whys = found.get(host)
-        deaf = {n: why for n, why in zip(targets, whys or (), strict=False) if why and n != host}
-        cut += [f"{host} to {name}" for name in deaf]
-        all_of = "" if whys is None else "all others" if len(targets) > 1 else "no other"
-        cells.append(", ".join(f"not {name} ({why})" for name, why in deaf.items()) or all_of)
     fix = f"allow TCP on all ports between the hosts ({', '.join(cut)}), as JAX needs it"
     return Row("reaches", tuple(cells), not cut, fix)

@@ -33,7 +33,7 @@ from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
 from jaxcluster.ranks import by_value, name_ranks
-from jaxcluster.text import format_nbytes, format_seconds
+from jaxcluster.text import format_nbytes
 from jaxcluster.views import blocks, cell_outputs, history, report, shards, status
 
 INSTRUCTIONS = """\
@@ -148,7 +148,7 @@ class Tools:
     def status(self, cluster: ClusterName = "") -> list[Any]:
         """What every rank does now: cell, line, state, devices, memory, and who waits for whom."""
         running = self._attached(cluster)
-        return [blocks.text([running.summary(), *status.look(running), waits(running)])]
+        return [blocks.text([running.summary(), *status.look(running)])]
 
     def report(
         self,
@@ -270,23 +270,8 @@ class Tools:
 
 def chosen(running: Cluster, ranks: str) -> list[int]:
     """The ranks that ``0,2-3`` names; all if it is empty."""
-    if not ranks.strip():
-        return list(range(running.num_processes))
-    return arguments.read_ranks(ranks, running.num_processes, "ranks:")
-
-
-def waits(running: Cluster) -> str:
-    """Who waits for whom now, and at which line."""
-    looked = running.look()
-    if looked is None:
-        return "No rank knows what the others wait for."
-    told = []
-    for one in looked.waits:
-        who = f"Rank {one.rank}" + (f" (thread {one.lane})" if one.lane else "")
-        place = f"{status.place(one.place)}, {one.name}"
-        since = format_seconds(looked.now - one.since)
-        told.append(f"{who} has waited {since} for {name_ranks(one.missing)} ({place}).")
-    return "\n".join(told) or "No rank waits for another."
+    every = list(range(running.num_processes))
+    return arguments.read_ranks(ranks, len(every), "ranks:") if ranks.strip() else every
 
 
 def output_of(record: CellRecord, head: list[str]) -> list[Any]:

@@ -12,7 +12,6 @@ whatever culls idle kernels. No failure here reaches a cell.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -34,10 +33,9 @@ if TYPE_CHECKING:
 
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes
-ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
-LOOK_S = 0.3  # that a look waits for the ranks' answers; later ones are not lost
+LOOK_S = 0.5  # that a look waits for the ranks' answers
 SHOWN_S = 2.0  # that a new widget waits for its first state
 
 Reply = Callable[[Any], Any]
@@ -63,10 +61,8 @@ class Panel:
         self._widget: SidebarWidget | None = None
         self._sent: dict[str, Any] = {}
         self._wake = threading.Event()
-        self._news = True
+        self._wake.set()
         self._closed = False
-        self._turn_at = 0.0  # the earliest time of the next push
-        self._look_at = math.inf
         self._thread = threading.Thread(target=self._run, name="jaxcluster-panel", daemon=True)
 
     def install(self) -> None:
@@ -100,9 +96,7 @@ class Panel:
         """Something has changed. In the way of every cell: microseconds, and no error."""
         if cell is not None:
             self._model.submitted.append(cell)
-        if not self._news:
-            self._news = True
-            self._wake.set()
+        self._wake.set()
 
     def widget(self) -> SidebarWidget:
         """The sidebar for a cell's output: one for the kernel, of which there may be many views.
@@ -116,7 +110,6 @@ class Panel:
             made = SidebarWidget(lambda request: self._begin(made.send, request))
             self._widget = made
             self._pages[f"widget {made.model_id}"] = ""
-        self._news, self._turn_at = True, 0.0
         self._wake.set()
         # What runs the notebook without a page saves what there is at the cell's end.
         until = time.monotonic() + SHOWN_S
@@ -181,38 +174,21 @@ class Panel:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        while True:
-            turn_at = self._turn_at if self._news else math.inf
-            left = min(turn_at, self._look_at) - time.monotonic()
-            self._wake.wait(None if left == math.inf else max(0.0, left))
+        is_over, looked_at = False, 0.0
+        while not is_over:
+            look_at = looked_at + (BUSY_S if self._model.is_busy else IDLE_S)
+            self._wake.wait(max(0.0, look_at - time.monotonic()) if self._pages else None)
+            time.sleep(TOGETHER_S)
             self._wake.clear()
+            is_over = self._closed  # what is told now is the last
             try:
-                if self._closed:
-                    self._turn()
-                else:
-                    self._step()
+                if self._hellos or (self._pages and not is_over and time.monotonic() >= look_at):
+                    looked_at = time.monotonic()
+                    self._model.look(LOOK_S)
+                self._turn()
             except Exception:
                 self._log.exception("jaxcluster's panel")
-                self._turn_at = self._look_at = time.monotonic() + IDLE_S
-            if self._closed:
-                return
-
-    def _step(self) -> None:
-        now = time.monotonic()
-        if self._hellos or now >= self._look_at:
-            self._news = True
-            self._model.look(LOOK_S)
-        elif self._news and self._turn_at < now - BETWEEN_S:
-            self._turn_at = now + TOGETHER_S
-        if self._news and (self._hellos or now >= self._turn_at):
-            self._news = False
-            self._turn()
-            self._turn_at = time.monotonic() + (BETWEEN_S if self._pages else ALONE_S)
-        if self._pages:
-            last = self._model.looked_at
-            self._look_at = last + (BUSY_S if self._model.is_busy else IDLE_S)
-        else:
-            self._look_at = math.inf
+            time.sleep(BETWEEN_S)
 
     def _turn(self) -> None:
         """Bring the pages up to date."""

@@ -10,23 +10,26 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from jaxcluster import cluster
+from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, RunningCell, events
 from jaxcluster.cluster.resources import Meter, Sample
+from jaxcluster.model import waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.model.waiting import where
 from jaxcluster.panel import protocol
-from jaxcluster.panel.poller import RankPoller
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views import report
+from jaxcluster.wire.link import Link, replies
+from jaxcluster.wire.ops.agreement import Look, Waiting
+from jaxcluster.wire.ops.status import State
 
 KEPT_CELLS = 50
 KEPT_CHARS = 50_000_000  # of all their outputs together
 READINGS = 2  # of what idle ranks use: a share of a processor takes two
 RECORDS_S = 1.0  # between two looks at what runs on this machine
+SILENT_S = 3.0  # without an answer
 
 STATUS: dict[str, protocol.CellRankStatus] = {
     "ok": "done",
@@ -35,6 +38,32 @@ STATUS: dict[str, protocol.CellRankStatus] = {
     "refused": "interrupted",
     "skipped": "interrupted",
 }
+
+
+@dataclass
+class Known:
+    """What is known of the ranks of one world.
+
+    Attributes:
+      link: to them; None where there is no cluster.
+      states: the last of each rank; a rank that has never answered is missing.
+      heard: when each rank has answered last.
+      began: the seq of the cell that each rank runs, and when it has entered that.
+      ended: the seq of the last cell that each rank is known to have ended.
+      waits: what the referee says of the ranks that wait for others.
+      late: who keeps the others waiting.
+      used: what the ranks use; it is measured ``to_measure`` times more.
+    """
+
+    link: Link | None = None
+    states: dict[int, wire.RankState] = field(default_factory=dict)
+    heard: dict[int, float] = field(default_factory=dict)
+    began: dict[int, tuple[int, int]] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)
+    waits: dict[int, Waiting] = field(default_factory=dict)
+    late: waiting.Late | None = None
+    used: Mapping[int, Sample] = field(default_factory=dict)
+    to_measure: int = READINGS
 
 
 @dataclass
@@ -52,19 +81,15 @@ class Model:
 
     Attributes:
       submitted: the cells that are not taken in yet; any thread may append to it.
-      looked_at: when the ranks were asked last.
       is_busy: whether some rank of the current cluster runs a cell.
     """
 
     auto: AutoMode
     submitted: deque[RunningCell] = field(default_factory=deque)
-    looked_at: float = 0.0
     is_busy: bool = False
     _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
     _current: Cluster | None = None
-    _to_measure: int = 0
-    _used: Mapping[int, Sample] = field(default_factory=dict)
-    _poller: RankPoller = field(default_factory=RankPoller)
+    _known: Known = field(default_factory=Known)
     _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
     _records_at: float = 0.0
     _records_of: list[int] = field(default_factory=list)
@@ -78,32 +103,41 @@ class Model:
     def look(self, timeout_s: float) -> None:
         """Ask the ranks of the current cluster what they do, for so long at most."""
         current = self.current
-        if current is not None and not current.closed:
-            if self._poller.link is not current.world.link:
-                self._poller = RankPoller(current.world.link)
-                self._to_measure, self._used = READINGS, {}
-            self._poller.look(timeout_s)
-            self._measure(current.meter, timeout_s)
-        self.looked_at = time.monotonic()
+        if current is None or current.closed:
+            return
+        link = current.world.link
+        if self._known.link is not link:
+            self._known = Known(link)
+        known, now = self._known, time.monotonic()
+        told = replies(link.gather(link.ranks, State(), timeout_s=timeout_s))
+        known.states |= told
+        known.heard = dict.fromkeys(link.ranks, now) | known.heard | dict.fromkeys(told, now)
+        for rank in [*told][:1]:  # the referee, by way of one that answers
+            asked = link.gather([rank], Look(waiting.LAUNCHES), timeout_s=timeout_s)
+            if (looked := replies(asked).get(rank)) is not None:
+                known.waits = {wait.rank: wait for wait in looked.waits if not wait.lane}
+                known.late = waiting.find_late(looked.agreed) if looked.agreed else None
+        self._measure(current.meter, timeout_s)
 
     def _measure(self, meter: Meter, timeout_s: float) -> None:
         """What the ranks use.
 
         An idle kernel must look idle: of idle ranks no more is told, whoever else measures.
         """
+        known = self._known
         if self.is_busy:
-            self._to_measure = READINGS
-        if self._to_measure:
+            known.to_measure = READINGS
+        if known.to_measure:
             meter.keep_up(timeout_s)
-            self._to_measure -= meter.latest is not self._used
-            self._used = meter.latest
+            known.to_measure -= meter.latest is not known.used
+            known.used = meter.latest
 
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
         current = self._current = self.current
-        if current is None or self._poller.link is not current.world.link:
-            self._poller = RankPoller()
+        if current is None or self._known.link is not current.world.link:
+            self._known = Known()
         while self.submitted:
             self._follow(self.submitted.popleft(), now)
         going_on = [f for f in self._followed.values() if f.cell is not None]
@@ -172,7 +206,7 @@ class Model:
                     first.setdefault(rank, cell)
         every = range(current.num_processes)
         shown = [self._rank(current, rank, first.get(rank), now) for rank in every]
-        late = self._poller.late
+        late = self._known.late
         if late is not None and shown[late.rank].status == "running":
             shown[late.rank] = replace(shown[late.rank], note=late.told(current.world.hosts))
         return shown
@@ -180,16 +214,15 @@ class Model:
     def _rank(
         self, current: Cluster, rank: int, own: RunningCell | None, now: int
     ) -> protocol.Rank:
-        record, poller = current.record, self._poller
-        state = poller.states.get(rank)
-        devices = [f"{d.platform}:{d.id}" for d in record.devices[rank].devices]
+        record, known = current.record, self._known
+        state = known.states.get(rank)
         shown = protocol.Rank(
             rank,
             "idle",
             record.facts[rank].hostname,
             record.pids[rank],
-            devices,
-            use=_use(self._used.get(rank)),
+            [f"{d.platform}:{d.id}" for d in record.devices[rank].devices],
+            use=_use(known.used.get(rank)),
         )
         if current.why:
             return replace(shown, status="dead", note=current.down.replace("\n", " "))
@@ -197,13 +230,16 @@ class Model:
             return replace(shown, status="dead", use=None, note=current.dead[rank].why)
         if current.is_restarting or (state is not None and state.state == "starting"):
             return replace(shown, status="starting")
-        if rank in poller.silent:
+        if known.heard.get(rank, time.monotonic()) < time.monotonic() - SILENT_S:
             return replace(shown, status="silent", note="It does not answer.")
-        running = state is not None and state.state == "running"
-        if state is not None and state.seq <= poller.ended.get(rank, 0):
-            running = False  # it has replied since
-        if running and state is not None:
-            since = poller.since(rank, now)
+        if state is not None and state.seq <= known.ended.get(rank, 0):
+            state = None  # it has replied since
+        if state is not None and state.state != "running":
+            state = None
+        if state is not None:
+            if known.began.get(rank, (0, 0))[0] != state.seq:  # it stays as long as it runs that
+                known.began[rank] = state.seq, now - int(state.seconds * 1000)
+            since = known.began[rank][1]
             shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
             if state.paused:
                 debugs = state.paused == "debugger"
@@ -211,25 +247,22 @@ class Model:
                 return replace(shown, status="paused", note=note)
             if own is None or own.record.seq != state.seq:  # another notebook's
                 return self._waiting(shown, state.seq)
-        if own is not None:
-            number = own.record.execution_count
-            shown = replace(shown, status="running", cell=number, since=self._started(own.record))
-            if own.is_stopped:
-                return replace(shown, status="interrupted")
-            return self._waiting(shown, own.record.seq) if running else shown
-        return shown
+        if own is None:
+            return shown
+        number, followed = own.record.execution_count, self._followed.get(_key(own.record))
+        since_own = followed.shown.started if followed is not None else None
+        shown = replace(shown, status="running", cell=number, since=since_own)
+        if own.is_stopped:
+            return replace(shown, status="interrupted")
+        return self._waiting(shown, own.record.seq) if state is not None else shown
 
     def _waiting(self, shown: protocol.Rank, seq: int) -> protocol.Rank:
         """For whom a rank waits in this cell, if it does."""
-        wait = self._poller.waits.get(shown.rank)
+        wait = self._known.waits.get(shown.rank)
         if wait is None or wait.seq != seq:
             return shown
-        note = f"waits for {name_ranks(wait.missing)} ({where(wait.place, wait.name)})"
+        note = f"waits for {name_ranks(wait.missing)} ({waiting.where(wait.place, wait.name)})"
         return replace(shown, status="waiting", note=note)
-
-    def _started(self, record: CellRecord) -> int | None:
-        followed = self._followed.get(_key(record))
-        return followed.shown.started if followed is not None else None
 
     # ------------------------------------------------------------------ cells
 
@@ -241,9 +274,6 @@ class Model:
         key = _key(record)
         self._followed.pop(key, None)
         self._followed[key] = Followed(cell, record, shown)
-        self._forget_old()
-
-    def _forget_old(self) -> None:
         chars = 0
         for number, (key, followed) in enumerate([*reversed(self._followed.items())]):
             chars += sum(record.chars for record in followed.record.records.values())
@@ -255,7 +285,7 @@ class Model:
         cell, record = followed.cell, followed.record
         assert cell is not None
         is_done = cell.done  # before its ranks are looked at: it may end meanwhile
-        poller = self._poller if cell.cluster is self._current else RankPoller()
+        known = self._known if cell.cluster is self._current else Known()
         ranks = []
         for rank in record.ranks:
             kept = record.records[rank]
@@ -264,7 +294,7 @@ class Model:
             if kept.died:
                 status = "dead"
             elif kept.reply is not None:
-                poller.ended[rank] = max(record.seq, poller.ended.get(rank, 0))
+                known.ended[rank] = max(record.seq, known.ended.get(rank, 0))
                 status, seconds = STATUS[kept.reply.status], round(kept.reply.seconds, 4)
                 if cell.refusal is not None and rank in cell.refusal.causes and status == "done":
                     status = "failed"  # it has left the others without a launch
@@ -272,7 +302,7 @@ class Model:
                 status = "interrupted"
             elif rank in cell.paused:
                 status = "paused"
-            elif rank in poller.waits and poller.waits[rank].seq == record.seq:
+            elif rank in known.waits and known.waits[rank].seq == record.seq:
                 status = "waiting"
             ranks.append(protocol.CellRank(rank, status, seconds))
         ended = followed.shown.started + int(record.seconds * 1000) if is_done else None

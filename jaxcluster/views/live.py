@@ -13,6 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from jaxcluster import doctor, wire
+from jaxcluster.allocation.allocation import examine
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.questions import here, is_console
 from jaxcluster.errors import JaxClusterError
@@ -305,4 +306,4 @@ def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:
       LaunchError: an agent did not come up.
     """
     with StartDisplay(rich, "The hosts could not be checked.") as display:
-        display.done(doctor.look_before(spec, display.progress, spec.timeout_s))
+        display.done(examine(spec, doctor.look, display.progress, spec.timeout_s))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Literal
 
@@ -102,15 +102,18 @@ def last(current: Cluster | None, now: int) -> Report | None:
     """
     if current is None:
         return None
-    if current.closed or not (current.dead or current.world.coordinator_died):
-        found = current.past_reports.last_own
-        return None if found is None else document(found, current.name)
-    dead = sorted(current.dead)
-    cell_id, cell = _cell_of(current, {*dead})
+    found, dead = current.past_reports.last_own, sorted(current.dead)
+    known = document(found, current.name) if found is not None else None
+    if current.closed or not (dead or current.world.coordinator_died):
+        return known
+    # An older report tells of processes before these.
+    is_theirs = found is not None and found.at_ns > current.record.created_ns
     by_others = recovery.ended_by_others(current)
+    if known is not None and is_theirs and {*dead} == {*known.culprits} and not by_others:
+        return replace(known, open=True)
     if dead:
         title = by_others.capitalize() or f"{begin_ranks(dead)} died"
-        lines = notices.tell_deaths({rank: current.dead[rank].why for rank in dead}, cell or None)
+        lines = notices.tell_deaths({rank: current.dead[rank].why for rank in dead})
     else:
         title = "JAX's coordinator died"
         lines = [f"{title}: {current.world.coordinator_died}."]
@@ -119,20 +122,7 @@ def last(current: Cluster | None, now: int) -> Report | None:
     elif dead:
         lines += current.world.log_excerpt(dead[0]).splitlines()
     culprits = [rank for rank in dead if not notices.meant([current.dead[rank].why])]
-    return Report("dead", current.name, cell_id, cell, now, title, lines, culprits, open=True)
-
-
-def _cell_of(current: Cluster, dead: set[int]) -> tuple[str, int]:
-    """The cell in which these ranks died: its id and its number; ("", 0): none."""
-    for running in current.cells:
-        if {*running.record.ranks} & dead:
-            return running.record.cell_id, running.record.execution_count
-    found = current.past_reports.last_own
-    # An older report tells of processes before these.
-    is_theirs = found is not None and found.at_ns > current.record.created_ns
-    if found and is_theirs and found.kind == "RankDied" and {*found.culprits} & dead:
-        return found.cell_id, found.cell
-    return "", 0
+    return Report("dead", current.name, "", 0, now, title, lines, culprits, open=True)
 
 
 def bundle(shown: Report) -> Bundle:

@@ -15,6 +15,7 @@ from jaxcluster import wire
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.model import waiting
 from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_seconds
@@ -94,18 +95,21 @@ def _gpu(sample: Sample | None) -> str | None:
 
 
 def look(cluster: Cluster, *, measures: bool = False) -> list[Block]:
-    """What all ranks do now, and which of them keeps the others waiting.
+    """What all ranks do now, who waits for whom, and which of them keeps the others waiting.
 
     Args:
       measures: say what they use, too.
     """
     if measures:
         cluster.meter.keep_up(WAIT_S)
-    shown: list[Block] = [
-        table(cluster.status(), cluster.dead, cluster.meter.latest if measures else None)
-    ]
-    late = cluster.late()
-    return shown + ([late.told(cluster.world.hosts)] if late is not None else [])
+    states, hosts = cluster.status(), cluster.world.hosts
+    looked = cluster.look(waiting.LAUNCHES)
+    running = {s.rank: s for s in states if s.state == "running"}
+    seq = max((s.seq for s in running.values()), default=0)
+    late = waiting.find_late(looked.agreed) if looked is not None and looked.agreed else None
+    told = [waiting.line(seq, running, [], looked, hosts), late.told(hosts) if late else ""]
+    samples = cluster.meter.latest if measures else None
+    return [table(states, cluster.dead, samples), *filter(None, told)]
 
 
 def seen(cluster: Cluster | None) -> Bundle:

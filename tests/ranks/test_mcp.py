@@ -125,7 +125,7 @@ def test_it_sees_clusters_and_what_their_ranks_do(
     assert cluster.name in looker.ok("list_clusters")
     shown = looker.ok("status", cluster=cluster.name)
     assert shown.count(" idle ") == 4
-    assert "No rank waits for another." in shown
+    assert " waited " not in shown
     assert "── rank 2 ──" in looker.ok("logs", cluster=cluster.name, ranks="2", lines=5)
     assert "no cluster 'none'" in looker.refused("status", cluster="none")
 
@@ -234,7 +234,7 @@ def test_errors_and_divergences_are_told_with_the_rank_and_line(
     assert "Divergence in cell" in runner.ok("report", cluster=cluster.name)
     shown = runner.refused("run_cell", cluster=cluster.name, code="while True: pass", timeout_s=0.5)
     assert "took more than 0.5 s" in shown
-    assert "No rank waits" in runner.ok("status", cluster=cluster.name)
+    assert runner.ok("status", cluster=cluster.name).count(" idle ") == 4
 
 
 def test_interrupt_is_heard_while_a_cell_runs(

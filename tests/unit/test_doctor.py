@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,11 @@ from jaxcluster.doctor import (
     check_proxies,
     judge,
     judge_versions,
-    judge_ways,
     look,
     render,
     run_checks,
 )
+from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
 
 
@@ -115,28 +116,39 @@ def test_a_version_that_does_not_work_or_was_not_tried_says_what_to_install(
     assert fix in row.fix and row.cells == (version or "none", "", version or "none")
 
 
+class Place(SimpleNamespace):
+    """Stands for a host, which answers with what ``said`` has of the question."""
+
+    condition = ": there has been no connection to it for 9 s"
+    lost, ranks = "", ()
+
+    def ask(self, request: Any, timeout_s: float) -> Any:
+        found = self.said.get(type(request).__name__)
+        if found is None:
+            raise LaunchError("no answer")
+        return found
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def place(name: str, ways: list[str] | None = None, **more: Any) -> Host:
+    said = {"Facts": facts(address=name), "Listen": 4000, "Ways": ways}
+    return cast(Host, Place(name=name, **({"said": said} | more)))
+
+
 def test_hosts_that_do_not_reach_each_other_are_named() -> None:
-    ways = {"h1": ["refused", ""], "h2": ["no answer", ""], "h3": None}
-    found = judge_ways(["h1", "h2", "h3"], ["h1", "h2"], ways)
-    assert found.cells == ("all others", "not h1 (no answer)", "")
-    assert found.ok is False and "(h2 to h1)" in found.fix
-    assert judge_ways(["h1"], ["h1"], {"h1": [""]}).cells == ("no other",)
+    ways = {"h1": ["refused", "", ""], "h2": ["no answer", "", ""], "h3": None}
+    shown = look([place(name, found) for name, found in ways.items()])
+    assert "✗ reaches" in shown
+    assert re.search(r"reaches +all others +not h1 \(no answer\)\n", shown)
+    assert "(h2 to h1)" in shown
+    assert re.search(r"✓ reaches +no other", look([place("h1", [""])]))
 
 
 def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
-    class Silent(SimpleNamespace):
-        condition = ": there has been no connection to it for 9 s"
-
-        def ask(self, request: Any, timeout_s: float) -> Any:
-            from jaxcluster.errors import LaunchError
-
-            raise LaunchError("no answer")
-
-    def place(name: str, lost: str) -> Host:
-        made = Silent(name=name, lost=lost, ranks=range(2))
-        return cast(Host, made)
-
-    shown = look([place("h1", "its agent was killed"), place("h2", "")])
+    lost = place("h1", lost="its agent was killed", said={}, ranks=range(2))
+    shown = look([lost, place("h2", said={})])
     assert "! h1: its agent was killed" in shown
     assert "! h2: there has been no connection to it for 9 s" in shown
 

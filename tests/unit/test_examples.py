@@ -22,16 +22,16 @@ from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
 import jaxcluster
-from jaxcluster import cli, cluster, doctor, mcp, scripts, wire
+from jaxcluster import cli, cluster, mcp, scripts, wire
 from jaxcluster.allocation import allocation
-from jaxcluster.arguments import Help
+from jaxcluster.arguments import Help, Parser
 from jaxcluster.cluster import sessions, starting
 from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export
 from jaxcluster.notebook.magics import JaxClusterMagics
-from jaxcluster.options.commands import COMMANDS
+from jaxcluster.options.commands import COMMANDS, OTHERS, command_of
 from jaxcluster.options.known import known
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +88,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(sessions, "start_world", started)
     monkeypatch.setattr(scripts, "start_world", started)
     monkeypatch.setattr(cluster, "dry_run", started)
-    monkeypatch.setattr(doctor, "look_before", reached)
+    monkeypatch.setattr("jaxcluster.views.live.examine", reached)
     monkeypatch.setattr("jaxcluster.doctor.run_checks", list)
     monkeypatch.setattr(export, "write", reached)
     monkeypatch.setattr(
@@ -154,32 +154,14 @@ def no_usage_error(said: object = "", *, file: Any = None, **kwargs: Any) -> Non
 # --------------------------------------------------------------------------- help
 
 
-def helps() -> Iterator[tuple[str, str]]:
-    """Each help by the command that it is of."""
-    ours = JaxClusterMagics(types.SimpleNamespace(user_ns={}))
-    for command in COMMANDS:
-        with pytest.raises(Help) as caught:
-            ours.commands.run(f"{command} --help all")
-        yield f"%jaxcluster {command}", str(caught.value)
-    for command in cli.COMMANDS:
-        with pytest.raises(Help) as caught:
-            cli.COMMANDS[command](["--help", "all"])
-        yield f"jaxcluster {command}", str(caught.value)
-    for name in ("spmd", "push", "pull", "shards"):
-        yield f"%{name}", getattr(ours, name).__doc__
-
-
-HELPS = dict(helps())
-
-
-@pytest.mark.parametrize("command", HELPS)
-def test_each_example_of_help_is_taken(command: str, typed: Callable[[str], None]) -> None:
-    lines = [line.strip() for line in HELPS[command].splitlines()]
-    found = [line for line in lines if re.match(r"%?%?(jaxcluster|spmd|push|pull|shards) ", line)]
-    options = re.findall(r"^  (\S+)", HELPS[command], re.M)
-    assert len(found) == len(options)
-    for line in found:
-        typed(f"{line}\nx = 1" if line.startswith("%%") else line)
+@pytest.mark.parametrize("name", [*COMMANDS, *OTHERS])
+def test_each_option_of_a_command_takes_its_example(name: str) -> None:
+    takes = command_of(name).takes
+    needed = [one.sample for one in takes if one.is_needed]
+    for one in takes:
+        line = " ".join([one.typed, *([] if one.is_needed else needed)])
+        assert getattr(Parser(name).read(line), one.name)
+        assert f"For example: {one.typed}" in Parser(name).format_help() or not one.sample
 
 
 def test_each_launchers_own_example_is_taken(typed: Callable[[str], None]) -> None:

@@ -88,7 +88,12 @@ def test_it_is_shown_again_after_each_look(monkeypatch: pytest.MonkeyPatch) -> N
     shown: list[Any] = []
     meter = types.SimpleNamespace(latest={}, keep_up=lambda timeout_s: None)
     cluster: Any = types.SimpleNamespace(
-        status=lambda: STATES, dead=DEAD, meter=meter, late=lambda: None, cells=[]
+        status=lambda: STATES,
+        dead=DEAD,
+        meter=meter,
+        look=lambda launches: None,
+        cells=[],
+        world=types.SimpleNamespace(hosts={}),
     )
     done = status.live(cluster, shown.append)
     try:
