@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes
+ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
 LOOK_S = 0.5  # that a look waits for the ranks' answers
@@ -62,6 +63,7 @@ class Panel:
         self._sent: dict[str, Any] = {}
         self._wake = threading.Event()
         self._wake.set()
+        self._urgent = threading.Event()  # somebody waits for a push
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="jaxcluster-panel", daemon=True)
 
@@ -85,7 +87,7 @@ class Panel:
         manager.unregister_target(protocol.RPC, self._on_open)
         manager.comms.pop(protocol.EVENTS_ID, None)
         self._closed = True
-        self._wake.set()
+        self._hurry()
         self._thread.join(2)
         if self._widget is not None:
             self._widget.close()
@@ -110,7 +112,7 @@ class Panel:
             made = SidebarWidget(lambda request: self._begin(made.send, request))
             self._widget = made
             self._pages[f"widget {made.model_id}"] = ""
-        self._wake.set()
+        self._hurry()
         # What runs the notebook without a page saves what there is at the cell's end.
         until = time.monotonic() + SHOWN_S
         while not self._widget.state and time.monotonic() < until:
@@ -146,7 +148,7 @@ class Panel:
                 if opened is not None:
                     self._welcome(str(args["client"]), opened)
                 self._hellos.append((reply, id))
-                self._wake.set()
+                self._hurry()
                 return
             answer["result"] = self._operations(op, args)
         except JaxClusterError as error:
@@ -188,7 +190,13 @@ class Panel:
                 self._turn()
             except Exception:
                 self._log.exception("jaxcluster's panel")
-            time.sleep(BETWEEN_S)
+            if not is_over:
+                self._urgent.wait(BETWEEN_S if self._pages else ALONE_S)
+                self._urgent.clear()
+
+    def _hurry(self) -> None:
+        self._wake.set()
+        self._urgent.set()
 
     def _turn(self) -> None:
         """Bring the pages up to date."""

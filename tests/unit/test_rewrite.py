@@ -106,19 +106,6 @@ def test_a_syntax_error_is_found_and_shown_with_its_line(
     assert "Error" in str(caught.value)
 
 
-def test_a_syntax_error_is_found_in_auto_mode_too(shell: InteractiveShell) -> None:
-    auto = AutoMode()
-    auto.on = True
-    shell.input_transformers_cleanup.insert(0, auto.transform)
-    try:
-        with pytest.raises(CellSyntaxError):
-            check_syntax(shell, "def f(:")
-        assert names_in(shell, "f(x)") == ["f", "x"]
-        assert auto.on
-    finally:
-        shell.input_transformers_cleanup.remove(auto.transform)
-
-
 def test_warnings_are_left_to_the_ranks(shell: InteractiveShell) -> None:
     check_syntax(shell, r"x = '\d'")  # a SyntaxWarning: an error, did we let it pass
 
@@ -138,15 +125,6 @@ AUTO = json.loads((Path(__file__).parents[1] / "golden" / "auto.json").read_text
 @pytest.mark.parametrize(("cell", "place"), AUTO)
 def test_code_goes_to_the_ranks_and_magics_stay_in_the_notebook(cell: str, place: str) -> None:
     assert stays_in_notebook(cell.splitlines()) == (place == "notebook")
-
-
-def test_auto_mode_makes_a_cell_an_spmd_cell() -> None:
-    auto = AutoMode()
-    lines = ["x = 1\n", "x\n"]
-    assert auto.transform(lines) == lines
-    auto.on = True
-    assert auto.transform(lines) == ["%%spmd --no-magic-line\n", "x = 1\n", "x\n"]
-    assert auto.transform(["%pwd\n"]) == ["%pwd\n"]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +166,22 @@ def test_empty_first_lines_are_counted_by_the_ranks_too(source: str, sent: str) 
     assert rewrite.with_all_lines(source) == sent
 
 
-def test_what_a_frontend_runs_silently_is_no_cell() -> None:
-    """ipykernel switches its debugger on by such a line."""
-    silent = [True]
+def test_auto_mode_makes_a_cell_an_spmd_cell(shell: InteractiveShell) -> None:
+    silent = [False]  # whether a frontend runs a line of its own, such as its debugger's
     auto = AutoMode(is_silent=lambda: silent[0])
+    lines = ["x = 1\n", "x\n"]
+    assert auto.transform(lines) == lines
     auto.on = True
-    assert auto.transform(["import debugpy\n"]) == ["import debugpy\n"]
+    assert auto.transform(lines) == ["%%spmd --no-magic-line\n", "x = 1\n", "x\n"]
+    assert auto.transform(["%pwd\n"]) == ["%pwd\n"]
+    silent[0] = True
+    assert auto.transform(lines) == lines
     silent[0] = False
-    assert auto.transform(["x\n"])[0].startswith("%%spmd")
+    shell.input_transformers_cleanup.insert(0, auto.transform)
+    try:
+        with pytest.raises(CellSyntaxError):
+            check_syntax(shell, "def f(:")
+        assert names_in(shell, "f(x)") == ["f", "x"]
+        assert auto.on
+    finally:
+        shell.input_transformers_cleanup.remove(auto.transform)

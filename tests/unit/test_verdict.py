@@ -86,6 +86,10 @@ def test_a_failure_names_who_stopped_before_the_next_launch() -> None:
         "Rank 0 stopped before the next launch.",
         "Rank 2 was interrupted 2 s later.",
     ]
+    xla = failed("JaxRuntimeError", "INTERNAL")
+    error = verdict(Ending(record(xla, "ok"), Refusal("torn", (0,))))
+    assert isinstance(error, CellFailed)
+    assert told(error)[1] == "XLA launched a program on some ranks, and refused it on others."
 
 
 def test_a_divergence_says_who_did_what_and_where() -> None:
@@ -105,17 +109,6 @@ def test_a_divergence_says_who_did_what_and_where() -> None:
 def test_what_a_refused_rank_raises_of_its_own_does_not_hide_the_divergence(kind: Any) -> None:
     ending = Ending(record(failed(), "refused"), Refusal(kind, (1,)), why="stop")
     assert isinstance(verdict(ending), Divergence)
-
-
-def test_an_error_of_xlas_on_some_ranks_is_told_with_what_it_means() -> None:
-    error = verdict(
-        Ending(record(failed("JaxRuntimeError", "INTERNAL"), "ok"), Refusal("torn", (0,)))
-    )
-    assert isinstance(error, CellFailed)
-    assert told(error) == [
-        "JaxRuntimeError on rank 0: INTERNAL",
-        "XLA launched a program on some ranks, and refused it on others.",
-    ]
 
 
 def test_ranks_that_did_not_come_back_are_named_with_what_was_done() -> None:
@@ -166,10 +159,6 @@ def test_a_cell_that_was_skipped_says_why(skipped: Skipped, why: str) -> None:
     assert isinstance(error, CellFailed)
     assert error.ename == "Skipped"
     assert told(error) == [f"Cell [7] was skipped: {why}", "Run it again."]
-
-
-def test_a_cell_that_was_skipped_for_a_death_tells_of_that() -> None:
-    error = verdict(Ending(record(Skipped(dead=1), Skipped(dead=1))))
-    assert isinstance(error, RankDied)
-    assert error.ranks == (1,)
-    assert told(error) == ["Cell [7] was skipped: rank 1 died before it began.", "Run it again."]
+    died = verdict(Ending(record(Skipped(dead=1), Skipped(dead=1))))
+    assert isinstance(died, RankDied) and died.ranks == (1,)
+    assert told(died) == ["Cell [7] was skipped: rank 1 died before it began.", "Run it again."]
