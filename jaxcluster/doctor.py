@@ -26,7 +26,7 @@ from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, re
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.starting import findable
 from jaxcluster.text import format_table, plural
-from jaxcluster.wire.requests import Request
+from jaxcluster.wire.ops import Operation
 
 ASK_S = 10.0
 LITTLE_NBYTES = 1 << 30  # of memory: a rank alone has some 300 MB
@@ -217,7 +217,7 @@ def look(places: Sequence[Host]) -> str:
     return "\n".join([render(rows, [place.name for place in places]), *silent])
 
 
-def _ask(place: Host, request: Request[R]) -> R | None:
+def _ask(place: Host, request: Operation[R]) -> R | None:
     if not place.lost:
         with contextlib.suppress(LaunchError):
             return place.ask(request, ASK_S)

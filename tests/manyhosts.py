@@ -17,6 +17,8 @@ through the wire's own codec what real ones would, for cells of a few kinds that
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -40,16 +42,16 @@ from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
-from jaxcluster.agent.requests import RelayFrames
-from jaxcluster.agent.server import Agent, Client
+from jaxcluster.agent.requests import AGENT, RelayFrames
+from jaxcluster.agent.server import LOOK_S, Agent, Client
 from jaxcluster.agreement.cellqueue import BASE, Answer
 from jaxcluster.agreement.referee import MAIN, Referee
 from jaxcluster.agreement.refusals import Looked, Place, Program
 from jaxcluster.host.processes import allow_files
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
+from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.start import Reserved
-from jaxcluster.wire.requests import EVENT, Reply, Request
 
 TICK_S = 0.05
 
@@ -299,7 +301,8 @@ class LightAgent(Agent):
         super().__init__(options, folders.make(house.folder, house.folder), family)
         self.number, self.house = number, house
         keys = transport.new_keys()
-        self.router, endpoint = transport.open_router(house.context, "tcp://127.0.0.1:*", keys)
+        router, endpoint = transport.open_router(house.context, "tcp://127.0.0.1:*", keys)
+        self.listen(router)
         said = {**vars(house.said), "host": name_of(number), "host_key": f"key {number}"}
         self.said = {
             "jaxcluster-agent": 1,
@@ -316,7 +319,7 @@ class LightAgent(Agent):
         """Told to: it stays, for another cluster's start, and forgets this one."""
         self.why = ""
 
-    def _dispatch(self, client: Client, to: bytes, frames: Any) -> None:
+    def _dispatch(self, client: Client, to: bytes, frames: list[Any]) -> None:
         if not to.isdigit():
             super()._dispatch(client, to, frames)
             return
@@ -325,23 +328,22 @@ class LightAgent(Agent):
 
         def send(op: str, body: Any) -> None:
             if op == "exit":
-                self._post(client, [EVENT, forks.line_of(forks.Exit("rank", number, -9))])
+                self._post(client, [AGENT, forks.line_of(forks.Exit("rank", number, -9))])
             elif self.clients.get(client.name) is client:
                 self._post(client, [to, wire.encode(op, id, body)])
 
         if (body := self.house.ranks.ask(number, asked["op"], asked.get("body"), send)) is not None:
             send("reply", body)
 
-    def _do(self, client: Client, request: Request[Any], *more: Any) -> Any:
-        if isinstance(request, RelayFrames):
-            return None, b""  # its ranks ask the referee themselves
-        return super()._do(client, request, *more)
-
-    def _ask_family(self, client: Client, id: int, request: Request[Any]) -> None:
-        answer = None
-        if isinstance(request, forks.Spawn):
-            answer = [self._spawn(proc) for proc in request.procs]
-        self._reply(client, Reply(id, answer))
+    async def _do(self, client: Client, request: Operation[Any], data: list[memoryview]) -> Any:
+        match request:
+            case RelayFrames():  # its ranks ask the referee themselves
+                return None, b""
+            case forks.Spawn(procs):
+                return [self._spawn(proc) for proc in procs], b""
+            case forks.Kill() | forks.Signal() | forks.Stop() | forks.Preload():
+                return None, b""
+        return await super()._do(client, request, data)
 
     def _spawn(self, proc: forks.Process) -> int:
         pid = next(self.pids)
@@ -361,8 +363,8 @@ class LightAgent(Agent):
 class AnyKey(transport.Authenticator):
     """Lets everybody in: who starts the agents does not know the owner's key yet."""
 
-    def _who(self, key: bytes) -> bytes:
-        return b"owner"
+    def accepts(self, keys: Sequence[bytes]) -> bool:
+        return True
 
 
 class House:
@@ -373,36 +375,33 @@ class House:
         self.folder.mkdir()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(1)
         self.context.set(zmq.MAX_SOCKETS, 4 * num_hosts + 64)
-        self.authenticator = AnyKey(self.context, "00" * 32)
+        authenticator = AnyKey(self.context, "00" * 32)
+        transport.Listener(authenticator.socket, authenticator.answer)
         self.ranks = Ranks(num_hosts)
         self.said = report.host_report()
         self.agents = [LightAgent(number, self) for number in range(num_hosts)]
         for agent in self.agents:
             (folder / f"{name_of(agent.number)}.json").write_text(json.dumps(agent.said) + "\n")
 
-    def serve(self) -> None:
+    async def serve(self) -> None:
         """Until standard input ends."""
-        poller = zmq.Poller()
-        poller.register(0, zmq.POLLIN)
-        poller.register(self.authenticator.socket, zmq.POLLIN)
-        by_socket: dict[Any, LightAgent] = {agent.router: agent for agent in self.agents}
-        for agent in self.agents:
-            poller.register(agent.router, zmq.POLLIN)
-        ticked = time.monotonic()
-        while True:
-            for source, _ in poller.poll(int(TICK_S * 1000)):
-                if source == 0:
-                    return
-                if source == self.authenticator.socket:
-                    self.authenticator.answer()
-                else:
-                    by_socket[source]._receive()
-            now = time.monotonic()
-            if now > ticked + TICK_S:
-                ticked = now
-                self.ranks.tick()
+        over = asyncio.Event()
+        asyncio.get_running_loop().add_reader(0, over.set)
+        looked = 0.0
+        while not over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), TICK_S)
+            self.ranks.tick()
+            if (now := time.monotonic()) > looked + LOOK_S:
+                looked = now
                 for agent in self.agents:
-                    agent._look_after(now)
+                    agent.look_after(now)
+
+
+async def play(options: argparse.Namespace) -> None:
+    house = House(options.hosts, options.folder)
+    print("ready", flush=True)
+    await house.serve()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -411,9 +410,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args(argv)
     allow_files()
-    house = House(options.hosts, options.folder)
-    print("ready", flush=True)
-    house.serve()
+    asyncio.run(play(options))
     os._exit(0)  # 256 sockets need no farewell
 
 

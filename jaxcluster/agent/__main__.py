@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -57,29 +58,26 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(1)
     own = options.bind.removeprefix("ipc://") if options.bind.startswith("ipc://") else ""
     family = Family(folder, options.id, umask, own)
-    # Last: the fork server's imports, which take longest, are on their way by now.
-    from jaxcluster.agent.server import Agent
+    asyncio.run(_live(options, folder, family))
+
+
+async def _live(options: argparse.Namespace, folder: folders.Folder, family: Family) -> None:
+    # Late: the fork server's imports, which take longest, are on their way by now.
+    from jaxcluster.agent.server import Agent, reason_of
 
     agent = Agent(options, folder, family)
     try:
         _announce(asdict(agent.start()))
-        agent.run()
+        await agent.run()
     except BaseException as error:
         agent.has_failed = True
-        agent.end_for(_reason(error))
+        agent.end_for(reason_of(error))
         if isinstance(error, OSError):
             _announce({"error": agent.why, "hint": ""})
         else:
             traceback.print_exc()
     finally:
-        agent.end()
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong, without the error's number."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-    return str(error) or type(error).__name__
+        await agent.end()
 
 
 def _announce(line: Mapping[str, Any]) -> None:

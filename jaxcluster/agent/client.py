@@ -1,4 +1,4 @@
-"""The notebook's end of its agents: one thread that owns the sockets to all of them.
+"""The notebook's end of its agents: one thread, with an asyncio loop, that has all sockets.
 
     agents = Agents(keys)
     host = Connection(agents, endpoint, key, "h1")     an agent, as its own line says where it is
@@ -6,52 +6,48 @@
     host.ask(Mkdir("code"))                            requests to the agent
     host.rank(3, on_message).send([envelope, buffer])  rank 3, for ``wire.link.Link``
 
-A cut connection is made again by itself, and what was sent meanwhile arrives then: nobody who
-waits for an answer needs to know. Whoever wants to know asks for ``host.state``. How long is too
-long is for the owner of the hosts to decide.
+A cut connection is made again, and what was sent meanwhile arrives then: nobody who waits for an
+answer needs to know. Whoever wants to know asks for ``host.state``. How long is too long is for
+the owner of the hosts to decide.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 import itertools
-import json
-import os
 import queue
-import selectors
 import threading
 import time
-import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
+from zmq.utils.monitor import parse_monitor_message
 
 from jaxcluster import wire
 from jaxcluster.agent import transport
 from jaxcluster.agent.messages import Session, new_name
-from jaxcluster.agent.requests import Get
-from jaxcluster.agent.transport import Keys
+from jaxcluster.agent.requests import AGENT, Get
+from jaxcluster.agent.transport import Keys, Listener
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire import forks
+from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.link import Channel
-from jaxcluster.wire.requests import AGENT, EVENT, Reply, Request
-from jaxcluster.wire.sockets import Buffer, has_come, receive
+from jaxcluster.wire.ops import Operation
 
 CLOSE_S = 2.0
 LINGER_MS = 200  # for what a connection that ends still has to send
 IO_THREADS = 2  # of zmq's, that encrypt and send; one connection is on one of them
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 WAIT_LONGER = "Wait longer: %jaxcluster start --timeout 120"
-AT_A_LOOK = 100  # messages of one host, before the others are looked at
-TICK_S = 0.1  # between looks at what sessions have to do
+BEAT_S = 1.0  # between looks at what a session has to say
 LEFT = "this notebook has disconnected from it"
+NEWS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
-Heard = tuple[Reply, list[memoryview]] | None  # None: the host is lost
+Heard = tuple[Any, list[memoryview]] | wire.Failure | None  # None: the host is lost
 OnMessage = Callable[[Sequence[Any]], None]
 K = TypeVar("K")
 R = TypeVar("R")
@@ -78,79 +74,32 @@ class Agents:
         self.keys = keys
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
         self._context.set(zmq.MAX_SOCKETS, MOST_SOCKETS)
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._woken = self._closed = False
-        # In the order in which they came: all; those that may have something now; those whose
-        # sessions have something to do later.
-        self._hosts: dict[Connection | RankSocket, None] = {}
-        self._touched: dict[Connection | RankSocket, None] = {}
-        self._due: dict[Connection, None] = {}
-        # Not zmq's poller: it looks at all sockets at each turn, and each host has two.
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._hosts: dict[Connection | RankSocket, None] = {}  # in the order in which they came
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-agents", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End all connections and the thread. The agents hear of it at once."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            os.eventfd_write(self._wake, 1)
+        self._do(self._leave)
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
 
-    # ------------------------------------------------------------------ the thread
-
-    def _do(self, job: Callable[[], None]) -> None:
+    def _do(self, job: Callable[..., object], *args: Any) -> None:
         """Have the thread do something, in the order of the calls; nothing after ``close``."""
-        with self._lock:
-            if self._closed:
-                return
-            self._jobs.append(job)
-            if not self._woken:
-                self._woken = True
-                os.eventfd_write(self._wake, 1)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(job, *args)
+
+    def _leave(self) -> None:
+        for host in list(self._hosts):
+            self._loop.call_soon(host._leave)
+        self._loop.call_soon(self._loop.stop)
 
     def _serve(self) -> None:
-        ticked_at = 0.0
-        while not self._closed:
-            timeout_s = 0.0 if self._touched else TICK_S if self._due else None
-            for key, _ in self._selector.select(timeout_s):
-                if key.data is None:
-                    os.eventfd_read(self._wake)
-                else:
-                    self._touched[key.data] = None
-            self._woken = False
-            while self._jobs:
-                self._try(self._jobs.popleft())
-            now = time.monotonic()
-            if now - ticked_at >= TICK_S:
-                ticked_at = now
-                for due in list(self._due):
-                    self._try(due._tick)
-            # One look at each: who sends all the time keeps neither jobs nor other hosts waiting.
-            touched, self._touched = self._touched, {}
-            for host in touched:
-                if host in self._hosts:
-                    self._try(host._look)
-        for host in list(self._hosts):
-            self._try(host._leave)
-        self._selector.close()
+        self._loop.run_forever()
+        self._loop.close()
         # BYE is to go out; a connection that is cut is not waited for.
         self._context.destroy(linger=LINGER_MS)
-        with self._lock:  # whoever closes it may be about to wake this thread
-            os.close(self._wake)
-
-    def _try(self, job: Callable[[], None]) -> None:
-        """A callback of somebody's must not end the thread for all hosts."""
-        try:
-            job()
-        except Exception:
-            traceback.print_exc()
 
 
 class Connection:
@@ -174,10 +123,10 @@ class Connection:
         self.on_event: Callable[[forks.Event], None] | None = None
         self._agents = agents
         self._own = new_name()
-        self._session = Session(self._own)
+        self._session = Session(asks=True)
         self._waiting: deque[list[Any]] = deque()  # until the session has room
         self._ids = itertools.count(1)
-        self._asked: dict[int, Asked[Any]] = {}
+        self._asked: dict[str, Asked[Any]] = {}
         self._ranks: dict[int, OnMessage] = {}
 
     # ------------------------------------------------------------------ for its owner
@@ -186,7 +135,7 @@ class Connection:
         """Begin to connect; returns at once. ``on_event`` is set before."""
         self._agents._do(self._open)
 
-    def ask(self, request: Request[R], timeout_s: float = 10.0, data: Buffer | None = None) -> R:
+    def ask(self, request: Operation[R], timeout_s: float = 10.0, data: Buffer | None = None) -> R:
         """A request to the agent; returns its answer.
 
         Raises:
@@ -194,13 +143,14 @@ class Connection:
         """
         return self.begin(request, data).wait(timeout_s)[0]
 
-    def begin(self, request: Request[R], data: Buffer | None = None) -> Asked[R]:
+    def begin(self, request: Operation[R], data: Buffer | None = None) -> Asked[R]:
         """A request whose answer is waited for later, so that several are on their way at once."""
-        id, asked = next(self._ids), Asked(self, request)
+        id, asked = str(next(self._ids)), Asked(self, request)
         self._asked[id] = asked
         if self.state is State.ENDED:
             asked.answer.put(None)
-        self._send([AGENT, request.told(id), *([] if data is None else [data])])
+        message = wire.encode(request.op, id, request)
+        self._agents._do(self._send, [AGENT, message, *([] if data is None else [data])])
         return asked
 
     def get(self, path: str, timeout_s: float = 30.0) -> bytes:
@@ -239,7 +189,7 @@ class Connection:
 
     def close(self, why: str = LEFT) -> None:
         """Close the connection; the agent may live on. Open requests fail with ``why``."""
-        self._agents._do(partial(self._leave, why))
+        self._agents._do(self._leave, why)
 
     @property
     def cut_s(self) -> float:
@@ -260,35 +210,27 @@ class Connection:
 
     def _open(self) -> None:
         agents = self._agents
-        self._socket = transport.open_dealer(agents._context, self._own, self.key, agents.keys)
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        )
-        for source in (self._socket, self._monitor):
-            agents._selector.register(source.fileno(), selectors.EVENT_READ, self)
+        socket = transport.open_dealer(agents._context, self._own, self.key, agents.keys)
+        self._news = Listener(socket.get_monitor_socket(NEWS), self._hear_of)
+        self._listener = Listener(socket, self._receive)
         agents._hosts[self] = None
-        self._socket.connect(self.endpoint)
-        agents._touched[self] = None
+        socket.connect(self.endpoint)
+        self._beat()
 
     def _leave(self, why: str = LEFT) -> None:
-        agents = self._agents
-        if self not in agents._hosts:
+        if self not in self._agents._hosts:
             return
-        del agents._hosts[self]
-        agents._due.pop(self, None)
+        del self._agents._hosts[self]
         self._session.bye()
         self._transmit()
         self._end(why)
-        for source in (self._socket, self._monitor):
-            agents._selector.unregister(source.fileno())
-        self._socket.disable_monitor()
-        self._monitor.close(0)
-        self._socket.close(LINGER_MS)
+        self._listener.socket.disable_monitor()
+        self._news.close()
+        self._listener.close(LINGER_MS)
 
     def _become(self, state: State, why: str = "") -> None:
-        if self.state in (state, State.ENDED):
-            return
-        self.state, self.since, self.why = state, time.monotonic(), why
+        if self.state not in (state, State.ENDED):
+            self.state, self.since, self.why = state, time.monotonic(), why
 
     def _end(self, why: str) -> None:
         """It is permanently lost: all that waits for it hears so."""
@@ -299,90 +241,64 @@ class Connection:
         for asked in list(self._asked.values()):  # it has no answer any more
             asked.answer.put(None)
         if self.on_event is not None:
-            self.on_event(forks.Lost())
+            self.on_event(forks.Lost(why))
 
-    def _look(self) -> None:
-        """Take in what has come, and be looked at again if there was anything.
+    def _beat(self) -> None:
+        if self in self._agents._hosts:
+            self._session.beat()
+            self._transmit()
+            self._agents._loop.call_later(BEAT_S, self._beat)
 
-        A descriptor tells of a message once. What is done with its socket may take that in and not
-        say so, and what is left here when something fails is not told again: only a socket that has
-        been asked and has nothing (ZMQ_FD in zmq_getsockopt(3)) tells of the next one.
-        """
-        agents = self._agents
-        while has_come(self._monitor):
-            agents._touched[self] = None
-            event = recv_monitor_message(self._monitor)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._session.opened(time.monotonic())
-                self._transmit()
-            elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                self._become(State.REFUSED, "it does not accept this notebook's key")
-            elif self.state is State.CONNECTED:
-                self._session.closed()
-                self._become(State.CUT)
-        if has_come(self._socket):
-            agents._touched[self] = None
-            self._receive()
-        if self._session.due is not None:
-            agents._due[self] = None
-        else:
-            agents._due.pop(self, None)
-
-    def _tick(self) -> None:
-        self._session.tick(time.monotonic())
-        self._transmit()
+    def _hear_of(self, news: Any) -> None:
+        """Of the connection."""
+        event = parse_monitor_message([bytes(frame) for frame in news])["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._session.opened()
+            self._transmit()
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            self._become(State.REFUSED, "it does not accept this notebook's key")
+        elif self.state is State.CONNECTED:
+            self._session.closed()
+            self._become(State.CUT)
 
     def _send(self, frames: list[Any]) -> None:
-        """Any thread."""
-
-        def take_on() -> None:
-            self._waiting.append(frames)
-            self._transmit()
-
-        self._agents._do(take_on)
+        self._waiting.append(frames)
+        self._transmit()
 
     def _transmit(self) -> None:
         session = self._session
-        self._agents._touched[self] = None
-        while True:
-            while self._waiting and not session.is_full:
-                session.send(self._waiting.popleft())
-            if not (packets := session.take()):
-                return
-            for packet in packets:
-                if not transport.send(self._socket, packet):
-                    break  # the monitor will say that it is gone; all is kept
+        while self._waiting and not session.is_full:
+            session.send(self._waiting.popleft())
+        for packet in session.take():
+            if not self._listener.send(packet):
+                break  # the news will say that it is gone; all is kept
 
-    def _receive(self) -> None:
-        session = self._session
-        now = time.monotonic()
-        for _ in range(AT_A_LOOK):
-            try:
-                head, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
-            message = session.feed(head.buffer, frames, now)
-            if session.is_open:
-                self._become(State.CONNECTED)
-            if message:
-                to, *rest = message
-                self._agents._try(lambda to=to, rest=rest: self._deliver(to.bytes, rest))  # type: ignore[misc]
-            if session.is_replaced:
-                self._end("another agent has taken its place")
-            self._transmit()
+    def _receive(self, packet: list[Any]) -> None:
+        head, *frames = packet
+        message = self._session.feed(head.buffer, frames)
+        if self._session.is_open:
+            self._become(State.CONNECTED)
+        self._transmit()
+        if self._session.is_over:
+            self._end("its agent has given up waiting for this notebook")
+        if message:
+            self._deliver(message[0].bytes, message[1:])
 
-    def _deliver(self, to: bytes, frames: list[Any]) -> None:
-        if to == EVENT:
-            if self.on_event is not None:
-                self.on_event(forks.event_in(frames[0].bytes))
-        elif to == AGENT:
-            reply = wire.parse(Reply, json.loads(frames[0].bytes))
-            if reply.ending:
-                self._end(f"its agent has ended because {reply.ending}")
-            elif (asked := self._asked.pop(reply.id, None)) is not None:
-                asked.answer.put((reply, [frame.buffer for frame in frames[1:]]))
-        elif (on_message := self._ranks.get(int(to))) is not None:
-            on_message(frames)
+    def _deliver(self, to: bytes, frames: Sequence[Any]) -> None:
+        if to != AGENT:
+            if (on_message := self._ranks.get(int(to))) is not None:
+                on_message(frames)
+            return
+        envelope = wire.decode(frames[0].buffer)
+        if envelope["op"] in ("reply", "error"):
+            if (asked := self._asked.pop(envelope["id"], None)) is not None:
+                asked.hear(envelope, [frame.buffer for frame in frames[1:]])
+            return
+        event = forks.event_in(envelope)
+        if isinstance(event, forks.Lost):
+            self._end(f"its agent has ended because {event.why}")
+        elif self.on_event is not None:
+            self.on_event(event)
 
 
 class Ended(LaunchError):
@@ -392,9 +308,17 @@ class Ended(LaunchError):
 class Asked(Generic[R]):
     """A request to an agent, once it is sent."""
 
-    def __init__(self, host: Connection, request: Request[R]) -> None:
+    def __init__(self, host: Connection, request: Operation[R]) -> None:
         self.host, self.request = host, request
         self.answer: wire.Inbox[Heard] = wire.Inbox()
+
+    def hear(self, envelope: Mapping[str, Any], buffers: list[memoryview]) -> None:
+        """The answer has come."""
+        body = envelope.get("body")
+        if envelope["op"] == "error":
+            self.answer.put(wire.parse(wire.Failure, body))
+        else:
+            self.answer.put((body, buffers))
 
     def wait(self, timeout_s: float) -> tuple[R, memoryview]:
         """Its answer and the data in it. To be called once.
@@ -403,21 +327,21 @@ class Asked(Generic[R]):
           Ended: the host has.
           LaunchError: it refuses, or does not answer within ``timeout_s``.
         """
-        host, cmd = self.host, self.request.cmd
+        host, op = self.host, self.request.op
         try:
             heard = self.answer.get(timeout=timeout_s)
         except queue.Empty:
             raise LaunchError(
-                f"Host {host.name} did not answer {cmd!r} within {timeout_s:.3g} s"
-                f"{host.condition}.",
+                f"Host {host.name} did not answer {op!r} within {timeout_s:.3g} s{host.condition}.",
                 WAIT_LONGER if isinstance(self.request, forks.Spawn) else "",
             ) from None
         if heard is None:
             raise Ended(f"Host {host.name} is lost: {host.why}.")
-        reply, buffers = heard
-        if reply.error:
-            raise LaunchError(f"Host {host.name} can't {cmd}: {reply.error}.")
-        return self.request.read(reply.answer), buffers[0] if buffers else memoryview(b"")
+        if isinstance(heard, wire.Failure):
+            raise LaunchError(f"Host {host.name} can't {op}: {heard.message}.")
+        body, buffers = heard
+        found: R = wire.read(self.request.reply, body, f"answer to {op!r}")
+        return found, buffers[0] if buffers else memoryview(b"")
 
 
 def wait_all(asked: Iterable[Asked[Any]], timeout_s: float, *passed_over: type[Exception]) -> None:
@@ -458,7 +382,7 @@ class RankChannel:
 
     def send(self, frames: Sequence[Any]) -> None:
         """Send a message: frames that must not change until the rank has answered."""
-        self.host._send([self._to, *frames])
+        self.host._agents._do(self.host._send, [self._to, *frames])
 
     def close(self) -> None:
         """What the rank still sends is dropped, unless somebody else listens by now."""
@@ -469,77 +393,32 @@ class RankChannel:
 class RankSocket:
     """The way to a rank of this machine: its own socket.
 
-    Whoever asks sends by itself: to have the thread do it would cost each cell two changes of
-    threads before any rank has it. The thread sends what has buffers: a message that the stop
-    button has broken off between two parts would look like a whole one.
-
     Args:
       address: a rank that does not listen there yet is tried for ever.
     """
 
     def __init__(self, agents: Agents, address: str, on_message: OnMessage) -> None:
-        self._agents, self._on_message, self._pid = agents, on_message, os.getpid()
-        self._waiting: deque[Sequence[Any]] = deque()
-        self._using = threading.Lock()  # whoever touches the socket
-        self._socket = agents._context.socket(zmq.DEALER)
-        for option in (zmq.LINGER, zmq.SNDHWM, zmq.RCVHWM):
-            self._socket.setsockopt(option, 0)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 5)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 100)
-        self._socket.connect(address)
+        self._agents, self._address, self._on_message = agents, address, on_message
         agents._do(self._open)
 
     def send(self, frames: Sequence[Any]) -> None:
-        self._waiting.append(frames)
-        is_done = False
-        try:
-            # A process that the user has forked has no such socket, and the same way to wake.
-            if os.getpid() == self._pid:
-                with self._using:
-                    is_done = self._send_small()
-        finally:  # also where the stop button was pressed meanwhile
-            if not is_done:
-                self._agents._do(self._look)
+        self._agents._do(self._send, frames)
 
     def close(self) -> None:
         self._agents._do(self._leave)
 
-    def _send_small(self) -> bool:
-        """Send messages of one part; returns whether none is left and nothing came meanwhile."""
-        if self._socket.closed:
-            return True
-        while self._waiting:
-            frames = self._waiting[0]  # it stays there until it is sent
-            if len(frames) > 1:
-                return False
-            self._socket.send(frames[0])
-            self._waiting.popleft()
-        return not has_come(self._socket)  # what is done to a socket takes the news from its file
-
     # ------------------------------------------------------------------ on the thread
 
     def _open(self) -> None:
-        self._agents._selector.register(self._socket.fileno(), selectors.EVENT_READ, self)
-        self._agents._hosts[self] = self._agents._touched[self] = None
+        self._listener = Listener(
+            transport.open_rank(self._agents._context, self._address), self._on_message
+        )
+        self._agents._hosts[self] = None
+
+    def _send(self, frames: Sequence[Any]) -> None:
+        if self in self._agents._hosts:
+            self._listener.send(list(frames))
 
     def _leave(self) -> None:
-        if self in self._agents._hosts:
-            del self._agents._hosts[self]
-            with self._using:
-                self._agents._selector.unregister(self._socket.fileno())
-                self._socket.close(0)
-
-    def _look(self) -> None:
-        """Send what others have left, and take in what has come."""
-        for _ in range(AT_A_LOOK):
-            with self._using:
-                if self._socket.closed:
-                    return
-                while self._waiting:
-                    frames = self._waiting.popleft()
-                    self._socket.send_multipart(frames, copy=len(frames) == 1)
-                if not has_come(self._socket):
-                    return
-                found = receive(self._socket)
-            self._agents._try(partial(self._on_message, found))
-        self._agents._touched[self] = None
+        if self._agents._hosts.pop(self, self) is None:
+            self._listener.close()

@@ -5,20 +5,21 @@ Should the fork server end, so do its processes: the next ones get another one.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.supervision import ends, processes, starting
-from jaxcluster.wire.forks import End, Exit, Process, Spawn
-from jaxcluster.wire.requests import Reply, Request
+from jaxcluster.wire.forks import End, Ended, Exit, Process, Spawn, event_in
+from jaxcluster.wire.ops import Operation
 
 # A fork server that still imports does not hear that it should end. What a killed one has started
 # is ours then, and ended in the same way.
@@ -40,8 +41,6 @@ JOB_PREFIXES = (
     "SRUN_",
 )
 
-Then = Callable[[Reply], None]
-
 
 class Family:
     """The fork server, and all that it has started.
@@ -57,7 +56,6 @@ class Family:
       members: by their pids.
       exits: of the present cluster's processes, but for those that were asked for.
       on_exit: called with each.
-      connection: to the fork server.
     """
 
     def __init__(self, folder: folders.Folder, id: str, umask: int, socket: str = "") -> None:
@@ -68,18 +66,19 @@ class Family:
         self.members: dict[int, Process] = {}
         self.exits: list[Exit] = []
         self.on_exit: Callable[[Exit], None] = lambda exit: None
-        self._asked: dict[int, tuple[Request[Any], Then]] = {}
-        self._inbox, self._outbox = b"", bytearray()
+        self._asked: dict[str, tuple[Operation[Any], asyncio.Future[Any]]] = {}
         self._number = 0  # of the last request
+        self._hearing: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
         processes.adopt_orphans()
         self._record("")  # first: whoever finds the folder must be able to judge it
-        self._start(self.env)
+        self._begin(self.env)
 
-    def _start(self, env: Mapping[str, str]) -> None:
+    def _begin(self, env: Mapping[str, str]) -> None:
         self._imports = starting.findable(env, os.getcwd())
         argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
         argv += [word for path in self._own for word in ("--folder", path)]
-        self.connection, theirs = socket.socketpair()
+        self._connection, theirs = socket.socketpair()
         with theirs, open(self.log, "ab") as log:
             self.server = subprocess.Popen(
                 argv,
@@ -90,8 +89,6 @@ class Family:
                 umask=self._umask,
                 start_new_session=True,
             )
-        self.connection.setblocking(False)
-        self._inbox, self._outbox = b"", bytearray()
         self.exits.clear()  # those of its processes are others
         self._record(processes.process_token(self.server.pid))
 
@@ -100,70 +97,71 @@ class Family:
         space = processes.pid_space()
         self.folder.write(folders.Record(self._id, me, server, space, memory))
 
-    # ------------------------------------------------------------------ what is asked
-
-    def ask(self, request: Request[Any], then: Then) -> None:
-        """Have processes started or ended; ``then`` is given the answer, now or later."""
-        if self.connection.fileno() < 0:
-            if not isinstance(request, Spawn):  # there is nothing to end
-                then(Reply())
-                return
-            self._start(self._imports)
-        self._number += 1
-        self._asked[self._number] = request, then
-        self._outbox += request.told(self._number) + b"\n"
-        self.flush()
+    async def connect(self) -> None:
+        """Listen to the fork server that was begun."""
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._connection)
+        self._hearing = asyncio.create_task(self._hear(reader))
 
     @property
-    def has_more(self) -> bool:
-        """Whether there is something to send, which the fork server does not take yet."""
-        return bool(self._outbox)
+    def has_server(self) -> bool:
+        """Whether there is a fork server."""
+        is_heard = self._hearing is not None and not self._hearing.done()
+        return is_heard and self.server.poll() is None
 
-    def flush(self) -> None:
-        """Send what the fork server takes; while it imports jax it takes nothing."""
-        try:
-            while self._outbox:
-                del self._outbox[: self.connection.send(self._outbox)]
-        except BlockingIOError:
-            pass
-        except OSError:  # it has ended
-            self.ended()
+    async def ask(self, request: Operation[Any]) -> Any:
+        """Have processes started or ended; returns the answer.
 
-    def preload(self, env: Mapping[str, str]) -> None:
+        Raises:
+          OSError: the fork server ends meanwhile.
+        """
+        async with self._starting:
+            if not self.has_server:
+                if self._hearing is not None:
+                    await self._hearing
+                if not isinstance(request, Spawn):  # there is nothing to end
+                    return None
+                self._begin(self._imports)
+                await self.connect()
+        self._number += 1
+        answer = asyncio.get_running_loop().create_future()
+        self._asked[str(self._number)] = request, answer
+        self._say(request)
+        return await answer
+
+    def _say(self, request: Operation[Any]) -> None:
+        self._writer.write(wire.encode(request.op, str(self._number), request) + b"\n")
+
+    async def preload(self, env: Mapping[str, str]) -> None:
         """Have this environment, and a fork server that answers and has imported all in it."""
-        self.env = dict(env)
-        has_ended = self.connection.fileno() < 0 or self.server.poll() is not None
-        wanted = starting.findable(env, os.getcwd())
-        settings = starting.import_time_settings
-        if has_ended or settings(wanted) != settings(self._imports):
-            self._end_server(RENEW_S)
-            self._start(env)
+        async with self._starting:
+            self.env = dict(env)
+            wanted = starting.findable(env, os.getcwd())
+            settings = starting.import_time_settings
+            if not self.has_server or settings(wanted) != settings(self._imports):
+                await self._end_server(RENEW_S)
+                self._begin(env)
+                await self.connect()
 
     # ------------------------------------------------------------------ what is heard
 
-    def receive(self) -> None:
-        """Take in what the fork server says, or that it has ended."""
-        try:
-            data = self.connection.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.ended()
-            return
-        *lines, self._inbox = (self._inbox + data).split(b"\n")
-        for line in lines:
-            self._take(json.loads(line))
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        """Take in what the fork server says, until it ends."""
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                self._take(wire.decode(line))
+                await asyncio.sleep(0)  # who has asked goes on before what came afterwards
+        self._writer.close()
+        self._have_ended()
 
-    def _take(self, message: Mapping[str, Any]) -> None:
-        if "ended" in message:
-            self._has_ended(message["ended"], message["code"], message["asked"])
+    def _take(self, envelope: Mapping[str, Any]) -> None:
+        if envelope["op"] == "ended":
+            ended: Ended = event_in(envelope)
+            self._has_ended(ended.pid, ended.code, ended.asked)
             return
-        request, then = self._asked.pop(message["id"])
+        request, answer = self._asked.pop(envelope["id"])
         if isinstance(request, Spawn):
-            self.members |= dict(zip(message["answer"], request.procs, strict=False))
-        then(Reply(answer=message["answer"]))
+            self.members |= dict(zip(envelope["body"], request.procs, strict=False))
+        answer.set_result(envelope["body"])
 
     def _has_ended(self, pid: int, code: int, asked: bool, why: str = "") -> None:
         if (process := self.members.pop(pid, None)) is None:
@@ -173,11 +171,8 @@ class Family:
             self.exits.append(exit)
         self.on_exit(exit)
 
-    def ended(self) -> None:
+    def _have_ended(self) -> None:
         """The fork server has ended: its processes end as well, and it answers nothing more."""
-        if self.connection.fileno() < 0:
-            return
-        self.connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.server.wait(ENDING_S)
         code = self.server.returncode
@@ -190,8 +185,8 @@ class Family:
             self._has_ended(pid, -signal.SIGKILL, False, why)
         ends.end_children(ENDING_S)
         asked, self._asked = self._asked, {}
-        for _, then in asked.values():
-            then(Reply(error=told.rstrip()))
+        for _, answer in asked.values():
+            answer.set_exception(OSError(told.rstrip()))
 
     def reap_others(self) -> None:
         """Take the ends of orphans, of which there are where it is a container's first process."""
@@ -201,26 +196,20 @@ class Family:
 
     # ------------------------------------------------------------------ ends
 
-    def _end_server(self, most_s: float) -> None:
-        with contextlib.suppress(OSError):
-            self.connection.settimeout(most_s)
-            self.connection.sendall(self._outbox + End().told(0) + b"\n")
-            self.connection.shutdown(socket.SHUT_WR)
-        try:
-            self.server.wait(most_s)
-        except subprocess.TimeoutExpired:
-            self.server.kill()
-        self.ended()
+    async def _end_server(self, most_s: float) -> None:
+        if self._hearing is None:
+            await self.connect()
+        self._say(End())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self.server.wait, most_s)
+        self.server.kill()
+        if self._hearing is not None:
+            await self._hearing
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """End all of them."""
-        self._end_server(QUIT_S)
+        await self._end_server(QUIT_S)
         ends.end_children(5)
-
-    def own_files(self) -> Sequence[str]:
-        """What is to be kept from those who clear /tmp."""
-        folder = str(self.folder.path)
-        return [folder, *(entry.path for entry in os.scandir(folder))]
 
 
 def own_environment(host: Mapping[str, str]) -> dict[str, str]:

@@ -13,20 +13,21 @@ from jaxcluster.agent.report import HostFacts
 from jaxcluster.host import ringfile
 from jaxcluster.host.free_space import free_nbytes, memory_room
 from jaxcluster.host.procfs import ProcessLook, look_at
-from jaxcluster.wire.requests import Request
-from jaxcluster.wire.sockets import Buffer
+from jaxcluster.wire.codec import Buffer
+from jaxcluster.wire.ops import Operation
 
+AGENT = b"agent"  # to or from the agent; else a rank's number
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"
 FREED_NBYTES = 1 << 20  # that have been read of a file before their room is given back
 KEEP_SIZE, PUNCH_HOLE = 1, 2  # of Linux's fallocate
 
 
-class Quit(Request[None], cmd="quit"):
+class Quit(Operation[None], op="quit"):
     """End, with all that runs there."""
 
 
-class Detach(Request[None], cmd="detach"):
+class Detach(Operation[None], op="detach"):
     """It is nobody's now; or its owner's again.
 
     Attributes:
@@ -38,23 +39,23 @@ class Detach(Request[None], cmd="detach"):
     found_by: list[str] = field(default_factory=list)
 
 
-class Facts(Request[HostFacts], cmd="facts"):
+class Facts(Operation[HostFacts], op="host_facts"):
     """What the host has now."""
 
 
-class Listen(Request[int], cmd="listen"):
+class Listen(Operation[int], op="listen"):
     """Listen at an address until the next of these ("": nowhere); the port."""
 
     address: str
 
 
-class Ways(Request[list[str]], cmd="ways"):
+class Ways(Operation[list[str]], op="ways"):
     """Why each of these can't be reached from there; "" where it can. Takes 2 s at most."""
 
     to: list[tuple[str, int]]
 
 
-class RelayFrames(Request[None], cmd="relay_frames"):
+class RelayFrames(Operation[None], op="relay_frames"):
     """Carry what ranks say on a socket here to the cluster's referee, and back."""
 
     path: str
@@ -63,13 +64,13 @@ class RelayFrames(Request[None], cmd="relay_frames"):
     key: str
 
 
-class Look(Request[dict[int, ProcessLook | None]], cmd="look"):
+class Look(Operation[dict[int, ProcessLook | None]], op="processes"):
     """What the kernel says of these processes."""
 
     pids: list[int]
 
 
-class Mkdir(Request[int | None], cmd="mkdir"):
+class Mkdir(Operation[int | None], op="mkdir"):
     """Make a folder; what may be written there, of memory without doing harm.
 
     Its client's ``own`` goes when the client does.
@@ -79,14 +80,14 @@ class Mkdir(Request[int | None], cmd="mkdir"):
     own: bool = False
 
 
-class Put(Request[None], cmd="put"):
+class Put(Operation[None], op="put"):
     """Write data into a file: at 0 in place of what it has, in one step; at its end behind that."""
 
     path: str
     at: int = 0
 
 
-class Get(Request[int], cmd="get"):
+class Get(Operation[int], op="get"):
     """At most ``CHUNK`` bytes of a file, from the end where ``at`` is negative; its size."""
 
     path: str
@@ -94,7 +95,7 @@ class Get(Request[int], cmd="get"):
     nbytes: int = CHUNK
 
 
-class Tail(Request[list[int]], cmd="tail"):
+class Tail(Operation[list[int]], op="tail"):
     """What these files have from these positions on; how much of each. Missing ones are empty.
 
     The caller has read all before these positions, which need not be kept.
@@ -103,20 +104,20 @@ class Tail(Request[list[int]], cmd="tail"):
     files: list[tuple[str, int]]
 
 
-class Ring(Request[tuple[int, int, int]], cmd="ring"):
+class Ring(Operation[tuple[int, int, int]], op="ring"):
     """What ``ringfile.read`` finds there: its start, end and size."""
 
     path: str
     at: int = 0
 
 
-class Remove(Request[None], cmd="remove"):
+class Remove(Operation[None], op="remove"):
     """Remove a file or a folder; what is not there is not an error."""
 
     path: str
 
 
-def answer(folder: Folder, request: Request[Any], data: Buffer = b"") -> tuple[Any, Buffer]:
+def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple[Any, Buffer]:
     """Do what a request says of files; returns the answer, and the bytes that go beside it.
 
     Raises:

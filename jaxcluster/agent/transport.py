@@ -13,7 +13,10 @@ notebook is not taken for a dead one.
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +29,7 @@ HEARTBEAT_MS = 2000
 DEAD_AFTER_MS = 6000  # without an answer to one
 HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is closed
 LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
+AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
 ZAP = "inproc://zeromq.zap.01"
 SERVICE = b"jaxcluster"  # an agent's socket, as ZAP calls it
 
@@ -47,6 +51,56 @@ def new_keys() -> Keys:
     return Keys(z85.decode(public).hex(), z85.decode(secret).hex())
 
 
+class Listener:
+    """Has an asyncio loop call ``on_message`` with each message of a socket, until it is closed.
+
+    A socket's descriptor tells of a message once. What is done with the socket may take the news
+    in: only one that has been asked and has nothing tells of the next one (ZMQ_FD in
+    zmq_getsockopt(3)). So it is asked once more after whatever was done.
+    """
+
+    def __init__(
+        self, socket: zmq.Socket[bytes], on_message: Callable[[list[Any]], object]
+    ) -> None:
+        self.socket, self.on_message = socket, on_message
+        self._loop = asyncio.get_running_loop()
+        self.is_paused = False
+        self._loop.add_reader(socket.fileno(), self.look)
+        self.look_soon()
+
+    def look(self) -> None:
+        """Take in what has come; who sends all the time keeps nobody else waiting."""
+        for _ in range(AT_ONCE):
+            if self.is_paused or self.socket.closed:
+                return
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                self.on_message(frames)
+            except Exception:  # somebody's callback must not end what all share
+                traceback.print_exc()
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        self._loop.call_soon(self.look)
+
+    def send(self, packet: list[Any]) -> bool:
+        """Send a packet. Returns whether there was a connection to send it on."""
+        self.look_soon()
+        return send(self.socket, packet)
+
+    def pause(self, is_paused: bool) -> None:
+        """Leave what comes where it is, or no longer."""
+        self.is_paused = is_paused
+        self.look_soon()
+
+    def close(self, linger_ms: int = 0) -> None:
+        self._loop.remove_reader(self.socket.fileno())
+        self.socket.close(linger_ms)
+
+
 class Authenticator:
     """Answers for a context whether a client may come in. It must be there before a socket binds.
 
@@ -56,27 +110,20 @@ class Authenticator:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], owner: str) -> None:
         self.owner = bytes.fromhex(owner)
-        self.refused = 0
         self.socket = context.socket(zmq.REP)
         self.socket.linger = 0
         self.socket.bind(ZAP)
 
-    def answer(self) -> None:
-        """Answer one question; nothing happens where there is none."""
-        try:
-            found = self.socket.recv_multipart(zmq.NOBLOCK)
-            version, question, _, _, _, mechanism, *keys = found
-        except zmq.Again:
-            return
-        who = b""
-        if version == b"1.0" and mechanism == b"CURVE" and len(keys) == 1:
-            who = self._who(keys[0])
-        self.refused += not who
-        status = [b"200", b"OK", who] if who else [b"400", b"not the owner's key", b""]
-        self.socket.send_multipart([b"1.0", question, *status, b""])
+    def answer(self, question: Sequence[Any]) -> None:
+        """Answer a question."""
+        version, id, _, _, _, mechanism, *keys = (bytes(frame) for frame in question)
+        is_owner = version == b"1.0" and mechanism == b"CURVE" and self.accepts(keys)
+        status = [b"200", b"OK", b"owner"] if is_owner else [b"400", b"not the owner's key", b""]
+        self.socket.send_multipart([b"1.0", id, *status, b""])
 
-    def _who(self, key: bytes) -> bytes:
-        return b"owner" if key == self.owner else b""
+    def accepts(self, keys: Sequence[bytes]) -> bool:
+        """Whether it is the owner who shows these."""
+        return keys == [self.owner]
 
 
 def open_router(
@@ -125,6 +172,27 @@ def open_dealer(
     dealer.curve_serverkey = bytes.fromhex(server)
     dealer.curve_publickey = bytes.fromhex(keys.public)
     dealer.curve_secretkey = bytes.fromhex(keys.secret)
+    return dealer
+
+
+def open_rank(
+    context: zmq.Context[zmq.Socket[bytes]], address: str, most: int = 0
+) -> zmq.Socket[bytes]:
+    """A socket to a rank on this host, which may not listen yet.
+
+    Args:
+      most: how many of its messages wait here, of up to 1 MiB of text each; 0: any number.
+    """
+    dealer = context.socket(zmq.DEALER)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDHWM, 0),
+        (zmq.RCVHWM, most),
+        (zmq.RECONNECT_IVL, 5),
+        (zmq.RECONNECT_IVL_MAX, 100),
+    ):
+        dealer.setsockopt(option, value)
+    dealer.connect(address)
     return dealer
 
 

@@ -33,8 +33,8 @@ from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.supervision.ends import wait
 from jaxcluster.text import join_words, seconds
 from jaxcluster.wire import forks
-from jaxcluster.wire.requests import Request
-from jaxcluster.wire.sockets import Buffer
+from jaxcluster.wire.codec import Buffer
+from jaxcluster.wire.ops import Operation
 
 MARGIN_S = 5.0  # a host whose way is cut is given up before its agent ends by itself
 LOOK_S = 0.5
@@ -277,7 +277,7 @@ class Fleet:
 
     # ------------------------------------------------------------------ as one
 
-    def command(self, command: Request[None], timeout_s: float = 30.0) -> None:
+    def command(self, command: Operation[None], timeout_s: float = 30.0) -> None:
         """Send a command to the agents of all hosts that are not lost.
 
         Raises:
@@ -388,7 +388,7 @@ def unreachable(record: ClusterRecord) -> list[str]:
 
 def ask_each(
     hosts: Iterable[Host],
-    request: Request[Any],
+    request: Operation[Any],
     timeout_s: float,
     *passed_over: type[Exception],
     data: Buffer | None = None,

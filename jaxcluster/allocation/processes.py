@@ -27,7 +27,7 @@ from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Signal, Spawn, Stop, rank_socket
 from jaxcluster.wire.link import Channel, Link
-from jaxcluster.wire.requests import Request
+from jaxcluster.wire.ops import Operation
 
 R = TypeVar("R")
 
@@ -280,7 +280,7 @@ class Processes:
         self.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
 
     def _ask(
-        self, ranks: Iterable[int], request: Callable[[list[int]], Request[R]], timeout_s: float
+        self, ranks: Iterable[int], request: Callable[[list[int]], Operation[R]], timeout_s: float
     ) -> list[tuple[list[int], R, memoryview]]:
         """(ranks, answer, data) of each host of these ranks that answers; they are asked at once.
 

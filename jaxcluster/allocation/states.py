@@ -17,8 +17,8 @@ from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
 from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.errors import LaunchError
 from jaxcluster.ranks import tell_each
+from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.saving import Saved
-from jaxcluster.wire.requests import Request
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
@@ -132,7 +132,7 @@ class HostStates:
     def remove(self) -> None:
         self._each(Remove)
 
-    def _each(self, request: Callable[[str], Request[R]]) -> dict[str, R]:
+    def _each(self, request: Callable[[str], Operation[R]]) -> dict[str, R]:
         """Ask it of all hosts that there are, for their folders; what they answer, by the path."""
         paths = [(where, path) for where in self._fleet.there for path in self._paths(where)]
         asked = [(path, where.begin(request(path))) for where, path in paths]

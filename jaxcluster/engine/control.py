@@ -29,7 +29,6 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.tracebacks import message_of
 from jaxcluster.host import procfs
-from jaxcluster.wire import sockets
 from jaxcluster.wire.ops import OPERATIONS, Operation
 
 Q = TypeVar("Q", bound=Operation[Any])
@@ -256,8 +255,7 @@ class ControlChannel:
         self._send_s = None
         for ident, waiting in list(self._waiting.items()):
             self._send_out(socket, ident, waiting, now)
-        if sockets.has_come(socket):  # to send has taken the news of it from the descriptor
-            self._wake()
+        self._receive(socket)  # to send has taken the news of it from the descriptor
 
     def _send_out(
         self, socket: zmq.Socket[bytes], ident: bytes, waiting: deque[Message | Text], now: float
@@ -284,7 +282,7 @@ class ControlChannel:
         # Big buffers are sent from where they lie; small ones are cheaper to copy.
         large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
         try:
-            sockets.send(socket, [ident, envelope, *buffers], copy=not large)
+            socket.send_multipart([ident, envelope, *buffers], zmq.NOBLOCK, copy=not large)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -293,8 +291,12 @@ class ControlChannel:
         return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        while sockets.has_come(socket):
-            ident, data, *buffers = (frame.buffer for frame in sockets.receive(socket))
+        while True:
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            ident, data, *buffers = (frame.buffer for frame in frames)
             peer = bytes(ident)
             try:
                 told = wire.decode(data)

@@ -25,7 +25,6 @@ import contextlib
 import faulthandler
 import gc
 import importlib
-import json
 import os
 import select
 import shutil
@@ -36,11 +35,11 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jaxcluster import wire
 from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
-from jaxcluster.wire.requests import parsed
 
 # What a rank imports only when its kernel is made or its first computation is compiled: imported
 # here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
@@ -67,7 +66,7 @@ class ForkServer:
     def __init__(self, folders: Sequence[str] = ()) -> None:
         self.folders = folders
         self.children: set[int] = set()
-        self.killed: list[tuple[int, set[int]]] = []  # asked for; answered once they are reaped
+        self.killed: list[tuple[str, set[int]]] = []  # asked for; answered once they are reaped
         self.leaving = self.has_imported = False
         self._inbox = b""
 
@@ -105,7 +104,7 @@ class ForkServer:
             data = b""
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
-            self._do(json.loads(line))
+            self._do(wire.decode(line))
         self.leaving = self.leaving or not data
 
     def _preload(self) -> None:
@@ -117,11 +116,11 @@ class ForkServer:
 
     def _do(self, message: Mapping[str, Any]) -> None:
         id = message["id"]
-        match parsed(message):
+        match wire.request_in(message):
             case forks.Spawn(procs):
                 if any(proc.rank is not None for proc in procs):
                     self._preload()
-                self._say(id=id, answer=[self._fork(proc) for proc in procs])
+                self._reply(id, [self._fork(proc) for proc in procs])
             case forks.Kill(pids):
                 targets = {*(pids or self.children)} & self.children
                 self.killed.append((id, targets))
@@ -131,13 +130,16 @@ class ForkServer:
             case forks.Signal(pids, number):
                 for pid in {*pids} & self.children:
                     os.kill(pid, number)
-                self._say(id=id, answer=None)
+                self._reply(id)
             case forks.End():
                 self.folders = ()
                 self.leaving = True
 
-    def _say(self, **message: object) -> None:
-        data = json.dumps(message).encode() + b"\n"
+    def _reply(self, id: str, answer: list[int] | None = None) -> None:
+        self._say(wire.encode("reply", id, answer))
+
+    def _say(self, line: bytes) -> None:
+        data = line + b"\n"
         with contextlib.suppress(OSError):  # the agent is gone
             while data:
                 data = data[os.write(0, data) :]
@@ -199,12 +201,13 @@ class ForkServer:
                 continue
             self.children.discard(pid)
             ends.kill_groups([pid])  # what it has started, if it ended by itself
-            self._say(ended=pid, code=code, asked=any(pid in pids for _, pids in self.killed))
+            asked = any(pid in pids for _, pids in self.killed)
+            self._say(forks.line_of(forks.Ended(pid, code, asked)))
         for waiting in list(self.killed):
             id, pids = waiting
             if not pids & self.children:
                 self.killed.remove(waiting)
-                self._say(id=id, answer=None)
+                self._reply(id)
         if not self.children:
             ends.end_children(2)
 

@@ -13,7 +13,6 @@ can find them any more. It does not run them: if it is killed, nothing happens t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -24,7 +23,7 @@ import time
 
 from jaxcluster.supervision.commands import Task, cancel, end_leaders
 from jaxcluster.supervision.ends import end_group
-from jaxcluster.supervision.folders import is_still, touch
+from jaxcluster.supervision.folders import Ways, keep_young
 from jaxcluster.supervision.processes import is_alive
 
 LOOK_S = 0.5
@@ -37,7 +36,7 @@ class Kept:
     def __init__(self) -> None:
         self.commands: dict[str, Task] = {}
         self.had_some = self.is_detached = False
-        self.found_by: dict[str, int] = {}  # open: no other one gets the identity of one of these
+        self.ways = Ways()
         self.sockets: set[str] = set()  # that were there
 
     def hear(self, line: bytes) -> None:
@@ -49,18 +48,14 @@ class Kept:
             self.commands.pop(message["over"], None)
         elif "detach" in message:
             self.is_detached = True
-            self.found_by = dict.fromkeys(message["detach"], -1)
-            for path in self.found_by:
-                with contextlib.suppress(OSError):  # it has gone already
-                    self.found_by[path] = os.open(path, os.O_PATH)
+            self.ways = Ways(message["detach"])
 
-    def can_be_found(self) -> bool:
+    def are_lost(self) -> bool:
         """An ending command removes its own socket."""
         paths = {task.socket for token, task in self.commands.items() if is_alive(token)}
         self.sockets |= {path for path in paths if os.path.lexists(path)}
-        return all(os.path.lexists(path) for path in paths & self.sockets) and all(
-            fd >= 0 and is_still(path, os.fstat(fd)) for path, fd in self.found_by.items()
-        )
+        gone = [not os.path.lexists(path) for path in paths & self.sockets]
+        return self.ways.are_lost(*gone)
 
     def finish(self, token: str) -> None:
         """Of a command whose process has ended: end what is left of it."""
@@ -69,17 +64,11 @@ class Kept:
         cancel(task)
 
 
-def keep_young(folder: str) -> None:
-    """Keep a cluster's files from those who clear /tmp."""
-    for path, _, files in os.walk(folder):
-        touch([path, *(f"{path}/{name}" for name in files)])
-
-
 def main() -> None:
     owner, folder, at_end = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's: they are the notebook's
-    kept, inbox, is_left, missed = Kept(), b"", False, 0
+    kept, inbox, is_left = Kept(), b"", False
     touched_at = time.monotonic()
     while True:
         ready = select.select([] if is_left else [0], [], [], LOOK_S)[0]
@@ -90,8 +79,7 @@ def main() -> None:
             for line in lines:
                 kept.hear(line)
         is_gone = is_left or not (ready or is_alive(owner))
-        missed = missed + 1 if kept.is_detached and not kept.can_be_found() else 0
-        if (is_gone and not kept.is_detached) or missed > 1:  # twice: it may be changing
+        if kept.are_lost() if kept.is_detached else is_gone:
             break
         for token in [one for one in kept.commands if is_gone and not is_alive(one)]:
             kept.finish(token)
@@ -99,7 +87,7 @@ def main() -> None:
             break
         if time.monotonic() - touched_at > TOUCH_S:
             touched_at = time.monotonic()
-            keep_young(folder)
+            keep_young([folder])
     end_leaders(kept.commands)
     for token in list(kept.commands):
         kept.finish(token)

@@ -7,13 +7,16 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from jaxcluster.wire.ops import OPERATIONS, Operation
+
 PROTOCOL_VERSION = 6
 
+Buffer = bytes | memoryview
 T = TypeVar("T")
 
 
@@ -87,6 +90,19 @@ def parse(cls: type[T], body: Any) -> T:
     """``read`` of one dataclass, from a message or from a file."""
     found: T = read(cls, body, cls.__name__)
     return found
+
+
+def request_in(envelope: Mapping[str, Any]) -> Operation[Any]:
+    """The request in an envelope.
+
+    Raises:
+      WrongFields: there is no such request, or it lacks something.
+    """
+    op = envelope["op"]
+    if (kind := OPERATIONS.get(op)) is None:
+        raise WrongFields(f"the request {op!r}: there is none of this name")
+    made: Operation[Any] = read(kind, envelope.get("body") or {}, f"request {op!r}")
+    return made
 
 
 # --------------------------------------------------------------------------- users' values

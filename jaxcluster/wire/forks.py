@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxcluster.wire.codec import encode_body, parse
-from jaxcluster.wire.ops import Message
-from jaxcluster.wire.requests import Request
+from jaxcluster.wire.codec import encode, read
+from jaxcluster.wire.ops import EVENTS, Message, Operation
 
 # Why processes end that nothing has befallen.
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
@@ -52,57 +50,69 @@ class Stopping(Message):
 class Lost(Message):
     """The agent has ended."""
 
+    why: str = ""
+
+
+class Ended(Message):
+    """From a fork server: a process has ended, and whether somebody asked for that."""
+
+    pid: int
+    code: int
+    asked: bool
+
 
 Event = Exit | Stopping | Lost
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Exit, Stopping)}
+EVENTS.update(exit=Exit, stopping=Stopping, lost=Lost, ended=Ended)
 
 
-def line_of(event: Event) -> bytes:
+def line_of(event: Event | Ended) -> bytes:
     """As it goes to those that are connected."""
-    return encode_body({"is": type(event).__name__, **vars(event)})
+    return encode(type(event).__name__.lower(), "", event)
 
 
-def event_in(line: bytes) -> Event:
-    """What has come from an agent unasked."""
-    body = json.loads(line)
-    event: Event = parse(_KINDS[body["is"]], body)
-    return event
+def event_in(envelope: Mapping[str, Any]) -> Any:
+    """What has come unasked.
+
+    Raises:
+      WrongFields: it lacks a field.
+    """
+    return read(EVENTS[envelope["op"]], envelope["body"], f"message {envelope['op']!r}")
 
 
-class Spawn(Request[list[int]], cmd="spawn"):
+class Spawn(Operation[list[int]], op="spawn"):
     """Start these processes; their pids."""
 
     procs: list[Process]
 
 
-class Kill(Request[None], cmd="kill"):
+class Kill(Operation[None], op="kill"):
     """End these, or all where none are named; answered when they are reaped."""
 
     pids: list[int]
 
 
-class Signal(Request[None], cmd="signal"):
+class Signal(Operation[None], op="signal"):
     """Send these a signal, not those that they have started."""
 
     pids: list[int]
     number: int
 
 
-class Stop(Request[None], cmd="stop"):
+class Stop(Operation[None], op="stop"):
     """End all; answered when they are reaped."""
 
     why: str = STOPPED
 
 
-class End(Request[None], cmd="end"):
+class End(Operation[None], op="end"):
     """To a fork server: end all, and then itself. Not answered."""
 
 
-class Exits(Request[None], cmd="exits"):
+class Exits(Operation[None], op="exits"):
     """Tell of those since the cluster's start, for who was not connected then."""
 
 
-class Preload(Request[None], cmd="preload"):
+class Preload(Operation[None], op="preload"):
     """Have this environment, and a fork server that answers and has imported all in it."""
 
     env: Mapping[str, str]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from jaxcluster import errors, wire
+from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.ops import EVENTS, Operation
 
 R = TypeVar("R")
 
 LOOK_S = 0.05  # between two looks whether an answer is still wanted
-Buffer = bytes | memoryview
 VERSION_HINT = (
     "Install the same jaxcluster for the notebook and the ranks, and start another cluster: "
     "%jaxcluster stop, then %jaxcluster start"

@@ -29,6 +29,7 @@ from jaxcluster.agent.requests import Detach
 from jaxcluster.agent.transport import Keys, new_keys, open_dealer
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire import forks
+from jaxcluster.wire.ops import Operation
 
 pytestmark = [
     pytest.mark.any_jax,
@@ -403,7 +404,7 @@ def test_a_host_without_a_place_for_its_folder_says_so(private_home: Home) -> No
 # --------------------------------------------------------------------------- files
 
 
-class Sing(requests.Request[None], cmd="sing"):
+class Sing(Operation[None], op="sing"):
     """What no agent knows, as it has not imported this."""
 
 
@@ -421,7 +422,7 @@ def test_files_are_put_and_got_below_the_agents_folder_alone(
 
     with pytest.raises(LaunchError, match=r"Host h1 can't get: .* not in the folder"):
         host.get("../x")
-    with pytest.raises(LaunchError, match="does not know the request 'sing'"):
+    with pytest.raises(LaunchError, match="the request 'sing': there is none"):
         host.ask(Sing())
     host.ask(requests.Remove("ranks"))
     host.ask(requests.Remove("ranks"))
@@ -539,11 +540,11 @@ def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_don
         host.ask(requests.Facts())
         proxy.cut()
         until(lambda: host.state is State.CUT, "the notebook sees the cut")
-        host._send([b"agent", json.dumps({"cmd": "mkdir", "path": "old", "id": 99}).encode()])
+        host.begin(requests.Mkdir("old"))
         wait(3.5)
         proxy.mend()
         until(lambda: host.state is State.ENDED, "the notebook is told")
-        assert "another agent" in host.why
+        assert "given up waiting" in host.why
         assert not (running.folder / "old").exists()
         stays.ask(requests.Facts())
     finally:
@@ -625,12 +626,12 @@ def test_nonsense_of_the_owners_own_is_no_end(run_agent: RunAgent, connect: Conn
     for frames in (
         [b"agent", b"no json"],
         [b"agent"],
-        [b"agent", b'{"cmd": "spawn"}'],
+        [b"agent", wire.encode("spawn", "1", {})],
         [b"rank?", b"x"],
         [b"agent", b"[]"],
         [b"0"],
     ):
-        host._send(frames)
+        host._agents._do(host._send, frames)
     assert host.ask(requests.Facts()).host
     with zmq.Context() as context:  # packets that are none
         raw = open_dealer(context, b"jraw", running.said["key"], running.keys)

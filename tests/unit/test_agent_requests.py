@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import requests
-from jaxcluster.wire.requests import parsed
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Iterator[folders.Folder]:
 
 
 def answer(folder: folders.Folder, cmd: str, data: bytes = b"", **request: Any) -> Any:
-    return requests.answer(folder, parsed({"cmd": cmd, **request}), data)
+    return requests.answer(folder, wire.request_in({"op": cmd, "body": request}), data)
 
 
 def modes(top: Path) -> set[str]:

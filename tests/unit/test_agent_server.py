@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ import zmq
 
 from jaxcluster.agent.family import own_environment
 from jaxcluster.agent.folder import Folder
-from jaxcluster.agent.messages import Session, new_name
+from jaxcluster.agent.messages import ACK, HEAD, HELLO, VERSION, Session
+from jaxcluster.agent.requests import Mkdir
 from jaxcluster.agent.server import IDLE_S, Agent, Client
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.forks import Process
-from jaxcluster.wire.requests import Reply
 
 
 class NoFamily:
@@ -28,12 +29,9 @@ class NoFamily:
     def reap_others(self) -> None:
         pass
 
-    def own_files(self) -> list[str]:
-        return []
-
 
 class Made(Agent):
-    """An agent of whose clients no packet is sent; what they would be told is ``told``."""
+    """An agent of whose clients no packet is sent."""
 
     def __init__(
         self, folder: Path, lease: float = 20.0, first_lease: float = 60.0, owner: str = ""
@@ -44,17 +42,13 @@ class Made(Agent):
         self.its = NoFamily()
         super().__init__(options, Folder(folder, folder), self.its)  # type: ignore[arg-type]
         self.endpoint = "tcp://10.0.0.2:1"
-        self.told: list[bytes] = []
         self.now = self._looked_at
 
     def _transmit(self, client: Client) -> None:
         client.session.take()
 
-    def _reply(self, client: Client, reply: Reply, *data: Any) -> None:
-        self.told.append(client.name)
-
     def comes(self, name: bytes) -> Client:
-        client = self.clients[name] = Client(name, Session(new_name(), name))
+        client = self.clients[name] = Client(name, Session(asks=False))
         client.session.is_open = True
         return client
 
@@ -62,7 +56,7 @@ class Made(Agent):
         while seconds > 0:
             self.now += min(step, seconds)
             seconds -= step
-            self._look_after(self.now)
+            self.look_after(self.now)
 
 
 @pytest.fixture
@@ -87,12 +81,11 @@ def test_time_in_which_it_was_stopped_itself_is_no_absence(agent: Made) -> None:
 
 @pytest.mark.parametrize(("is_detached", "ends"), [(True, False), (False, True)])
 def test_after_its_login_a_detached_agent_is_theirs_who_are_there(
-    agent: Made, monkeypatch: pytest.MonkeyPatch, is_detached: bool, ends: bool
+    agent: Made, is_detached: bool, ends: bool
 ) -> None:
-    monkeypatch.setattr(os, "read", lambda fd, size: b"")  # the end of standard input
     notebook = agent.comes(b"notebook")
     agent.detached = is_detached
-    agent._stdin()
+    agent.input_ended()
     assert bool(agent.why) is ends
     if ends:
         return
@@ -166,7 +159,7 @@ def test_a_folder_of_a_client_that_was_killed_goes_with_it(agent: Made, tmp_path
     """What ranks have saved for a restart of its, in memory; a detached agent lives on."""
     client = agent.comes(b"killed")
     for name, own in (("state", True), ("ranks", False)):
-        agent._answer(client, {"cmd": "mkdir", "path": name, "own": own, "id": 1}, [])
+        asyncio.run(agent._do(client, Mkdir(name, own), []))
         (tmp_path / name / "rank-0.state").touch()
     agent.passes(10)
     assert (tmp_path / "state").exists()
@@ -195,27 +188,15 @@ def test_its_status_is_what_jobs_and_mpiexec_make_of_it(
     assert agent.status == status
 
 
-class Router:
-    """An agent's socket, as far as what comes from it."""
-
-    def __init__(self, *packets: list[bytes]) -> None:
-        self.packets = [list(map(zmq.Frame, packet)) for packet in packets]
-
-    def recv_multipart(self, *how: Any, copy: bool) -> list[zmq.Frame]:
-        if not self.packets:
-            raise zmq.Again
-        return self.packets.pop(0)
-
-
-def test_who_opens_no_session_of_his_own_name_is_nobody(agent: Made) -> None:
-    def hello(name: bytes) -> bytes:
-        session = Session(name)
-        session.opened(0.0)
-        ((head, *_),) = session.take()
-        return bytes(head)
-
-    mine, odd = new_name(), new_name()
-    router = Router([odd, b""], [odd, b"x", b"y"], [odd, hello(mine)], [mine, hello(mine)])
-    agent.router = router  # type: ignore[assignment]
-    agent._receive()
-    assert list(agent.clients) == [mine] and not router.packets
+@pytest.mark.parametrize(
+    ("head", "comes"),
+    [
+        (HEAD.pack(VERSION, HELLO, 0, 0), True),
+        (HEAD.pack(VERSION, HELLO, 1, 0), False),  # of a session that the agent has forgotten
+        (HEAD.pack(VERSION, ACK, 0, 0), False),
+        (b"x", False),
+    ],
+)
+def test_who_opens_no_session_is_nobody(agent: Made, head: bytes, comes: bool) -> None:
+    agent._receive([zmq.Frame(b"jname"), zmq.Frame(head)])
+    assert list(agent.clients) == [b"jname"] * comes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
@@ -15,7 +16,14 @@ import zmq
 from helpers import until
 
 from jaxcluster.agent import transport
-from jaxcluster.agent.transport import Authenticator, Keys, new_keys, open_dealer, open_router
+from jaxcluster.agent.transport import (
+    Authenticator,
+    Keys,
+    Listener,
+    new_keys,
+    open_dealer,
+    open_router,
+)
 
 ANSWER_MS = 20_000
 NOT_LET_IN_MS = 300
@@ -30,25 +38,28 @@ class Server:
         self.authenticator = Authenticator(self.context, self.owner.public)
         self.router, self.endpoint = open_router(self.context, bind, self.keys)
         self.came: list[list[bytes]] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.questions = 0
+        self._loop = asyncio.new_event_loop()
+        self._loop.call_soon(self._listen)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self.router, zmq.POLLIN)
-        poller.register(self.authenticator.socket, zmq.POLLIN)
-        while not self._stop.is_set():
-            events = dict(poller.poll(10))
-            if self.authenticator.socket in events:
-                self.authenticator.answer()
-            if self.router in events:
-                self.came.append(self.router.recv_multipart())
-                transport.send(self.router, self.came[-1])
+    def _listen(self) -> None:
+        Listener(self.authenticator.socket, self._answer)
+        self._listener = Listener(self.router, self._echo)
+
+    def _answer(self, question: list[Any]) -> None:
+        self.authenticator.answer(question)
+        self.questions += 1
+
+    def _echo(self, packet: list[Any]) -> None:
+        self.came.append([bytes(frame) for frame in packet])
+        self._listener.send(packet)
 
     def close(self) -> None:
-        self._stop.set()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        self._loop.close()
         self.context.destroy(0)
 
 
@@ -105,7 +116,7 @@ def test_a_foreign_key_is_not_let_in(
     stranger = dealer(context, server, theirs)
     stranger.send(b"stop")
     if not with_owners_public:
-        until(lambda: server.authenticator.refused, "it is refused", 20)
+        until(lambda: server.questions, "it is refused", 20)
     assert not stranger.poll(NOT_LET_IN_MS)
     assert_serves_its_owner(context, server)
 
@@ -158,7 +169,7 @@ def test_the_owner_is_known_by_one_key_of_curve_alone(
         keys = [authenticator.owner] * owner_keys
         asks.send_multipart([version, b"7", b"jaxcluster", b"", b"", mechanism, *keys])
         assert authenticator.socket.poll(ANSWER_MS)
-        authenticator.answer()
+        authenticator.answer(authenticator.socket.recv_multipart())
         assert asks.recv_multipart()[1:3] == [b"7", status]
 
 
@@ -220,6 +231,33 @@ def test_a_client_that_is_not_there_is_told_by_sending_to_it(
     ours = open_dealer(context, b"jname", keys.public, new_keys())
     ours.connect("tcp://127.0.0.1:1")
     assert not transport.send(ours, [b"x"])
+
+
+def test_what_fails_at_one_message_leaves_no_other_lying(
+    context: zmq.Context[zmq.Socket[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A descriptor tells of all that has come at once, and not again."""
+    came: list[int] = []
+
+    def take(frames: list[Any]) -> None:
+        came.append(int(frames[0].bytes))
+        if came[-1] == 0:
+            raise ValueError("no such message")
+
+    async def listen() -> None:
+        here, there = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        there.bind("inproc://x")
+        here.connect("inproc://x")
+        for number in range(200):
+            there.send(b"%d" % number)
+        listener = Listener(here, take)
+        while len(came) < 200:
+            await asyncio.sleep(0.001)
+        listener.close()
+
+    asyncio.run(asyncio.wait_for(listen(), 60))
+    assert came == list(range(200))
+    assert "no such message" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken_is_said(context: zmq.Context[zmq.Socket[bytes]]) -> None:

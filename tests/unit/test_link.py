@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -171,30 +170,6 @@ def test_whoever_asks_loses_no_answer_that_comes_just_then(
     for thread in threads:
         thread.join()
     assert missed == []
-
-
-def test_the_thread_sends_what_a_stop_button_has_kept_from_being_sent(
-    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    make_rank(addresses[0])
-    link, sink = linked(agents, addresses[:1]), Sink()
-
-    def press(channel: RankSocket) -> bool:
-        monkeypatch.undo()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RankSocket, "_send_small", press)
-    with pytest.raises(KeyboardInterrupt):
-        link.request(0, Say("op", 7), sink=sink)
-    assert next_event(sink).body == ["op", 7]
-
-
-def test_a_forked_process_touches_no_socket(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    channel: Any = link._channels[0]
-    monkeypatch.setattr(channel, "_pid", os.getpid() - 1)
-    monkeypatch.setattr(channel, "_send_small", None)
-    assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]  # the thread's
 
 
 def test_raw_buffers_travel_beside_the_envelope_both_ways(

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import psutil
@@ -16,8 +15,6 @@ from helpers import Home, python, until
 from manyhosts import ManyHosts
 
 import jaxcluster
-from jaxcluster.agent import client
-from jaxcluster.agent.transport import new_keys
 from jaxcluster.errors import Divergence, LaunchError, RankDied
 from jaxcluster.launchers import commands
 from jaxcluster.records import registry
@@ -116,54 +113,6 @@ def test_hosts_that_can_not_be_logged_in_to_are_told_together(
     assert caught.value.message.startswith("No agent on h001: ssh ended with code 255.")
     assert caught.value.message.endswith(" Nor can be used: h003, h004.")
     assert "Try: " in caught.value.hint and "h001 true" in caught.value.hint
-
-
-class Restless:
-    """A host that always has something more to be taken in, or fails at it."""
-
-    def __init__(self, agents: client.Agents) -> None:
-        self.agents, self.looks = agents, 0
-
-    def _look(self) -> None:
-        self.looks += 1
-        self.agents._touched[self] = None  # type: ignore[index]
-
-    def _leave(self) -> None:
-        raise OSError("its socket is broken")
-
-
-def test_hosts_that_send_all_the_time_keep_nobody_waiting() -> None:
-    agents = client.Agents(new_keys())
-    both = [Restless(agents), Restless(agents)]
-    done = threading.Event()
-    for host in both:
-        agents._do(partial(agents._hosts.update, {host: None}))  # type: ignore[dict-item]
-        agents._do(partial(agents._touched.update, {host: None}))  # type: ignore[dict-item]
-    until(lambda: min(host.looks for host in both) > 2, "both are looked at in turn")
-    agents._do(done.set)
-    assert done.wait(60)
-    agents.close()
-    until(lambda: not agents._thread.is_alive(), "the thread has ended")
-
-
-def test_what_fails_at_one_message_does_not_leave_the_next_one_lying(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its descriptor tells of both at once, and not again."""
-    agents = client.Agents(new_keys())
-    left = [1, 2]
-
-    def receive(host: client.Connection) -> None:
-        if left.pop(0) == 1:
-            raise ValueError("no such message")
-
-    monkeypatch.setattr(client, "has_come", lambda socket: bool(left) and socket is host._socket)
-    monkeypatch.setattr(client.Connection, "_receive", receive)
-    host = client.Connection(agents, "tcp://127.0.0.1:1", new_keys().public, "h")
-    agents._do(host._open)
-    until(lambda: not left, "both are taken in")
-    agents.close()
-    assert "no such message" in capsys.readouterr().err
 
 
 def test_a_killed_notebook_leaves_no_command_and_no_folder(hosts: ManyHosts) -> None:

@@ -15,8 +15,8 @@ from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.allocation.states import HostStates, Kept
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
+from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.saving import Saved
-from jaxcluster.wire.requests import Request
 
 ROOM = 1000
 
@@ -25,10 +25,10 @@ class Agent:
     """Answers as an agent that has the room, and the files, that it is told it has."""
 
     def __init__(self) -> None:
-        self.asked: list[Request[Any]] = []
+        self.asked: list[Operation[Any]] = []
         self.refuses = ""
 
-    def begin(self, request: Request[Any]) -> Any:
+    def begin(self, request: Operation[Any]) -> Any:
         def wait(timeout_s: float) -> tuple[Any, bytes]:
             self.asked.append(request)
             if self.refuses:

@@ -7,7 +7,8 @@ An operation stands here once. Its rank has a handler for the class (``engine/ap
 the request as ``request.body``; a notebook sends an object of it, and gets what ``Operation`` is
 given: a message, a list or dict of them, or a value of JSON. ``codec.read`` makes both of what
 has come, and refuses one that lacks a field or has one of another type. Who changes a field of a
-message raises ``PROTOCOL_VERSION``.
+message raises ``PROTOCOL_VERSION``. Agents and fork servers are asked in the same way
+(``agent.requests``, ``wire.forks``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Message:
 
 
 class Operation(Message, Generic[R]):
-    """A request to a rank.
+    """A request to a rank, an agent or a fork server.
 
     Attributes:
       op: what it is called in an envelope.
