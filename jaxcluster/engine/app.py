@@ -7,12 +7,12 @@ is an ipyparallel engine now and runs cells).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +74,13 @@ class JaxEngine(IPEngine):
         run = functools.partial(self.loop.run_sync, self._start)
         while True:
             try:
-                try:
-                    run()
-                    return
-                except BaseException as error:
-                    if not self.rank.attached:
-                        raise
-                    log.error(error)
-            except BaseException:  # the next alarm, which came while that was told
+                run()
+                return
+            except BaseException as error:
                 if not self.rank.attached:
                     raise
+                with contextlib.suppress(BaseException):  # the next alarm
+                    log.error(error)
             run = self.loop.start
 
     def init_signal(self) -> None:
@@ -123,7 +120,7 @@ class Rank:
         handle(wire.CellRequest, "now", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)
-        handle(agreement.Look, "side", spread(turns.look))
+        handle(agreement.Look, "side", lambda request: turns.look(request.body.launches))
         handle(status.State, "now", lambda request: self._state())
         handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state()))
         handle(status.Resources, "side", lambda request: resources(self.rank, self.gpus))
@@ -206,11 +203,6 @@ class Rank:
         sys.argv, sys.orig_argv = [""], [sys.executable]  # a script's own, not an engine's
         app.initialize([*argv, "--log-level=40", f"--IPEngine.timeout={REGISTRATION_TIMEOUT_S}"])
         app.start()
-
-
-def spread(answer: Callable[..., Any]) -> Callable[[Request[Any]], Any]:
-    """A handler that gives the request's fields to ``answer``, by its parameters' names."""
-    return lambda request: answer(**vars(request.body))
 
 
 def find_modules_here() -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from socketserver import BaseRequestHandler, TCPServer
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from jaxcluster import wire
@@ -26,15 +26,12 @@ from jaxcluster.engine.private import (
     compilations,
     coordination,
     moved,
-    options,
     pytrees,
     transfers,
 )
 from jaxcluster.host import tpus
 from jaxcluster.host.reachability import connection_errors, why_not_listen
 from jaxcluster.wire.ops import start
-
-T = TypeVar("T")
 
 POLL_S = 0.002
 WAYS_S = 5.0  # for other ranks' listeners to answer
@@ -79,8 +76,8 @@ def probe(address: str, port: int, timeout_s: float = 5.0) -> str:
         return str(connection.getsockname()[0])
 
 
-def dial_until(dial: Callable[[], T], timeout_s: float) -> T:
-    """What ``dial`` returns, once somebody listens there.
+def dial_until(dial: Callable[[], object], timeout_s: float) -> None:
+    """Return once ``dial`` has found somebody who listens.
 
     Raises:
       OSError: nobody did within ``timeout_s``, or the name is not known.
@@ -88,7 +85,8 @@ def dial_until(dial: Callable[[], T], timeout_s: float) -> T:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return dial()
+            dial()
+            return
         except OSError as error:
             is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
             if is_unknown or time.monotonic() > deadline:
@@ -105,7 +103,7 @@ def wait_for_coordinator(address: str, timeout_s: float) -> None:
       TimeoutError: it did not within ``timeout_s``, or its name is not known.
     """
     try:
-        dial_until(lambda: _dial(address), timeout_s).close()
+        dial_until(lambda: _dial(address), timeout_s)
     except OSError as error:
         within = "" if isinstance(error, socket.gaierror) else f" in {timeout_s:.0f} s"
         raise TimeoutError(
@@ -126,18 +124,14 @@ def check_coordinator(address: str) -> None:
         )
 
 
-def _dial(address: str) -> socket.socket:
-    """A connection to ``HOST:PORT`` or ``unix:/PATH``."""
+def _dial(address: str) -> None:
+    """Connect to ``HOST:PORT`` or ``unix:/PATH``, and leave again."""
     if address.startswith(UNIX):
-        connection = socket.socket(socket.AF_UNIX)
-        try:
+        with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(unquote(address.removeprefix(UNIX)))  # a URI's, as gRPC reads it
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)), timeout=1)
+    else:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
 
 
 class Startup:
@@ -262,7 +256,7 @@ def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.Initia
     if is_checked:  # the backend has been given JAX's own client
         coordination.announce_waits(agreement)
     if devices[0].platform == "cpu":
-        options.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
+        coordination.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:
         raise RuntimeError(

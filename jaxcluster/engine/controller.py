@@ -7,9 +7,7 @@ ipyparallel's controller starts its heart monitor (and, without ``--usethreads``
 as processes, and leaves them running for ever when it is killed. Each therefore asks the kernel,
 right after its fork, to be ended with its parent.
 
-Once all engines are there it asks for their heartbeats rarely.
-
-It also does a part of what ipyparallel leaves to a process beside each engine, its nanny, which
+It does a part of what ipyparallel leaves to a process beside each engine, its nanny, which
 costs a start the imports of one more process a rank: it tells clients at once of a rank that has
 died. A rank's identity ends in its process's token (``JaxEngine.ident``). The other part, signals,
 is the rank's own (``RankKernel.signal_request``).
@@ -27,21 +25,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import zmq
-from ipyparallel.controller import app, heartmonitor
+from ipyparallel.controller import app
 from ipyparallel.controller.broadcast_scheduler import BroadcastScheduler
 from ipyparallel.controller.hub import Hub
 
 from jaxcluster.supervision.processes import die_with_parent, pid_space_mark
 
-# A heartbeat each second tells ipyparallel's clients of new engines soon (later there are fewer,
-# ``RestingHeartMonitor``); a minute of misses keeps engines that are busy in C code.
+# Heartbeats are rare, as they and the engines' looks at them were a third of what an idle cluster
+# costs; a minute of misses keeps engines that are busy in C code.
 # Schedulers on threads: cells don't pass through them, and eight processes less come up sooner.
 # One broadcast scheduler, not a tree: see ``SingleScheduler``.
 ARGS = (
     "--usethreads",
     "--IPController.broadcast_scheduler_depth=0",
-    "--HeartMonitor.period=1000",
-    "--HeartMonitor.max_heartmonitor_misses=60",
+    "--HeartMonitor.period=10000",
+    "--HeartMonitor.max_heartmonitor_misses=6",
     "--log-level=40",
     # ipyparallel signs its messages and sends them in clear over TCP: without this any user of this
     # machine can read what cells run through it print. It costs a start 0.05 s.
@@ -49,9 +47,6 @@ ARGS = (
 )
 MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
-WATCHFUL_S = 30.0  # for so long after the last engine came others are waited for
-REST_MS = 10_000  # between heartbeats after that
-MISSES_S = 60  # after which an engine of another host is given up
 _TOKEN = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)-(\d+)$")
 
 
@@ -64,7 +59,13 @@ def process_of(identity: bytes) -> str | None:
 
 
 class WatchingHub(Hub):
-    """Unregisters an engine as soon as its process has ended, not when its heart is missed."""
+    """Hears of an engine when it comes, and when its process has ended, not by its heart."""
+
+    def register_engine(self, reg: Any, msg: Any) -> Any:
+        id, heart = super().register_engine(reg, msg), msg["content"]["uuid"].encode()
+        if heart in self.incoming_registrations:
+            self.finish_registration(heart)
+        return id
 
     def finish_registration(self, heart: bytes) -> None:
         super().finish_registration(heart)
@@ -101,35 +102,6 @@ class SingleScheduler(BroadcastScheduler):
             self.accumulated_targets[original_msg_id] = msg["metadata"]["targets"]
 
 
-class RestingHeartMonitor(heartmonitor.HeartMonitor):
-    """Asks for hearts often while engines come, which a client hears of by that, and rarely then.
-
-    It and the engines' looks at it were a third of what an idle cluster costs.
-    """
-
-    max_heartmonitor_misses: int
-    _known = -1
-    _since = 0.0  # when the number of hearts last changed
-
-    def beat(self) -> None:
-        super().beat()
-        now = time.monotonic()
-        if len(self.hearts) != self._known:
-            self._known, self._since = len(self.hearts), now
-        if now > self._since + WATCHFUL_S and self.caller.callback_time < REST_MS:
-            self.max_heartmonitor_misses = MISSES_S * 1000 // REST_MS
-            self.caller.callback_time = REST_MS
-
-
-class Controller(app.IPController):
-    """ipyparallel's controller with the parts above."""
-
-    def init_hub(self) -> None:
-        super().init_hub()
-        # What engines are told, who count as missed what comes later than this.
-        self.hub.heartmonitor_period = REST_MS
-
-
 def main(argv: list[str]) -> None:
     me = os.getpid()
     os.register_at_fork(after_in_child=lambda: die_with_parent(me))
@@ -140,11 +112,10 @@ def main(argv: list[str]) -> None:
     # in init_hub; ipyparallel 9.2). All ranks would wait with it.
     app.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
     app.Hub = WatchingHub
-    heartmonitor.HeartMonitor = RestingHeartMonitor
     app.BroadcastScheduler = SingleScheduler
     sys.argv = ["ipcontroller", *ARGS, *argv]
     try:
-        Controller.launch_instance(argv=sys.argv[1:])
+        app.IPController.launch_instance(argv=sys.argv[1:])
     except zmq.ZMQError as failed:
         tries = int(os.environ.get(_TRIES, "0"))
         if failed.errno != errno.EADDRINUSE or tries == MOST_TRIES:

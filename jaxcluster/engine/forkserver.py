@@ -30,7 +30,6 @@ import select
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -213,11 +212,7 @@ class ForkServer:
 
     def _end(self) -> None:
         ends.kill_groups(self.children)
-        deadline = time.monotonic() + 5
-        while self.children and time.monotonic() < deadline:
-            time.sleep(0.01)
-            self._reap()
-        ends.end_children(2)
+        ends.end_children(5)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # the agent's socket

@@ -45,8 +45,8 @@ RAISE_S = 0.3  # that a launch has to raise why it is refused, or that is done e
 ASKED, STALLED, LEAVING = "asked", "stalled", "leaving"  # why the referee is asked who waits
 ERROR_CHARS = 200
 LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
-_is_agreed = False
 _set_handler = signal.signal  # Python's, which takes no lock that another thread may have at a fork
+_is_agreed = False
 
 
 def is_agreed() -> bool:
@@ -132,13 +132,14 @@ class Job:
         """Have this signal stop all processes, each before the same launch."""
 
         def handle(pythons: Any, number: int, frame: FrameType | None) -> None:
+            if os.getpid() != self._pid:
+                end_child(number, frame)
             self.agreement.handle(self._on_stop, number, frame)
 
         # Whoever looks, as asyncio does, finds Python's own handler.
         guard = Guard(handle, signal.default_int_handler)
         self.agreement.stops[number] = guard  # asyncio puts Python's back at its end
         signal.signal(number, guard)
-        give_back_in_children(number)
 
     # -------------------------------------------------------------------- end
 
@@ -243,27 +244,15 @@ class Job:
         return bool(self.agreement.refusals if in_main else self.agreement.is_refused)
 
 
-def give_back_in_children(number: int) -> None:
-    """Have processes that the script forks take this signal as Python has it.
+def end_child(number: int, frame: FrameType | None) -> None:
+    """Do what Python does at this signal, in a process that the script has forked.
 
     ``terminate()`` of multiprocessing, and then ``join()``, count on it.
     """
-
-    masks = list[Any]()
-
-    def block() -> None:  # one that comes at once must not be handled as the parent's
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [number]))
-
-    def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
-
-    def give_back() -> None:
-        if signal.getsignal(number) is signal.default_int_handler:  # else it is the script's own
-            is_int = number == signal.SIGINT
-            _set_handler(number, signal.default_int_handler if is_int else signal.SIG_DFL)
-        unblock()
-
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=give_back)
+    if number == signal.SIGINT:
+        signal.default_int_handler(number, frame)
+    _set_handler(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def describe(found: dict[str, Any]) -> str:

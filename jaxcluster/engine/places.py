@@ -17,8 +17,6 @@ KEPT = 4096  # places
 # What IPython makes of a line such as "%run train.py".
 _MAGIC = re.compile(r"get_ipython\(\)\.run_line_magic\(('\w+', '(?:[^'\\]|\\.)*')\)")
 
-_CELL, _TELLING, _OTHER = "cell", "telling", "other"
-
 
 class Places:
     """Tells where launches are made. Called before each launch, so it is some microseconds.
@@ -29,8 +27,6 @@ class Places:
 
     def __init__(self, cells: Mapping[str, int]) -> None:
         self._cells = cells
-        self._kinds: dict[str, str] = {}
-        self._num_cells = 0
         self._known: dict[tuple[str, int, str, int], Place] = {}
 
     def of(self, frame: FrameType | None) -> Place:
@@ -38,36 +34,19 @@ class Places:
 
         Lines of jax, the standard library and the kernel tell nothing.
         """
-        if len(self._cells) != self._num_cells:
-            self._kinds, self._num_cells = {}, len(self._cells)
         inner: FrameType | None = None
-        while frame is not None:
-            file = frame.f_code.co_filename
-            kind = self._kinds.get(file) or self._kind_of(file)
-            if kind is _CELL:
-                break
-            if kind is _TELLING and inner is None:
+        while frame is not None and (file := frame.f_code.co_filename) not in self._cells:
+            if inner is None and is_telling_file(file):
                 inner = frame
             frame = frame.f_back
         if frame is None and inner is None:
             return NOWHERE
-        key = (
-            frame.f_code.co_filename if frame is not None else "",
-            frame.f_lineno if frame is not None else 0,
-            inner.f_code.co_filename if inner is not None else "",
-            inner.f_lineno if inner is not None else 0,
-        )
+        key = (*_at(frame), *_at(inner))
         if (known := self._known.get(key)) is None:
             if len(self._known) >= KEPT:
                 self._known.clear()
             known = self._known[key] = self._told(*key)
         return known
-
-    def _kind_of(self, file: str) -> str:
-        kind = _TELLING if is_telling_file(file) else _OTHER
-        kind = _CELL if file in self._cells else kind
-        self._kinds[file] = kind
-        return kind
 
     def _told(self, file: str, line: int, inner: str, inner_line: int) -> Place:
         number, text, within = 0, "", ""
@@ -85,6 +64,10 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def _at(frame: FrameType | None) -> tuple[str, int]:
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _source(file: str, line: int) -> str:

@@ -35,12 +35,16 @@ class Turn:
       begin: called on the main thread; what it does ends with ``Turns.end``.
       skip: called with a reason, on the control thread, if it is not to be done.
       tell: sends an event to the notebook that has sent it.
+      waits: it has not been given.
+      is_pressed: a stop was asked for here, or it has failed.
     """
 
     spec: CellSpec
     begin: Callable[[], None]
     skip: Callable[[wire.Skipped], None]
     tell: Callable[[str, Any], None]
+    waits: bool = True
+    is_pressed: bool = False
 
 
 class Turns:
@@ -53,17 +57,15 @@ class Turns:
 
     def __init__(self, control: ControlChannel, agreement: Agreement) -> None:
         self._control, self._agreement = control, agreement
-        self._waiting: dict[int, Turn] = {}
-        self._known: dict[int, Turn] = {}  # until they are over on all ranks
+        self._turns: dict[int, Turn] = {}  # until they are over on all ranks
         self._asked: dict[int, wire.Inbox[Any]] = {}
-        self._pressed: set[int] = set()  # turns that a stop was asked for here, or that have failed
         self._base: socket.socket | None = None
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
 
     def __len__(self) -> int:
         """How many wait."""
-        return len(self._waiting)
+        return sum(turn.waits for turn in list(self._turns.values()))
 
     def connect(self, path: str) -> None:
         """On the main thread, before any launch. ``path``: of the referee's socket on this host.
@@ -77,7 +79,7 @@ class Turns:
 
     def arrive(self, turn: Turn) -> None:
         """Wait for a turn. The control thread."""
-        self._waiting[turn.spec.seq] = self._known[turn.spec.seq] = turn
+        self._turns[turn.spec.seq] = turn
         self._agreement.tell("arrive", asdict(turn.spec))
 
     def stop(self, seq: int | None) -> bool:
@@ -88,11 +90,11 @@ class Turns:
           it is to be interrupted at once.
         """
         self._agreement.tell("stop", seq)
-        stopped = self.taken if seq is None else seq
-        is_again = stopped in self._pressed
-        if stopped in self._known:
-            self._pressed.add(stopped)
-        return is_again
+        turn = self._turns.get(self.taken if seq is None else seq)
+        if turn is None or turn.is_pressed:
+            return turn is not None
+        turn.is_pressed = True
+        return False
 
     def look(self, launches: int) -> Looked | None:
         """Who waits for whom; None if the referee does not answer. Not on the control thread."""
@@ -121,19 +123,15 @@ class Turns:
         match unpack(frame):
             case ["run", seq, _, _]:
                 self.taken = seq
-                begun = self._waiting.pop(seq)
-                self._control.call_main(begun.begin)
+                self._turns[seq].waits = False
+                self._control.call_main(self._turns[seq].begin)
             case ["skip", seq, why, _]:
-                self._known.pop(seq, None)
-                self._pressed.discard(seq)
-                if (turn := self._waiting.pop(seq, None)) is not None:
+                if (turn := self._turns.pop(seq, None)) is not None and turn.waits:
                     turn.skip(wire.Skipped(**why))
             case ["closed", seq, refusal, tells]:
                 self._on_closed(seq, Refusal.parse(refusal), tells)
             case ["over", seq, refusal, tells]:
-                over = self._known.pop(seq, None)
-                self._pressed.discard(seq)
-                if over is not None and tells:
+                if (over := self._turns.pop(seq, None)) is not None and tells:
                     over.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
             case ["answer", number, found]:
                 if (inbox := self._asked.get(number)) is not None:
@@ -141,10 +139,10 @@ class Turns:
 
     def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
         """Nothing more is launched in a turn: a main thread without launches is interrupted."""
-        if tells and (turn := self._known.get(seq)) is not None:
-            turn.tell("closed", wire.Closed(seq, refusal))
-        if refusal.kind != "stopped":
-            self._pressed.add(seq)
+        if (turn := self._turns.get(seq)) is not None:
+            if tells:
+                turn.tell("closed", wire.Closed(seq, refusal))
+            turn.is_pressed = turn.is_pressed or refusal.kind != "stopped"
         wait_s = SOON_S if refusal.kind in ("stopped", "died") else FAILED_S
         timer = threading.Timer(wait_s, self.interrupt, [seq, refusal.kind == "stopped"])
         timer.name, timer.daemon = "jaxcluster-interrupt", True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
 import types
 from collections.abc import Iterator
@@ -118,25 +119,17 @@ class FakeJax(types.ModuleType):
             initialize=lambda **arguments: self.calls.append(("initialize", arguments))
         )
         self.process_index = lambda: process_index
+        self.process_count, self.device_count = lambda: 2, lambda: 4
+        own = {"platform": "cpu", "process_index": 1}
+        self.local_devices = lambda: [
+            types.SimpleNamespace(id=2, device_kind="cpu", **own),
+            types.SimpleNamespace(id=3, device_kind="TPU v4", coords=(0, 1, 2), **own),
+        ]
 
     def _update(self, name: str, value: object) -> None:
         if name == "jax_enable_preemption_service":
             raise AttributeError(f"Unrecognized config option: {name}")  # as an older jax does
         self.calls.append((name, value))
-
-    def local_devices(self) -> list[Any]:
-        return [
-            types.SimpleNamespace(id=2, device_kind="cpu", platform="cpu", process_index=1),
-            types.SimpleNamespace(
-                id=3, device_kind="TPU v4", platform="tpu", process_index=1, coords=(0, 1, 2)
-            ),
-        ]
-
-    def process_count(self) -> int:
-        return 2
-
-    def device_count(self) -> int:
-        return 4
 
 
 REQUEST = wire.InitializeRequest(
@@ -158,58 +151,51 @@ REQUEST = wire.InitializeRequest(
 @pytest.fixture
 def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
     fake = FakeJax(process_index=1)
-    monkeypatch.setitem(__import__("sys").modules, "jax", fake)
-    monkeypatch.delenv("JAXCLUSTER_TEST_ENV", raising=False)
+    monkeypatch.setitem(sys.modules, "jax", fake)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # or this process's numpy is told its threads
-    for name in ("http_proxy", "https_proxy", "grpc_proxy", "no_grpc_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
     for module, name, fake_of_it in (
         (coordination, "set_collectives_address", lambda at: fake.calls.append(("gloo", at))),
         (coordination, "join_cpu_slices", lambda: True),
         (coordination, "keep_initialized", lambda note: None),
-        (coordination, "announce_waits", lambda agreement: None),
+        (coordination, "accept_num_cpu_devices", lambda counts: None),
+        (coordination, "announce_waits", lambda agreement: fake.calls.append(("waits", None))),
         (bootstrap, "moved", {"jax.private": "It is not seen."}),
         (bootstrap, "agree_on_launches", lambda *_: fake.calls.append(("agreed", None)) or True),
+        (bootstrap, "wait_for_coordinator", lambda *at: fake.calls.append(("wait", at))),
         (transfers, "announce_transfers", lambda agreement: False),
         (pytrees, "remember_keys", lambda: True),
     ):
         monkeypatch.setattr(module, name, fake_of_it)
-    monkeypatch.setattr(
-        bootstrap,
-        "wait_for_coordinator",
-        lambda address, timeout_s: fake.calls.append(("wait", (address, timeout_s))),
-    )
     before = dict(os.environ)
     yield fake
     os.environ.clear()
     os.environ.update(before)
 
 
-class Startup:
-    """As much of a Startup as ``initialize`` needs; the referee comes up a while later."""
-
-    agreement = given = note = None
-    compiled = ""
-
-    def __init__(self, calls: list[tuple[str, Any]], refused: int = 2) -> None:
-        self.calls, self.refused = calls, refused
-
-    def connect(self, path: str) -> None:
-        if self.refused:
-            self.refused -= 1
-            raise ConnectionRefusedError
-        self.calls.append(("referee", path))
-
-
 def initialize(
     jax: FakeJax, request: wire.InitializeRequest = REQUEST, refused: int = 2
 ) -> wire.InitializeReply:
-    startup: Any = Startup(jax.calls, refused)
+    """With a referee that comes up a while later."""
+    left = [ConnectionRefusedError] * refused
+
+    def connect(path: str) -> None:
+        if left:
+            raise left.pop()
+        jax.calls.append(("referee", path))
+
+    startup: Any = types.SimpleNamespace(agreement=None, given=None, note=None, compiled="")
+    startup.connect = connect
     return bootstrap.initialize(request, startup)
 
 
 def test_jax_is_given_what_was_asked_for_and_detects_nothing(jax: FakeJax) -> None:
-    initialize(jax)
+    reply = initialize(jax)
+    assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
+    assert reply.moved == {"jax.private": "It is not seen."}
+    assert [(d.id, d.kind, d.coords) for d in reply.devices] == [
+        (2, "cpu", None),
+        (3, "TPU v4", [0, 1, 2]),
+    ]
     names, calls = [name for name, _ in jax.calls], dict(jax.calls)
     assert calls["initialize"] == {
         "coordinator_address": "10.0.0.1:9000",
@@ -223,11 +209,15 @@ def test_jax_is_given_what_was_asked_for_and_detects_nothing(jax: FakeJax) -> No
     }
     assert os.environ["JAXCLUSTER_TEST_ENV"] == "set"
     assert (calls["jax_platforms"], calls["jax_num_cpu_devices"]) == ("cpu", 2)
-    assert calls["gloo"] == "10.0.0.2"
-    assert names[-2:] == ["wait", "initialize"]
+    assert (calls["gloo"], calls["referee"]) == ("10.0.0.2", "/run/referee.sock")
+    order = [one for one in names if not one.startswith("jax_")]
+    assert order == ["gloo", "referee", "agreed", "wait", "initialize", "waits"]
     assert calls["wait"] == ("10.0.0.1:9000", 6)  # before the notebook gives up
-    assert calls["referee"] == "/run/referee.sock"  # which came late
-    assert names.index("referee") < names.index("agreed") < names.index("initialize")
+
+
+def test_without_agreement_nothing_of_jax_is_wrapped(jax: FakeJax) -> None:
+    reply = initialize(jax, replace(REQUEST, is_checked=False))
+    assert not reply.recording and not {"agreed", "waits"} & dict(jax.calls).keys()
 
 
 def test_rank_0_waits_for_nobody_and_checks_where_it_listens(jax: FakeJax) -> None:
@@ -235,47 +225,20 @@ def test_rank_0_waits_for_nobody_and_checks_where_it_listens(jax: FakeJax) -> No
     first = replace(REQUEST, process_id=0)
     initialize(jax, first)
     assert "wait" not in dict(jax.calls)
-    jax.calls.clear()
     there = {"coordinator_bind_address": None, "coordinator_address": "no-such.invalid:1"}
     with pytest.raises(ValueError, match="can't listen at no-such"):
         initialize(jax, replace(first, **there))
-    assert "initialize" not in dict(jax.calls)
 
 
-def test_the_reply_lists_this_process_devices_and_what_has_moved(jax: FakeJax) -> None:
-    reply = initialize(jax)
-    assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
-    assert reply.moved == {"jax.private": "It is not seen."}
-    assert [(d.id, d.kind, d.platform, d.coords) for d in reply.devices] == [
-        (2, "cpu", "cpu", None),
-        (3, "TPU v4", "tpu", [0, 1, 2]),
-    ]
-
-
-def test_another_number_than_ours_is_an_error(jax: FakeJax) -> None:
-    jax.process_index = lambda: 0
-    with pytest.raises(RuntimeError, match="JAX numbered this process 0, and jaxcluster 1"):
-        initialize(jax)
-
-
-def test_a_referee_that_never_listens_ends_the_start(jax: FakeJax) -> None:
+def test_another_number_than_ours_and_a_referee_that_never_listens_are_errors(
+    jax: FakeJax,
+) -> None:
     with pytest.raises(ConnectionRefusedError):
         initialize(jax, replace(REQUEST, initialization_timeout=0), refused=1000)
     assert "initialize" not in dict(jax.calls)
-
-
-def test_without_agreement_nothing_of_jax_is_wrapped(
-    jax: FakeJax, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrapped: list[Any] = []
-    for module, name in (
-        (bootstrap, "agree_on_launches"),
-        (transfers, "announce_transfers"),
-        (coordination, "announce_waits"),
-    ):
-        monkeypatch.setattr(module, name, wrapped.append)
-    reply = initialize(jax, replace(REQUEST, is_checked=False))
-    assert (reply.recording, wrapped) == (False, [])
+    jax.process_index = lambda: 0
+    with pytest.raises(RuntimeError, match="JAX numbered this process 0, and jaxcluster 1"):
+        initialize(jax)
 
 
 # --------------------------------------------------------------------------- proxies

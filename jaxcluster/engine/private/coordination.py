@@ -228,6 +228,28 @@ def keep_initialized(say: Callable[[str], None]) -> None:
     jax.distributed.initialize, jax.distributed.shutdown = initialize, shutdown
 
 
+def accept_num_cpu_devices(counts: frozenset[int]) -> None:
+    """Have ``jax_num_cpu_devices`` set to what the cluster has already be no error.
+
+    JAX refuses any value once there are devices (jax 0.10.2 and 0.12), and single-process programs
+    begin with it.
+
+    Args:
+      counts: the devices of this process, and of all.
+    """
+    import jax
+
+    config: Any = type(jax.config)
+    original = config.update
+
+    @functools.wraps(original)
+    def update(self: Any, name: str, val: Any) -> None:
+        if name != "jax_num_cpu_devices" or type(val) is not int or val not in counts:
+            original(self, name, val)
+
+    config.update = update
+
+
 def job() -> tuple[Any, int, int, str]:
     """This process's place in a job: JAX's client, its number, how many there are, the address.
 
