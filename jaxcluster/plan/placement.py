@@ -10,6 +10,7 @@ That is why ``--dry-run`` can print a plan without starting a process.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -241,7 +242,13 @@ def _cpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]
     return [_Share(devices, (few if fact.cores < CPU_NPROC else {}) | spec.env) for fact in facts]
 
 
-_Pools = dict[tuple[str, tuple[str, ...]], list[int]]
+@dataclass(frozen=True)
+class _Pool:
+    """GPUs of a host, and the ranks that see exactly these and share them."""
+
+    host: EngineFacts
+    gpus: Sequence[str]
+    ranks: list[int]
 
 
 def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_Share], list[str]]:
@@ -255,17 +262,17 @@ def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_
     pools = _gpu_pools(facts)
     may_share = spec.platform == "cuda" and spec.env.get(SHARE_GPU) == "1"
     may_share = may_share and spec.devices_per_process in (None, 1)
-    per_rank = 1 if may_share else spec.devices_per_process or _even_share(spec, facts, pools)
+    per_rank = 1 if may_share else spec.devices_per_process or _even_share(spec, pools)
     shares: dict[int, _Share] = {}
     notes: list[str] = []
-    for (_, gpus), ranks in pools.items():
-        host = facts[ranks[0]]
+    for pool in pools:
+        gpus, ranks, name = pool.gpus, pool.ranks, pool.host.hostname
         most = -(-len(ranks) // len(gpus)) if may_share and gpus else 1  # ranks on a card
         if per_rank * len(ranks) > most * len(gpus):
-            raise _too_few_gpus(spec, facts, pools, per_rank)
-        if most > 1 and (old := old_nccl(host.nccl)):
+            raise _too_few_gpus(spec, pools, per_rank)
+        if most > 1 and (old := old_nccl(pool.host.nccl)):
             raise PlanError(
-                f"{host.hostname} has NCCL {old}, and several ranks on a GPU need 2.30.",
+                f"{name} has NCCL {old}, and several ranks on a GPU need 2.30.",
                 f"There: pip install -U nvidia-nccl-cu12   or: %jaxcluster start -n {len(gpus)}",
             )
         for local_index, rank in enumerate(ranks):
@@ -278,7 +285,7 @@ def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_
                 env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.75 / most:.3f}"
             shares[rank] = _Share(f"GPU {own}" + (f" (1/{most})" if most > 1 else ""), env)
         if unused := gpus[-(-len(ranks) // most) * per_rank :]:
-            notes.append(f"no rank uses GPU {','.join(unused)} of {host.hostname}")
+            notes.append(f"no rank uses GPU {','.join(unused)} of {name}")
     return [shares[rank] for rank in range(len(facts))], notes
 
 
@@ -288,33 +295,26 @@ def old_nccl(version: str) -> str:
     return version if len(numbers) == 2 and tuple(numbers) < (2, 30) else ""
 
 
-def _even_share(spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools) -> int:
+def _even_share(spec: ClusterSpec, pools: Sequence[_Pool]) -> int:
     """GPUs per rank, the same for all ranks: all of them where they divide evenly, else one.
 
     Raises:
       PlanError: all were asked for, and they don't.
     """
-    shares = [  # of each host; containers may have one name
-        (facts[ranks[0]].hostname, 1 if len(gpus) % len(ranks) else len(gpus) // len(ranks))
-        for (_, gpus), ranks in pools.items()
-    ]
-    fewest = min(n for _, n in shares)
-    if spec.devices_per_process == ALL:
-        for (_, gpus), ranks in pools.items():
-            if len(gpus) % len(ranks):
-                raise PlanError(
-                    f"The {plural(len(gpus), 'GPU')} of {facts[ranks[0]].hostname} can't be shared "
-                    f"out evenly among {plural(len(ranks), 'rank')}.",
-                    "One rank for each host takes all: leave out -n and the hosts' numbers.",
-                )
-        if any(n != fewest for _, n in shares):
-            told = ", ".join(f"{host}: {plural(n, 'GPU')} a rank" for host, n in shares)
-            raise PlanError(
-                f"The hosts have different numbers of GPUs ({told}); JAX needs the same number "
-                "for each rank.",
-                f"The same number for all: --devices-per-process {fewest or 1}",
-            )
-    return max(1, fewest)
+    shares = [divmod(len(pool.gpus), len(pool.ranks)) for pool in pools]
+    fewest = max(1, min(1 if rest else each for each, rest in shares))
+    if spec.devices_per_process == ALL and (len({*shares}) > 1 or shares[0][1]):
+        told = "; ".join(
+            f"{pool.host.hostname}: {plural(len(pool.gpus), 'GPU')} for "
+            f"{plural(len(pool.ranks), 'rank')}"
+            for pool in pools
+        )
+        raise PlanError(
+            f"The GPUs can't be shared out evenly among the ranks ({told}); JAX needs the same "
+            "number for each.",
+            f"The same number for all: --devices-per-process {fewest}",
+        )
+    return fewest
 
 
 def _gpu_notes(facts: Sequence[EngineFacts]) -> list[str]:
@@ -330,27 +330,28 @@ def _gpu_notes(facts: Sequence[EngineFacts]) -> list[str]:
     return notes
 
 
-def _gpu_pools(facts: Sequence[EngineFacts]) -> _Pools:
-    """(host key, GPUs) -> the ranks that see exactly these GPUs and share them.
+def _gpu_pools(facts: Sequence[EngineFacts]) -> list[_Pool]:
+    """Usually one pool for each host.
 
-    Usually one pool per host. A scheduler that gave each process GPUs of its own, as Slurm's
-    ``--gpus-per-task`` does, makes a pool for each: those must not be divided again.
+    A scheduler that gave each process GPUs of its own, as Slurm's ``--gpus-per-task`` does, makes a
+    pool for each: those must not be divided again.
     """
-    pools: _Pools = {}
+    pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
+    owner: dict[tuple[str, str], _Pool] = {}
     for fact in facts:
-        pools.setdefault((fact.host_key, tuple(fact.gpus)), []).append(fact.rank)
-    owner: dict[tuple[str, str], int] = {}
-    for (host_key, gpus), ranks in pools.items():
-        for gpu in gpus:
-            first = owner.setdefault((host_key, gpu), ranks[0])
-            if first != ranks[0]:
+        key = fact.host_key, tuple(fact.gpus)
+        pool = pools.setdefault(key, _Pool(fact, fact.gpus, []))
+        pool.ranks.append(fact.rank)
+        for gpu in fact.gpus:
+            first = owner.setdefault((fact.host_key, gpu), pool)
+            if first is not pool:
                 raise PlanError(
-                    f"Ranks {first} and {ranks[0]} on {facts[first].hostname} both see GPU "
+                    f"Ranks {first.ranks[0]} and {fact.rank} on {fact.hostname} both see GPU "
                     f"{gpu}, but their lists of GPUs differ, so the GPUs can't be divided: "
-                    f"{','.join(facts[first].gpus)} and {','.join(gpus)}.",
+                    f"{','.join(first.gpus)} and {','.join(fact.gpus)}.",
                     "Give all processes of a host the same CUDA_VISIBLE_DEVICES, or none.",
                 )
-    return pools
+    return list(pools.values())
 
 
 def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _Share:
@@ -359,68 +360,52 @@ def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _S
         raise PlanError(
             f"local_device_ids gives rank {fact.rank} device {bad[0]}, but it sees "
             f"{plural(len(fact.gpus), 'GPU')} on {fact.hostname}.",
-            f"The ids of rank {fact.rank} count from 0 to {len(fact.gpus) - 1}."
-            if fact.gpus
-            else "Try: %jaxcluster doctor",
+            "A rank's ids count from 0 in what it sees. %jaxcluster doctor shows the GPUs.",
         )
     return _Share(f"GPU {','.join(fact.gpus[i] for i in ids)}", dict(spec.env))
 
 
-def _too_few_gpus(
-    spec: ClusterSpec, facts: Sequence[EngineFacts], pools: _Pools, per_rank: int
-) -> PlanError:
-    n, hosts = spec.num_processes, len({fact.host_key for fact in facts})
-    wanted = f"{plural(n, 'process', 'processes')} on {plural(hosts, 'host')}"
-    on_cpu = f"%jaxcluster start -n {n} --platform cpu"
-    if not any(gpus for _, gpus in pools):
-        return PlanError(
-            f"{wanted} asked for GPUs, but no GPU is visible there.",
-            f"Try: {on_cpu}   or, if it has a GPU: %jaxcluster start -n 1 --platform "
-            f"{spec.platform} --env {VISIBLE[spec.platform]}=0",
-        )
+def _too_few_gpus(spec: ClusterSpec, pools: Sequence[_Pool], per_rank: int) -> PlanError:
+    n = spec.num_processes
     have = ", ".join(
-        f"{facts[ranks[0]].hostname} has {plural(len(gpus), 'GPU')} "
-        f"({','.join(gpus) or 'none visible'}) for {name_ranks(ranks)}"
-        for (_, gpus), ranks in pools.items()
-        if per_rank * len(ranks) > len(gpus)
+        f"{pool.host.hostname} has {plural(len(pool.gpus), 'GPU')} "
+        f"({','.join(pool.gpus) or 'none visible'}) for {name_ranks(pool.ranks)}"
+        for pool in pools
+        if per_rank * len(pool.ranks) > len(pool.gpus)
     )
-    fits = sum(min(len(ranks), len(gpus) // per_rank) for (_, gpus), ranks in pools.items())
-    each, shape, sharing = "", "", ""
-    if per_rank > 1:
-        each, shape = f" with {per_rank} GPUs each", f" --devices-per-process {per_rank}"
+    fits = sum(min(len(pool.ranks), len(pool.gpus) // per_rank) for pool in pools)
+    other, each, sharing = f"%jaxcluster start -n {fits or 1}", "", ""
+    if not any(pool.gpus for pool in pools):
+        other += f" --platform {spec.platform} --env {VISIBLE[spec.platform]}=0, if it has a GPU"
+    elif per_rank > 1:
+        each = f" with {per_rank} GPUs each"
+        other += f" --devices-per-process {per_rank}" if fits else ""
     elif spec.platform == "cuda":
+        # NCCL before 2.30 ends with "Duplicate GPU detected" where a GPU serves two ranks.
         sharing = (
             "\nFrom NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
             f"{SHARE_GPU}=1"
         )
-    # NCCL before 2.30 ends with "Duplicate GPU detected" where a GPU serves two ranks.
-    other = f"%jaxcluster start -n {fits}{shape}" if fits else "%jaxcluster start -n 1"
+    hosts = plural(len({pool.host.host_key for pool in pools}), "host")
     return PlanError(
-        f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, and a GPU can't be shared: {have}.",
-        f"Try: {other}   or   {on_cpu}{sharing}",
+        f"{plural(n, 'process', 'processes')} on {hosts}{each} need {plural(n * per_rank, 'GPU')}, "
+        f"and a GPU can't be shared: {have}.",
+        f"Try: {other}   or   %jaxcluster start -n {n} --platform cpu{sharing}",
     )
 
 
 def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]:
     """One process per host as it comes, or one host split as ``TPU_TOPOLOGY`` says."""
-    by_host: dict[str, list[EngineFacts]] = {}
-    for fact in facts:
-        by_host.setdefault(fact.host_key, []).append(fact)
-    processes = max(len(members) for members in by_host.values())
+    by_host = Counter(fact.host_key for fact in facts)
+    processes = max(by_host.values())
     for fact in facts:
         chips, per_rank = fact.tpu_chips, fact.tpu_chips // processes
-        if chips == 0:
-            raise PlanError(
-                f"Rank {fact.rank} asked for a TPU, but {fact.hostname} has no TPU chips.",
-                f"Try: %jaxcluster start -n {spec.num_processes} --platform cpu",
-            )
         split = processes == 1 or (len(by_host) == 1 and (chips, processes) in TPU_TOPOLOGY)
-        if not split or spec.devices_per_process not in (None, ALL, per_rank):
-            raise _unsupported_tpu_split(spec, by_host)
+        if not (chips and split and spec.devices_per_process in (None, ALL, per_rank)):
+            raise _unsupported_tpu_split(spec, facts, len(by_host))
     if processes == 1:
         _check_slice(spec, facts)
         return [_Share(_chips(range(fact.tpu_chips)), dict(spec.env)) for fact in facts]
-    chips, per_rank = facts[0].tpu_chips, facts[0].tpu_chips // processes
     process_bounds, chips_per_process_bounds = TPU_TOPOLOGY[chips, processes]
     ports = [TPU_FIRST_PORT + rank for rank in range(processes)]
     shares = []
@@ -441,10 +426,14 @@ def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]
 
 
 def _unsupported_tpu_split(
-    spec: ClusterSpec, by_host: Mapping[str, Sequence[EngineFacts]]
+    spec: ClusterSpec, facts: Sequence[EngineFacts], hosts: int
 ) -> PlanError:
-    hosts = len(by_host)
-    chips = sorted({fact.tpu_chips for members in by_host.values() for fact in members})
+    if bare := [fact for fact in facts if not fact.tpu_chips]:
+        return PlanError(
+            f"Rank {bare[0].rank} asked for a TPU, but {bare[0].hostname} has no TPU chips.",
+            f"Try: %jaxcluster start -n {spec.num_processes} --platform cpu",
+        )
+    chips = sorted({fact.tpu_chips for fact in facts})
     each = f", {plural(spec.devices_per_process, 'chip')} each" if spec.devices_per_process else ""
     table = "; ".join(
         f"{chips} chips as {processes} processes of {chips // processes}"

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.errors import CellFailed, Divergence, RankDied, RankHung
+from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied, RankHung
 from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.records.runtimefolder import runtime_root
-from jaxcluster.supervision import folders
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
-FILE = "reports.jsonl"
+ENDING = ".json"
 MOST = 8  # that are kept
-LOCK_S = 1.0  # that another process's addition is waited for
 
 
 @dataclass(frozen=True)
@@ -78,42 +76,40 @@ def made_of(
 
 
 class Reports:
-    """Those of the cluster of this name: the last ones, of any notebook."""
+    """Those of the cluster of this name: the last ones, of any notebook.
+
+    Attributes:
+      last_own: the last one of this process's cells.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._own: list[LastReport] = []
+        self.last_own: LastReport | None = None
 
     def add(self, report: LastReport) -> None:
         """Keep it, also for other processes. Never raises: a cell is not to fail by it."""
-        self._own = [*self._own, report][-MOST:]
-        with contextlib.suppress(OSError, ValueError):
+        self.last_own = report
+        with contextlib.suppress(OSError, ValueError, JaxClusterError):
             folder = runtime_root() / self._name / FOLDER
             folder.mkdir(0o700, exist_ok=True)
-            held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                folders.lock(held, LOCK_S)  # another notebook may add one, too
-                draft = folder / f"part-{os.getpid()}"
-                draft.write_bytes(b"".join(wire.encode_body(one) + b"\n" for one in self.all()))
-                draft.replace(folder / FILE)
-            finally:
-                os.close(held)
+            draft = folder / f"{report.at_ns}.part"
+            draft.write_bytes(wire.encode_body(report))
+            draft.rename(draft.with_suffix(ENDING))
+            for _, old in self._files()[:-MOST]:
+                old.unlink(missing_ok=True)
 
-    @property
-    def last_own(self) -> LastReport | None:
-        """The last one of this process's cells."""
-        return self._own[-1] if self._own else None
+    def _files(self) -> list[tuple[int, Path]]:
+        """(when, file) of each, oldest first."""
+        found = (runtime_root() / self._name / FOLDER).glob(f"*{ENDING}")
+        return sorted((int(path.stem), path) for path in found if path.stem.isdecimal())
 
     def all(self) -> list[LastReport]:
-        """The last ones that are known, oldest first."""
-        found = {one.at_ns: one for one in self._own}
-        with contextlib.suppress(OSError):
-            path = runtime_root() / self._name / FOLDER / FILE
-            for line in path.read_bytes().splitlines():
-                with contextlib.suppress(ValueError, RecursionError):
-                    one = wire.parse(LastReport, json.loads(line))
-                    found[one.at_ns] = one
-        return [found[at_ns] for at_ns in sorted(found)][-MOST:]
+        """The last ones, oldest first."""
+        found = []
+        for _, path in self._files()[-MOST:]:
+            with contextlib.suppress(OSError, ValueError, RecursionError):
+                found.append(wire.parse(LastReport, json.loads(path.read_bytes())))
+        return found
 
     def find(self, cell: int | None = None) -> LastReport | None:
         """The last one, or the last of the cell with this number; None where there is none."""

@@ -18,7 +18,7 @@ from jaxcluster.plan.placement import (
     plan_ranks,
 )
 from jaxcluster.plan.spec import ALL, check_spec
-from jaxcluster.wire import ClusterSpec, EngineFacts
+from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 
 
 def fact(rank: int, host: str = "box", **more: Any) -> EngineFacts:
@@ -83,9 +83,7 @@ def test_platform_is_the_best_one_that_jax_can_use_here() -> None:
 
 def test_unknown_platform_names_those_that_there_are() -> None:
     with pytest.raises(UsageError, match="no platform 'gpu': it is cpu, cuda, rocm or tpu"):
-        choose_platform("gpu", [], 0, gpu_plugin=False)
-    with pytest.raises(UsageError, match="no platform 'metal': it is cpu, cuda, rocm or tpu"):
-        check_spec(ClusterSpec(name="main", num_processes=2, platform="metal"))
+        check_spec(ClusterSpec(name="main", num_processes=2, platform="gpu"))
 
 
 # --------------------------------------------------------------------------- arguments
@@ -93,18 +91,19 @@ def test_unknown_platform_names_those_that_there_are() -> None:
 
 def test_cpu_ranks_get_jax_arguments_threads_and_their_own_gloo_address() -> None:
     made = plan(2, devices_per_process=4, timeout_s=30.5)
-    assert [request.process_id for request in made.requests] == [0, 1]
-    second = made.requests[1]
-    assert second.num_processes == 2
-    assert second.coordinator_address == "127.0.0.1:41234"
-    assert second.coordinator_bind_address == "127.0.0.1:41234"
-    assert second.local_device_ids is None
-    assert second.initialization_timeout == 30
-    assert second.heartbeat_timeout_seconds == 100
-    assert second.platforms == "cpu"
-    assert second.num_cpu_devices == 4
-    assert second.collectives_address == "127.0.0.2"
-    assert second.env == {"NPROC": "16"}
+    assert made.requests[1] == InitializeRequest(
+        process_id=1,
+        num_processes=2,
+        coordinator_address="127.0.0.1:41234",
+        coordinator_bind_address="127.0.0.1:41234",
+        local_device_ids=None,
+        initialization_timeout=30,
+        heartbeat_timeout_seconds=100,
+        platforms="cpu",
+        num_cpu_devices=4,
+        collectives_address="127.0.0.2",
+        env={"NPROC": "16"},
+    )
 
 
 def test_hosts_with_enough_cores_are_left_to_size_xlas_pool_of_threads() -> None:
@@ -115,61 +114,47 @@ def test_hosts_with_enough_cores_are_left_to_size_xlas_pool_of_threads() -> None
 
 
 def test_explicit_arguments_win_over_assigned_ones() -> None:
-    made = plan(
-        2,
-        local_device_ids=[[0], [1]],
-        coordinator_address="10.0.0.5:9000",
-        coordinator_bind_address="0.0.0.0:9000",
-        initialization_timeout=7,
-        heartbeat_timeout_seconds=11,
-    )
-    second = made.requests[1]
+    wanted = {
+        "coordinator_address": "10.0.0.5:9000",
+        "coordinator_bind_address": "0.0.0.0:9000",
+        "initialization_timeout": 7,
+        "heartbeat_timeout_seconds": 11,
+    }
+    second = plan(2, local_device_ids=[[0], [1]], **wanted).requests[1]
+    assert {name: getattr(second, name) for name in wanted} == wanted
     assert second.local_device_ids == [1]
-    assert second.coordinator_address == "10.0.0.5:9000"
-    assert second.coordinator_bind_address == "0.0.0.0:9000"
-    assert second.initialization_timeout == 7
-    assert second.heartbeat_timeout_seconds == 11
 
 
 @pytest.mark.parametrize(
-    ("address", "bind_address"),
+    ("address", "bind", "found"),
     [
-        ("127.0.0.1:9000", "127.0.0.1:9000"),
-        ("localhost:9000", "localhost:9000"),
-        ("[::1]:9000", "[::1]:9000"),
-        ("10.0.0.5:9000", None),
+        ("127.0.0.1:9000", None, ("127.0.0.1:9000", "127.0.0.1:9000")),
+        ("localhost:9000", None, ("localhost:9000", "localhost:9000")),
+        ("[::1]:9000", None, ("[::1]:9000", "[::1]:9000")),
+        ("10.0.0.5:9000", None, ("10.0.0.5:9000", None)),
+        (None, "0.0.0.0:9000", ("127.0.0.1:9000", "0.0.0.0:9000")),
     ],
 )
-def test_explicit_loopback_coordinator_listens_on_loopback_only(
-    address: str, bind_address: str | None
+def test_a_coordinator_listens_on_loopback_where_that_is_enough(
+    address: str | None, bind: str | None, found: tuple[str, str | None]
 ) -> None:
-    request = plan(2, coordinator_address=address).requests[0]
-    assert request.coordinator_address == address
-    assert request.coordinator_bind_address == bind_address
-
-
-def test_explicit_bind_address_moves_the_coordinator_to_its_port() -> None:
-    request = plan(2, coordinator_bind_address="0.0.0.0:9000").requests[0]
-    assert request.coordinator_address == "127.0.0.1:9000"
-    assert request.coordinator_bind_address == "0.0.0.0:9000"
+    made = plan(2, coordinator_address=address, coordinator_bind_address=bind).requests[0]
+    assert (made.coordinator_address, made.coordinator_bind_address) == found
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"local_device_ids": [[0]]},
-            "local_device_ids has 1 list for 2 ranks: give one list per rank",
-        ),
+        ({"local_device_ids": [[0]]}, "has 1 list for 2 ranks: give one list per rank"),
         ({"coordinator_address": "gpu-01"}, "coordinator_address is 'gpu-01': write host:port"),
+        ({"devices_per_process": ALL}, "all is for GPUs and TPU chips"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused_with_the_reason(
     arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         check_spec(ClusterSpec(name="main", num_processes=2, **arguments))
-    assert message in str(caught.value)
     assert "Try: " in caught.value.hint
 
 
@@ -219,10 +204,8 @@ def test_gpus_that_a_scheduler_gave_to_each_process_are_kept() -> None:
 
 def test_unequal_overlapping_gpu_lists_are_refused() -> None:
     facts = [fact(0, gpus=["0", "1"]), fact(1, gpus=["1", "2"])]
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(PlanError, match=r"Ranks 0 and 1 on box both see GPU 1,.* 0,1 and 1,2"):
         plan(2, facts, platform="cuda")
-    assert "Ranks 0 and 1 on box both see GPU 1" in str(caught.value)
-    assert "0,1 and 1,2" in str(caught.value)
 
 
 def test_more_processes_than_gpus_says_what_to_type() -> None:
@@ -235,15 +218,6 @@ def test_more_processes_than_gpus_says_what_to_type() -> None:
         "From NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
         "NCCL_MULTI_RANK_GPU_ENABLE=1"
     )
-
-
-def test_suggested_number_of_gpu_processes_can_be_planned() -> None:
-    for gpus in range(1, 5):
-        for n in range(gpus + 1, 7):
-            with pytest.raises(PlanError) as caught:
-                gpu_plan(n, [str(i) for i in range(gpus)])
-            suggested = int(caught.value.hint.split("-n ")[1].split()[0])
-            assert len(gpu_plan(suggested, [str(i) for i in range(gpus)]).requests) == gpus
 
 
 SHARE = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}
@@ -275,19 +249,20 @@ def test_an_nccl_that_can_not_share_a_gpu_is_known_before(nccl: str, works: bool
 
 
 def test_all_devices_of_a_host_are_shared_out_evenly_among_its_ranks() -> None:
-    assert visible_gpus(gpu_plan(1, ["0", "1", "2"], devices_per_process=0)) == ["0,1,2"]
-    assert visible_gpus(gpu_plan(2, ["0", "1", "2", "3"], devices_per_process=0)) == ["0,1", "2,3"]
-    assert tpu_plan(1, 4, devices_per_process=0).devices == ("TPU chips 0,1,2,3",)
-    with pytest.raises(PlanError, match="3 GPUs of box can't be shared out evenly among 2 ranks"):
-        gpu_plan(2, ["0", "1", "2"], devices_per_process=0)
-    facts = [fact(0, "a", gpus=["0", "1"]), fact(1, "b", gpus=["0"])]
-    with pytest.raises(PlanError, match="a: 2 GPUs a rank, b: 1 GPU a rank") as caught:
-        plan(2, facts, platform="cuda", devices_per_process=0)
-    assert caught.value.hint == "The same number for all: --devices-per-process 1"
-    with pytest.raises(UsageError, match="all is for GPUs and TPU chips"):
-        check_spec(ClusterSpec(name="main", num_processes=2, devices_per_process=0))
-    assert default_num_processes(["0", "1", "2", "3"], 0, 0) == 1
+    assert visible_gpus(gpu_plan(1, ["0", "1", "2"], devices_per_process=ALL)) == ["0,1,2"]
+    assert visible_gpus(gpu_plan(2, ["0", "1", "2", "3"], devices_per_process=ALL)) == [
+        "0,1",
+        "2,3",
+    ]
+    assert tpu_plan(1, 4, devices_per_process=ALL).devices == ("TPU chips 0,1,2,3",)
+    assert default_num_processes(["0", "1", "2", "3"], 0, ALL) == 1
     assert default_num_processes(["0", "1", "2", "3"], 0, 2) == 2
+    with pytest.raises(PlanError, match=r"evenly among the ranks \(box: 3 GPUs for 2 ranks\)"):
+        gpu_plan(2, ["0", "1", "2"], devices_per_process=ALL)
+    facts = [fact(0, "a", gpus=["0", "1"]), fact(1, "b", gpus=["0"])]
+    with pytest.raises(PlanError, match="a: 2 GPUs for 1 rank; b: 1 GPU for 1 rank") as caught:
+        plan(2, facts, platform="cuda", devices_per_process=ALL)
+    assert caught.value.hint == "The same number for all: --devices-per-process 1"
 
 
 def test_what_is_odd_about_the_gpus_is_noted_once() -> None:
@@ -306,15 +281,13 @@ def test_what_is_odd_about_the_gpus_is_noted_once() -> None:
 
 
 def test_rocm_takes_the_same_way_with_its_own_variable() -> None:
-    made = gpu_plan(2, ["0", "1"], env={"A": "1"})
     facts = [fact(rank, gpus=["0", "1"]) for rank in range(2)]
     amd = plan(2, facts, platform="rocm", env={"A": "1"})
     assert [r.env for r in amd.requests] == [
         {"A": "1", "HIP_VISIBLE_DEVICES": "0"},
         {"A": "1", "HIP_VISIBLE_DEVICES": "1"},
     ]
-    assert [r.platforms for r in amd.requests] == ["rocm", "rocm"]
-    assert amd.devices == made.devices
+    assert {r.platforms for r in amd.requests} == {"rocm"}
     with pytest.raises(PlanError) as caught:
         plan(4, [fact(rank, gpus=["0"]) for rank in range(4)], platform="rocm", env=SHARE)
     assert "NCCL" not in str(caught.value)
@@ -328,13 +301,10 @@ def test_explicit_local_device_ids_leave_the_choice_of_gpus_to_jax() -> None:
     assert made.devices == ("GPU 5", "GPU 4")
 
 
-def test_local_device_ids_beyond_the_visible_gpus_are_refused() -> None:
-    with pytest.raises(PlanError) as caught:
-        gpu_plan(2, ["4", "5"], local_device_ids=[[0], [5]])
-    assert "local_device_ids gives rank 1 device 5, but it sees 2 GPUs on box" in str(caught.value)
-    assert caught.value.hint == "The ids of rank 1 count from 0 to 1."
-    with pytest.raises(PlanError, match="local_device_ids gives rank 0 device -1"):
-        gpu_plan(2, ["4", "5"], local_device_ids=[[-1], [0]])
+@pytest.mark.parametrize("bad", [5, -1])
+def test_local_device_ids_beyond_the_visible_gpus_are_refused(bad: int) -> None:
+    with pytest.raises(PlanError, match=f"gives rank 1 device {bad}, but it sees 2 GPUs on box"):
+        gpu_plan(2, ["4", "5"], local_device_ids=[[0], [bad]])
 
 
 # --------------------------------------------------------------------------- TPU
@@ -387,12 +357,9 @@ def test_unsupported_tpu_layout_lists_the_supported_ones() -> None:
 
 
 def test_a_host_without_tpu_says_what_to_type() -> None:
-    with pytest.raises(PlanError) as caught:
+    with pytest.raises(PlanError, match="Rank 0 asked for a TPU, but box has no TPU") as caught:
         tpu_plan(2, 0)
-    assert str(caught.value) == (
-        "Rank 0 asked for a TPU, but box has no TPU chips.\n"
-        "Try: %jaxcluster start -n 2 --platform cpu"
-    )
+    assert caught.value.hint == "Try: %jaxcluster start -n 2 --platform cpu"
 
 
 def test_tpu_hosts_in_another_order_than_the_slice_are_refused() -> None:
@@ -447,7 +414,4 @@ def test_a_coordinator_that_other_hosts_cannot_reach_is_refused(name: str, addre
 def test_hosts_of_one_name_are_told_apart() -> None:
     small, large = fact(0, gpus=["0"]), fact(1, gpus=["0", "1"])
     facts = [dataclasses.replace(small, host_key="a"), dataclasses.replace(large, host_key="b")]
-    planned = plan(2, facts, platform="cuda")
-    assert [request.env["CUDA_VISIBLE_DEVICES"] for request in planned.requests] == ["0", "0"]
-    with pytest.raises(PlanError, match=r"\(box: 1 GPU a rank, box: 2 GPUs a rank\)"):
-        plan(2, facts, platform="cuda", devices_per_process=ALL)
+    assert visible_gpus(plan(2, facts, platform="cuda")) == ["0", "0"]
