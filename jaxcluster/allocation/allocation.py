@@ -6,7 +6,6 @@ This machine is a host like others: its agent is a child of this process (``here
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -21,16 +20,14 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.agent.requests import Detach, Mkdir, Remove
-from jaxcluster.agent.transport import Keys, new_keys
+from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import here
 from jaxcluster.allocation.fleet import (
-    KEYS,
     LAUNCH,
     Fleet,
     Host,
     Left,
     ask_each,
-    launch_folder,
     lease_of,
 )
 from jaxcluster.allocation.here import AgentHere, own_environment
@@ -128,8 +125,7 @@ class Allocation:
         self._is_detached = False
         self._platform: str | None = None
         self._launch: Launch | None = None
-        self._keys: Keys | None = None
-        self._own_folder = self.folder / launch_folder(claim.id)
+        self._own_folder: Path | None = None  # of the launch
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
 
     @property
@@ -145,11 +141,9 @@ class Allocation:
         """
         self.claim.let_go()
         self.claim, self.folder = claim, registry.folder(claim.name)
-        if self._keys is not None:
+        if self._own_folder is not None:
             # A successor's tunnel has its socket there.
             self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-            self._own_folder = self.folder / launch_folder(claim.id)
-            self._write_keys(self._keys)
 
     def prepare(
         self,
@@ -210,8 +204,7 @@ class Allocation:
 
     def _use(self, agent: AgentHere) -> Fleet:
         """Connect to an agent of this machine."""
-        self._launch, self._keys = agent, agent.keys
-        self._write_keys(agent.keys)
+        self._launch = agent
         self.fleet = Fleet(agent.keys, is_here=True)
         agent.on_end = self.fleet.ended
         self.fleet.add([(socket.gethostname(), agent.agent)])
@@ -227,8 +220,7 @@ class Allocation:
     ) -> Fleet:
         launcher, python = launcher_for(spec)
         launcher = launcher.prepared(os.environ)
-        keys = self._keys = new_keys()
-        self._write_keys(keys)
+        keys = new_keys()
         agent = _agent_options(spec, keys.public, python)
         plan = launcher.render(agent, str(self._launch_folder(launcher)))
         self._counts = plan.ranks
@@ -251,13 +243,6 @@ class Allocation:
             raise
         self.fleet = fleet
         return fleet
-
-    def _write_keys(self, keys: Keys) -> None:
-        """The secret one lies in the cluster's folder, for other processes of the user."""
-        path = self._own_folder
-        path.mkdir(mode=0o700, exist_ok=True)
-        with open(os.open(path / KEYS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump({"public": keys.public, "secret": keys.secret}, file)
 
     def _bring_back(
         self, fleet: Fleet, say: Say, deadline: float, stopped: threading.Event
@@ -316,6 +301,9 @@ class Allocation:
     def _launch_folder(self, launcher: Launcher) -> Path:
         """Where a launch has its files. Whoever could write it could be one of the agents."""
         if not launcher.shares_folder:
+            # The next cluster of the name has another.
+            self._own_folder = self.folder / f"{LAUNCH}-{self.claim.id[:6]}"
+            self._own_folder.mkdir(mode=0o700, exist_ok=True)
             return self._own_folder
         root = _shared_root()
         hint = f"Name another: {SHARED_DIR}=/path in the notebook's environment"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import json
 import queue
 import re
 import threading
@@ -23,12 +22,11 @@ from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
 from jaxcluster.agent.requests import Mkdir, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.limits import check_files
-from jaxcluster.errors import LaunchError, NoCluster
+from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import ranks_by_host
-from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.supervision.ends import wait
 from jaxcluster.text import join_words, seconds
@@ -44,26 +42,9 @@ CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
 ASKED_S = 2.0  # ... by who only lists clusters
-LAUNCH, KEYS = "launch", "keys.json"
+LAUNCH = "launch"
 
 
-@dataclass(frozen=True)
-class HostLost:
-    """A host is lost, with the ranks on it.
-
-    Attributes:
-      is_first: it had rank 0.
-      gone: its agent has ended, or will; else that is not known here.
-    """
-
-    host: str
-    is_first: bool
-    ranks: list[int]
-    why: str
-    gone: bool
-
-
-OnEvent = Callable[[forks.Event | HostLost], None]
 LOOPBACK = "127.0.0.1"
 
 
@@ -137,15 +118,15 @@ class Fleet:
 
     Attributes:
       hosts: that have ranks, or may, in the order of ranks; the first one has rank 0.
-      on_event: called with each event of an agent, and with ``HostLost`` events; on a thread
+      on_event: called with each event of an agent, and with each host that is lost; on a thread
         that may wait for a host's answer.
     """
 
     def __init__(
         self, keys: Keys, *, owns: bool = True, is_here: bool = False, lease_s: float = LEASE_S
     ) -> None:
-        self.is_here, self.hosts = is_here, list[Host]()
-        self.on_event: OnEvent | None = None
+        self.keys, self.is_here, self.hosts = keys, is_here, list[Host]()
+        self.on_event: Callable[[forks.Event | Host], None] | None = None
         self._owns, self._most_cut_s = owns, lease_s - MARGIN_S
         self._agents = Agents(keys)
         self._events: wire.Inbox[tuple[Host, forks.Event] | None] = wire.Inbox()
@@ -188,11 +169,11 @@ class Fleet:
 
         Raises:
           LaunchError: none of them answers, or this process may not open enough files.
-          NoCluster: this user has no key to it.
         """
         hosts, spec = record.hosts, record.spec
         check_files(len(record.pids) if spec.is_here else 0, len(hosts))
-        self = cls(keys_of(record), owns=False, is_here=spec.is_here, lease_s=lease_of(spec))
+        keys = Keys(**record.keys)
+        self = cls(keys, owns=False, is_here=spec.is_here, lease_s=lease_of(spec))
         ranks = ranks_by_host([len(host.ranks) for host in hosts])
         for number, (one, its) in enumerate(zip(hosts, ranks, strict=True)):
             self.hosts.append(self._connect(number, one.name, StartedAgent(None, asdict(one))))
@@ -208,9 +189,10 @@ class Fleet:
             raise LaunchError(f"None of the cluster's hosts can be reached ({why}).")
         return self
 
-    def losses(self) -> list[HostLost]:
-        """Which hosts were lost before anybody listened."""
-        return [self._host_lost(host) for host in self.hosts if host.lost]
+    @property
+    def lost(self) -> list[Host]:
+        """Those that are lost."""
+        return [host for host in self.hosts if host.lost]
 
     def out_of_reach(self) -> list[str]:
         """The names of the hosts that can't be reached now and are not known to have ended."""
@@ -338,32 +320,7 @@ class Fleet:
         if not host.lost:
             host.lost, host.gone = why, gone
             if self.on_event is not None:
-                self.on_event(self._host_lost(host))
-
-    def _host_lost(self, host: Host) -> HostLost:
-        is_first = host is self.hosts[0]
-        return HostLost(host.name, is_first, list(host.ranks), host.lost, host.gone)
-
-
-def launch_folder(claim: str) -> str:
-    """In a cluster's folder: what its launcher needs. The next cluster of the name has another."""
-    return f"{LAUNCH}-{claim[:6]}"
-
-
-def keys_of(record: ClusterRecord) -> Keys:
-    """The owner's keys, from the cluster's folder here.
-
-    Raises:
-      NoCluster: they are not there.
-    """
-    folder = registry.folder(record.name)
-    try:
-        return Keys(**json.loads((folder / launch_folder(record.claim) / KEYS).read_bytes()))
-    except (OSError, ValueError, TypeError):
-        raise NoCluster(
-            f"The key of cluster {record.name!r} is not in {folder}.",
-            "%jaxcluster start starts another.",
-        ) from None
+                self.on_event(host)
 
 
 def lease_of(spec: wire.ClusterSpec) -> float:
@@ -380,7 +337,7 @@ def unreachable(record: ClusterRecord) -> list[str]:
         return []
     try:
         fleet = Fleet.joined(record, ASKED_S)
-    except (LaunchError, NoCluster):
+    except LaunchError:
         return [host.name for host in record.hosts]
     fleet.close()
     return [host.name for host in fleet.hosts if host.lost]

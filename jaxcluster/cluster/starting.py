@@ -158,6 +158,7 @@ class Starting:
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
             hosts=processes.fleet.records(),
+            keys=dataclasses.asdict(processes.fleet.keys),
         )
         if self.script is None:  # else there is nothing to attach to
             registry.write(record)

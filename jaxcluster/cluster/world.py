@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import HostLost
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
 from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
@@ -186,10 +186,10 @@ class World:
     def listen(self) -> None:
         """Take in what its processes' parent tells."""
         self.fleet.on_event = self._on_event
-        for event in self.fleet.losses():
+        for event in self.fleet.lost:
             self._on_event(event)
 
-    def _on_event(self, event: forks.Event | HostLost) -> None:
+    def _on_event(self, event: forks.Event | Host) -> None:
         """On the hosts' thread."""
         if self.is_over or self.is_ending:
             return
@@ -201,12 +201,12 @@ class World:
                 self.on_stopping()
             case forks.Stopping():
                 self._ended_by = event.why
-            case HostLost():
-                why = f"host {event.host} is lost: {event.why}"
+            case Host():
+                why = f"host {event.name} is lost: {event.lost}"
                 if not event.gone:
-                    self.unreachable[event.host] = event.why
-                    why = f"host {event.host} can't be reached from here: {event.why}"
-                if event.is_first and event.gone:
+                    self.unreachable[event.name] = event.lost
+                    why = f"host {event.name} can't be reached from here: {event.lost}"
+                if event.gone and event is self.fleet.hosts[0]:
                     self.coordinator_died = why
                 for rank in event.ranks:
                     self.mark_dead(rank, wire.Death(why, may_live=not event.gone))

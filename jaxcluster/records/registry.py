@@ -1,8 +1,8 @@
 """The clusters of this user on this machine: a folder each, with a record that others can read.
 
     <runtime>/<name>/alive            who has claimed the name; locked while it lives (see claims)
-                     cluster.json     the record (ClusterRecord)
-                     launch-1a2b3c/   what its launcher needs, and the owner's keys to its agents
+                     cluster.json     the record (ClusterRecord), with the keys to its agents
+                     launch-1a2b3c/   what its launcher needs
                      held             locked by all processes that are connected to it
                      ipyparallel/     of its controller: how engines and clients connect
 
@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class ClusterRecord:
     pid_space: str = ""  # where its owner's pid means something
     protocol: int = wire.PROTOCOL_VERSION
     hosts: list[HostRecord] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict, repr=False)  # the owner's, to the agents
 
     @property
     def has_owner(self) -> bool:
@@ -92,7 +94,8 @@ def write(record: ClusterRecord) -> None:
     """Save the record, so that no reader ever sees half of it."""
     path = runtime_root() / check_name(record.name) / "cluster.json"
     draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(dataclasses.asdict(record), indent=1))
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(dataclasses.asdict(record), file, indent=1)
     draft.replace(path)
 
 

@@ -14,7 +14,7 @@ from jaxcluster.agent.client import State
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import fleet as fleets
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet, Host, HostLost, Left
+from jaxcluster.allocation.fleet import Fleet, Host, Left
 from jaxcluster.allocation.placing import share_out
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
@@ -58,7 +58,7 @@ def test_a_host_whose_way_is_cut_is_given_up_before_its_lease_is_over(
     fleet.hosts.append(host(fleet, 0, range(2)))
     fleet.hosts[0].state, fleet.hosts[0].since = State.CUT, time.monotonic() - 16.0
     fleet._look_at(fleet.hosts[0])
-    assert [lost.why for lost in told] == ["it has not been reached for 16 s"] * is_lost
+    assert [lost.lost for lost in told] == ["it has not been reached for 16 s"] * is_lost
     fleet.close()
 
 
@@ -72,7 +72,7 @@ def test_an_agent_that_ends_before_it_is_connected_to_is_lost_at_once(
     fleet.ended([0], Reason("its agent has ended.", has_ended=True))
     fleet.add([("h1", StartedAgent(0, {}))])
     until(lambda: told, "its loss", 10)
-    assert told[0].why == "its agent has ended"
+    assert told[0].lost == "its agent has ended"
     fleet.close()
 
 
@@ -95,7 +95,8 @@ def test_a_lost_host_is_told_once_and_nothing_of_it_afterwards(fleet: Fleet) -> 
         say(lost, event)
     until(lambda: len(told) > 1 and fleet._events.empty(), "that it is lost", 10)
     fleet._take(lost, exit_of(1))
-    assert told == [exit_of(1, "h1"), HostLost("h1", True, [0, 1], "it was asked to end", True)]
+    assert told == [exit_of(1, "h1"), lost]
+    assert (lost.lost, lost.gone) == ("it was asked to end", True)
 
 
 def replaced(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Host:
@@ -168,15 +169,6 @@ def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None
     fleet.hosts[0].lost = "gone"
     fleet.leave_out(fleet.hosts)
     assert fleet.left == Left()  # nothing is
-
-
-def test_a_hosts_loss_tells_whether_the_coordinator_was_there(fleet: Fleet) -> None:
-    hosts(fleet, 2, 2, 2)
-    fleet.leave_out(fleet.hosts[:1])
-    told = listen(fleet)
-    fleet._lose(fleet.hosts[1], "gone", True)
-    fleet._lose(fleet.hosts[0], "gone", True)
-    assert [(one.host, one.is_first) for one in told] == [("h3", False), ("h2", True)]
 
 
 @pytest.mark.parametrize(

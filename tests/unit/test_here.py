@@ -16,7 +16,7 @@ from jaxcluster import wire
 from jaxcluster.agent.requests import Detach
 from jaxcluster.allocation import here
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet, HostLost
+from jaxcluster.allocation.fleet import Fleet
 from jaxcluster.allocation.here import own_environment, quit_warm
 from jaxcluster.errors import LaunchError
 from jaxcluster.records import claims
@@ -48,8 +48,8 @@ class Cluster:
 
     @property
     def key(self) -> str:
-        assert self.allocation._keys is not None
-        return self.allocation._keys.public
+        assert self.allocation.fleet is not None
+        return self.allocation.fleet.keys.public
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def test_one_that_was_killed_is_a_lost_host_and_is_replaced(make: Make) -> None:
     os.kill(cluster.agent, 9)
     until(lambda: events, "word of the loss", START_S)
     (lost,) = events
-    assert isinstance(lost, HostLost) and lost.gone
-    assert "ended by signal 9" in lost.why
+    assert lost is fleet.hosts[0] and lost.gone
+    assert "ended by signal 9" in lost.lost
     with pytest.raises(LaunchError, match=f"^Host {fleet.hosts[0].name} is lost: "):
         fleet.hosts[0].ask(forks.Exits(), START_S)
     assert cluster.start() is not fleet

@@ -10,10 +10,11 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 
-from jaxcluster.allocation.fleet import HostLost
+from jaxcluster.allocation.fleet import Host
 from jaxcluster.cluster.handle import Cluster
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
+from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.model import notices
 from jaxcluster.wire import forks
 
@@ -21,7 +22,7 @@ from jaxcluster.wire import forks
 def world(is_started: bool = True) -> Any:
     processes = MagicMock(is_ours=False)
     processes.spec = SimpleNamespace(num_processes=2)
-    processes.fleet.losses.return_value = []
+    processes.fleet.lost = []
     record: Any = SimpleNamespace(name="shared", facts=(), spec=processes.spec)
     made = World(processes, record=record if is_started else None)
     made.listen()
@@ -52,7 +53,11 @@ def test_a_coordinator_that_is_ended_with_its_ranks_has_not_died() -> None:
 
 def test_a_host_that_is_lost_before_there_is_a_way_to_its_ranks_takes_them_along() -> None:
     one = world(is_started=False)
-    one.fleet.on_event(HostLost("h1", True, [0], "no power", True))
+    agents: Any = None
+    lost = Host(agents, 0, "h1", StartedAgent(0, {}))
+    lost.ranks, lost.lost, lost.gone = range(1), "no power", True
+    one.fleet.hosts = [lost]
+    one.fleet.on_event(lost)
     assert one.dead[0].why == one.coordinator_died == "host h1 is lost: no power"
     one.link.mark_dead.assert_called_once_with(0, one.dead[0])
 
