@@ -366,7 +366,15 @@ def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _S
 
 
 def _too_few_gpus(spec: ClusterSpec, pools: Sequence[_Pool], per_rank: int) -> PlanError:
-    n = spec.num_processes
+    n, hosts = spec.num_processes, len({pool.host.host_key for pool in pools})
+    wanted = f"{plural(n, 'process', 'processes')} on {plural(hosts, 'host')}"
+    on_cpu = f"%jaxcluster start -n {n} --platform cpu"
+    if not any(pool.gpus for pool in pools):
+        return PlanError(
+            f"{wanted} asked for GPUs, but no GPU is visible there.",
+            f"Try: {on_cpu}   or, if it has a GPU: %jaxcluster start -n 1 --platform "
+            f"{spec.platform} --env {VISIBLE[spec.platform]}=0",
+        )
     have = ", ".join(
         f"{pool.host.hostname} has {plural(len(pool.gpus), 'GPU')} "
         f"({','.join(pool.gpus) or 'none visible'}) for {name_ranks(pool.ranks)}"
@@ -375,9 +383,7 @@ def _too_few_gpus(spec: ClusterSpec, pools: Sequence[_Pool], per_rank: int) -> P
     )
     fits = sum(min(len(pool.ranks), len(pool.gpus) // per_rank) for pool in pools)
     other, each, sharing = f"%jaxcluster start -n {fits or 1}", "", ""
-    if not any(pool.gpus for pool in pools):
-        other += f" --platform {spec.platform} --env {VISIBLE[spec.platform]}=0, if it has a GPU"
-    elif per_rank > 1:
+    if per_rank > 1:
         each = f" with {per_rank} GPUs each"
         other += f" --devices-per-process {per_rank}" if fits else ""
     elif spec.platform == "cuda":
@@ -386,11 +392,9 @@ def _too_few_gpus(spec: ClusterSpec, pools: Sequence[_Pool], per_rank: int) -> P
             "\nFrom NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
             f"{SHARE_GPU}=1"
         )
-    hosts = plural(len({pool.host.host_key for pool in pools}), "host")
     return PlanError(
-        f"{plural(n, 'process', 'processes')} on {hosts}{each} need {plural(n * per_rank, 'GPU')}, "
-        f"and a GPU can't be shared: {have}.",
-        f"Try: {other}   or   %jaxcluster start -n {n} --platform cpu{sharing}",
+        f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, and a GPU can't be shared: {have}.",
+        f"Try: {other}   or   {on_cpu}{sharing}",
     )
 
 

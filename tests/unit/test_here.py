@@ -38,18 +38,15 @@ class Cluster:
     def start(self, env: dict[str, str] | None = None) -> Fleet:
         spec = wire.ClusterSpec("one", 1, platform="cpu", env=env or {})
         stopped = threading.Event()
-        return self.allocation.prepare(spec, lambda text: None, START_S, stopped).fleet
+        fleet = self.allocation.prepare(spec, lambda text: None, START_S, stopped).fleet
+        self.key = fleet.keys.public
+        return fleet
 
     @property
     def agent(self) -> int:
         """Its pid."""
         (pid,) = [pid for pid in children() if self.key in Path(f"/proc/{pid}/cmdline").read_text()]
         return pid
-
-    @property
-    def key(self) -> str:
-        assert self.allocation.fleet is not None
-        return self.allocation.fleet.keys.public
 
 
 @pytest.fixture
