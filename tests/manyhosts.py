@@ -11,7 +11,6 @@ through the wire's own codec what real ones would, for cells of a few kinds that
     # launches 300      all of them make 300 launches
     # skipped by 17     all but rank 17 announce a launch
     # prints            each prints a line of its own
-    # dies 17           rank 17's process ends
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
-from jaxcluster.agent.requests import AGENT, RelayFrames
+from jaxcluster.agent.requests import RelayFrames
 from jaxcluster.agent.server import LOOK_S, Agent, Client
-from jaxcluster.agreement.cellqueue import BASE, Answer
+from jaxcluster.agreement.cellqueue import Answer
 from jaxcluster.agreement.referee import MAIN, Referee
-from jaxcluster.agreement.refusals import Looked, Place, Program
+from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.host.processes import allow_files
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
@@ -194,11 +193,8 @@ class Ranks:
                 rank.has[cell.seq] = cell, send
                 self.answer(self.referee.arrive(number, cell.turn))
                 return None
-            case "interrupt":
-                self.answer(self.referee.stop(body["seq"]))
-                return rank.seq == body["seq"]
             case "look":
-                return self.look(body["launches"])
+                return self.referee.look(time.monotonic(), body["launches"])
             case "resources":
                 return wire.RankResources(number, time.monotonic(), 1.0, 200 << 20)
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})
@@ -218,9 +214,6 @@ class Ranks:
         cell, _ = rank.has[rank.seq]
         number = cell.execution_count
         return replace(state, state="running", seq=rank.seq, cell=number, line=2, seconds=1.0)
-
-    def look(self, launches: int) -> Looked:
-        return self.referee.look(time.monotonic(), launches)
 
     def answer(self, answers: Sequence[Answer]) -> None:
         """What the referee has said, and what the ranks do then."""
@@ -252,9 +245,6 @@ class Ranks:
         if "# prints" in cell.source:
             content = {"name": "stdout", "text": f"rank {rank.number} prints\n"}
             send("output", wire.RankOutput(rank.number, seq, "stream", content))
-        if f"# dies {rank.number}" in cell.source:
-            send("exit", None)
-            return self.referee.gone(rank.number, BASE)
         found = re.search(r"# launches (\d+)", cell.source)
         rank.left = int(found[1]) if found else 0
         found = re.search(r"# skipped by (\d+)", cell.source)
@@ -273,8 +263,7 @@ class Ranks:
         program = self.programs.setdefault(cell.source, program)
         place = Place(cell.execution_count, 2, cell.source.splitlines()[-1])
         now = time.monotonic()
-        answers = self.referee.launch(rank.number, MAIN, program, place=place, now=now)
-        return answers
+        return self.referee.launch(rank.number, MAIN, program, place=place, now=now)
 
     def end(self, rank: Rank, status: str, info: wire.ErrorInfo | None = None) -> list[Answer]:
         seq, rank.seq = rank.seq, 0
@@ -327,9 +316,7 @@ class LightAgent(Agent):
         number, id = int(to), asked["id"]
 
         def send(op: str, body: Any) -> None:
-            if op == "exit":
-                self._post(client, [AGENT, forks.line_of(forks.Exit("rank", number, -9))])
-            elif self.clients.get(client.name) is client:
+            if self.clients.get(client.name) is client:
                 self._post(client, [to, wire.encode(op, id, body)])
 
         if (body := self.house.ranks.ask(number, asked["op"], asked.get("body"), send)) is not None:

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -56,26 +55,6 @@ def test_a_name_is_claimed_once_and_held_by_one_claim() -> None:
     assert not claims.holds("other", first.id)
     first.let_go()  # as at the end of its process
     assert not claims.holds("main", first.id)
-
-
-def test_of_many_that_want_a_name_at_once_one_gets_it() -> None:
-    barrier = threading.Barrier(8)
-    got: list[claims.Claim | None] = []
-
-    def want() -> None:
-        barrier.wait()
-        got.append(claims.claim("main"))
-
-    threads = [threading.Thread(target=want) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(got) == 8
-    (winner,) = filter(None, got)
-    holder = claims.read_holder(registry.folder("main"))
-    assert holder is not None
-    assert holder.id == winner.id
 
 
 CLAIM = (

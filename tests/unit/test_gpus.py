@@ -96,11 +96,6 @@ def test_without_the_library_or_a_driver_there_is_nothing(monkeypatch: pytest.Mo
     assert len(tried) == 1  # and is asked once
 
 
-def test_where_there_are_no_gpus_the_library_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", fake(nvmlInit=lambda: pytest.fail("opened")))
-    assert gpus.gpu_uses([]) == gpus.gpus_in_use([]) == []
-
-
 def test_a_ranks_gpus_are_those_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-b,6")
     devices = [

@@ -15,7 +15,7 @@ from helpers import Home, python, until
 from manyhosts import ManyHosts
 
 import jaxcluster
-from jaxcluster.errors import Divergence, LaunchError, RankDied
+from jaxcluster.errors import Divergence, LaunchError
 from jaxcluster.launchers import commands
 from jaxcluster.records import registry
 from jaxcluster.wire.link import Link
@@ -94,12 +94,6 @@ def test_one_that_skips_a_launch_is_named_and_the_others_as_ranges(
     assert re.search(r"ranks 0-2, 4-7 .* line 2   s = jnp.sum\(x\)  # skipped by 3   jit_sum", said)
     assert len(said.splitlines()) <= 6, said
     cluster.run("pass", show=False)
-
-
-def test_a_rank_that_dies_is_named_with_its_host(cluster: jaxcluster.Cluster) -> None:
-    cluster.recovery = "never"
-    with pytest.raises(RankDied, match=r"Rank 5 \(h005\) died: killed by SIGKILL"):
-        cluster.run("# dies 5", show=False)
 
 
 def test_hosts_that_can_not_be_logged_in_to_are_told_together(
