@@ -28,11 +28,11 @@ from jaxcluster import arguments, cluster, wire
 from jaxcluster.cluster.starting import start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
+from jaxcluster.model.lines import Lines, label
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
 
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
-LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
 LOG_LINES = 20  # of what a rank that failed has printed last
 LOOK_S = (0.02, 0.2)  # between looks at what is printed: after one that has found some, and at last
 # After a failure the other ranks are interrupted, and then ended: after an error, and a death.
@@ -256,7 +256,7 @@ class Outputs:
         self.closed = False
         self._everything = everything
         self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
-        self._open_lines: dict[tuple[int, str], str] = {}  # with --all
+        self._lines = Lines()  # with --all
         self._told_full = False
         for stream in (sys.stdout, sys.stderr):
             if reconfigure := getattr(stream, "reconfigure", None):
@@ -280,29 +280,22 @@ class Outputs:
         self._write(rank, data)
         text = _GLOO.sub("", self._decoders[rank, stream].decode(data))
         if self._everything:
-            text = self._open_lines.pop((rank, stream), "") + text
-            whole, newline, rest = text.rpartition("\n")
-            if len(rest) > LINE_CHARS:
-                whole, newline, rest = text, "\n", ""
-            self._open_lines[rank, stream] = rest
-            text = "".join(f"[{rank}] {line}\n" for line in whole.split("\n")) if newline else ""
-        elif rank != 0:
-            ours = _OURS.findall(text) if stream == "stderr" else ()
-            text = "".join(f"{line}\n" for line in ours)
-        self._show(stream, text)
+            self._lines.add(rank, stream, text)
+        elif rank == 0:
+            self._show(stream, text)
+        elif stream == "stderr":
+            self._show(stream, "".join(f"{line}\n" for line in _OURS.findall(text)))
 
     def follow(self, world: World) -> bool:
         """Take in what has been printed since; returns whether there was any."""
-        found = world.processes.tail(self.read)
-        new = [
-            (rank, stream, data)
-            for rank, parts in found.items()
-            for stream, data in zip(STREAMS, parts, strict=True)
-            if data
-        ]
-        for one in new:
-            self.take(*one)
-        return bool(new)
+        has_new = False
+        for rank, parts in world.processes.tail(self.read).items():
+            for stream, data in zip(STREAMS, parts, strict=True):
+                if data:
+                    has_new = True
+                    self.take(rank, stream, data)
+        self._show_lines()
+        return has_new
 
     def last(self, rank: int) -> str:
         """The last lines that a rank has printed, unless they were shown."""
@@ -316,9 +309,13 @@ class Outputs:
 
     def end(self) -> None:
         """Show lines that have no end."""
-        for (rank, stream), text in self._open_lines.items():
-            self._show(stream, f"[{rank}] {text}\n" if text else "")
-        self._open_lines.clear()
+        self._lines.end()
+        self._show_lines()
+
+    def _show_lines(self) -> None:
+        for ranks, lines in self._lines.take():
+            for stream, line in lines:
+                self._show(stream, f"{label(ranks)}{line}\n")
 
     def _write(self, rank: int, data: bytes) -> None:
         """Add to a rank's file. A full disk is told once, and the run goes on."""

@@ -38,7 +38,6 @@ from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.agreement import Look, Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import State
-from jaxcluster.wire.ops.values import Spanning
 
 R = TypeVar("R")
 
@@ -412,10 +411,6 @@ class World:
         """At which line of which cell silent ranks are, of those that are in a cell."""
         states = [state for state in self.status() if state.rank in silent] if silent else []
         return {s.rank: f"in cell [{s.cell}] line {s.line}" for s in states if s.line}
-
-    def spanning_names(self, names: Sequence[str], rank: int) -> list[str]:
-        """Which of these names hold arrays that span processes, as ``rank`` sees them."""
-        return unwrap(self.ask([rank], Spanning(list(names)))[rank])
 
     def note_names(self, rank: int, changes: wire.NameChanges) -> None:
         """Take in which names a rank has bound and unbound."""

@@ -132,7 +132,6 @@ class Rank:
         handle(values.Forget, "now", self.values.forget)
         handle(values.Assign, "now", in_turn(self.values.assign))
         handle(values.AssignBind, "now", in_turn(self.values.assign_bind))
-        handle(values.Spanning, "side", self.values.spanning_names)
         handle(values.Unbind, "now", in_turn(self.values.unbind))
         self.states = States(rank, self.values.lost, self.runner.cell_numbers)
         handle(saving.Save, "side", self.states.save)

@@ -20,7 +20,6 @@ from cloudpickle import cloudpickle as trackers
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
-    arrays_of,
     check_leaves,
     describe,
     is_array,
@@ -42,7 +41,6 @@ from jaxcluster.wire.ops.values import (
     Forget,
     Pull,
     Pulled,
-    Spanning,
     Unbind,
     reference_to,
 )
@@ -255,11 +253,6 @@ class Values:
         for name in request.body.names:
             self.namespace.pop(name, None)
         self.lost.add(request.body.lost, self.namespace)
-
-    def spanning_names(self, request: Request[Spanning]) -> list[str]:
-        """``spanning``: which of these names hold an array that spans processes, at any depth."""
-        names = {name: self.namespace.get(name) for name in request.body.names}
-        return [n for n, v in names.items() if any(spans_processes(a) for _, a in arrays_of(v))]
 
 
 def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:

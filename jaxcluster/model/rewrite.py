@@ -95,13 +95,6 @@ def _as_python(shell: Any, source: str) -> str:
         AutoMode.paused = False
 
 
-def names_in(shell: Any, source: str) -> list[str]:
-    """The names that a cell reads."""
-    tree = ast.parse(_as_python(shell, source))
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return sorted({node.id for node in names if isinstance(node.ctx, ast.Load)})
-
-
 @functools.lru_cache(maxsize=256)  # each look at the ranks asks for them
 def assigned_names(source: str) -> tuple[str, ...]:
     """The names that a cell binds, by any statement, in their order."""
@@ -132,14 +125,6 @@ def without_magics(source: str) -> str:
             lines.append(f"{assigns[1]}= None" if assigns else f"{indent}pass")
         goes_on = is_magic and line.endswith("\\")
     return "\n".join(lines)
-
-
-def loose_timeit(source: str) -> bool:
-    """Whether a ``%timeit`` chooses its own number of loops, which differs between ranks."""
-    return any(
-        re.match(r"\s*%%?timeit\b", line) and not re.search(r"\s-n\s*\d", line)
-        for line in source.splitlines()
-    )
 
 
 def ask_for_help(lines: list[str]) -> list[str]:

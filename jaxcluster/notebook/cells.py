@@ -16,7 +16,6 @@ from jaxcluster.notebook.page import Page
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.comms import relay_comms
-from jaxcluster.views.displays import show_message
 from jaxcluster.views.live import CellDisplay
 
 
@@ -57,15 +56,9 @@ class Cells:
             ranks = arguments.read_ranks(options.ranks, count, "%%spmd --ranks")
         if options.timeout_s is not None:
             check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
-        self.page.check_syntax(source)
-        if rewrite.loose_timeit(source):
-            show_message(
-                self.page.shell,
-                "Note: %timeit without -n may choose another number of loops on each rank, which "
-                "breaks collectives. For example: %timeit -n 100 -r 3 ...",
-            )
+        rewrite.check_syntax(self.page.shell, source)
         if ranks is not None:
-            self._warn_partial(running, ranks, source)
+            print(f"Only on {name_ranks(ranks)}:")
         number = self.page.shell.displayhook.prompt_count
         step = export.Cell(number, typed, source if cell is None else cell, "runs")
         self.logs.add(running, step)
@@ -132,19 +125,6 @@ class Cells:
             point_to_push(error, self.page.shell.user_ns)
             raise
         display.finish(record)
-
-    def _warn_partial(self, running: cluster.Cluster, ranks: list[int], source: str) -> None:
-        print(f"Only on {name_ranks(ranks)}:")
-        if len(ranks) == running.num_processes:
-            return
-        names = rewrite.names_in(self.page.shell, source)
-        found = running.world.spanning_names(names, ranks[0])
-        if found:
-            show_message(
-                self.page.shell,
-                f"Warning: {', '.join(found)} spans processes. A computation on it waits for the "
-                "ranks that don't run this cell; its .addressable_shards are safe.",
-            )
 
     def _run_in_background(
         self, submitted: cluster.RunningCell, out: str | None, step: export.Cell

@@ -20,7 +20,7 @@ from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.page import Page
-from jaxcluster.options.commands import COMMANDS, list_commands
+from jaxcluster.options.commands import COMMANDS, OTHERS, list_commands
 from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, cell_outputs, history, report, status
@@ -30,13 +30,9 @@ from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
 
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
-ELSEWHERE = {  # words that look like commands, and what has them
-    "pull": "%pull",
-    "push": "%push",
-    "shards": "%shards",
-    "spmd": "%%spmd",
-    "run": "%%spmd with %run in it, or jaxcluster run in a shell",
-    "mcp": "jaxcluster mcp in a shell",
+# What a word may mean, as it is typed.
+MEANT = {name: f"%jaxcluster {name}" for name in COMMANDS} | {
+    name.strip("%"): name if name[0] == "%" else f"jaxcluster {name} in a shell" for name in OTHERS
 }
 
 
@@ -69,13 +65,10 @@ class Commands:
         if command in ("", "-h", "--help", "help"):
             raise arguments.Help(list_commands())
         if command not in COMMANDS:
-            meant = ELSEWHERE.get(command, "")
-            for close in difflib.get_close_matches(command, COMMANDS, n=1):
-                meant = meant or f"%jaxcluster {close}"
+            close = [MEANT[name] for name in difflib.get_close_matches(command, MEANT, n=1)]
+            meant = f": did you mean {close[0]}?" if close else "."
             raise UsageError(
-                f"There is no %jaxcluster {command}"
-                + (f": did you mean {meant}?" if meant else "."),
-                "%jaxcluster alone lists all commands.",
+                f"There is no %jaxcluster {command}{meant}", "%jaxcluster alone lists all commands."
             )
         rest = self._with_values(rest)
         prog = f"%jaxcluster {command}"

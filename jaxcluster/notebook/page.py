@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.model import rewrite
-
 
 class Page:
     """A notebook's page, or a terminal.
@@ -33,14 +31,6 @@ class Page:
             print(bundle["text/plain"])
 
     # ------------------------------------------------------------------ what it has sent
-
-    def check_syntax(self, source: str) -> None:
-        """Find a cell's SyntaxError here, with the line that it has in the cell.
-
-        Raises:
-          CellSyntaxError: it has one.
-        """
-        rewrite.check_syntax(self.shell, source)
 
     @property
     def cell_id(self) -> str:

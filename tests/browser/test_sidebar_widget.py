@@ -250,14 +250,6 @@ def test_of_many_ranks_those_that_do_the_same_have_a_line(sidebar: Sidebar) -> N
     assert sidebar.taken()["args"]["rank"] == 40
 
 
-def test_up_to_8_ranks_each_has_a_line(sidebar: Sidebar) -> None:
-    view = sidebar.show(many(8, r3={"status": "idle", "cell": None, "since": None}))
-    assert [one.split()[0] for one in lines(view)] == [str(rank) for rank in range(8)]
-    heights = [row.bounding_box()["height"] for row in view.locator(".jxl-rank").all()]
-    assert max(heights) < 30  # one line each
-    assert lines(view)[3] == "3 ○idle"
-
-
 @pytest.mark.parametrize("theme", VSCODE)
 def test_it_is_readable_in_vscodes_colours_and_without_any(
     sidebar: Sidebar, axe: str, beyond: Callable[[], None], theme: str

@@ -21,7 +21,6 @@ from labparts import (
     sources,
     stop,
     until_ranks,
-    until_strip,
 )
 
 # ------------------------------------------------------------------------------- starting
@@ -266,22 +265,6 @@ def test_a_saved_view_is_drawn_without_a_kernel(page: LabPage) -> None:
 # ------------------------------------------------------------------------------- others' clusters
 
 
-def test_a_second_notebook_attaches(page: LabPage) -> None:
-    page.open("first.ipynb", START, SETUP)
-    page.do(0, 1)
-    page.open_beside("second.ipynb", "%load_ext jaxcluster", "%%spmd\nprint(float(jnp.sum(x)))")
-    sidebar = show_sidebar(page)
-    page.do(0)
-    sidebar.get_by_role("button", name="Use main").click()
-    until_ranks(page, ["idle", "idle"])
-    assert page.do(1) == "28.0\n"
-    until_strip(page, 1, "2 ranks")
-    # What one notebook runs, the other sees.
-    page.command("docmanager:open", {"path": "first.ipynb"})
-    page.until("/first/.test(window.jaxcluster.currentPanel.context.path)", "back in the first")
-    until_ranks(page, ["idle", "idle"])
-
-
 @pytest.fixture
 def detached(lab: Lab) -> Iterator[str]:
     cli = ("-m", "jaxcluster.cli")
@@ -317,15 +300,6 @@ def test_a_kernel_without_jaxcluster_is_left_in_peace(page: LabPage) -> None:
     assert page.page.locator(".jxl-chip").count() == 0
     page.page.wait_for_timeout(1000)
     assert page.errors == []
-
-
-def test_what_is_not_possible_says_why(page: LabPage) -> None:
-    page.open("why.ipynb", "1")
-    enabled = page.page.evaluate(
-        "() => ['start', 'stop', 'restart', 'interrupt', 'stacks'].map("
-        "c => window.jupyterapp.commands.isEnabled('jaxcluster:' + c))"
-    )
-    assert not any(enabled[1:])
 
 
 # ------------------------------------------------------------------------------- looks

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from typing import Any
 
 import nbformat
-import pytest
 from labpage import SETUP, START, LabPage
 from labparts import (
     BUSY_S,
@@ -206,8 +203,7 @@ def check_without_a_page(kept: Any, page: LabPage) -> None:
 # ------------------------------------------------------------------------------- interrupts
 
 
-@pytest.mark.parametrize("way", ["sidebar", "stop button"])
-def test_a_busy_cell_is_interrupted(page: LabPage, way: str) -> None:
+def test_a_busy_cell_is_interrupted(page: LabPage) -> None:
     page.open("interrupt.ipynb", START, SETUP, SLEEP, "%%spmd\nrank")
     page.do(0, 1)
     sidebar = show_sidebar(page)
@@ -215,10 +211,7 @@ def test_a_busy_cell_is_interrupted(page: LabPage, way: str) -> None:
     page.wait(lambda: "running" in page.output(2), "the cell runs")
     until_ranks(page, ["running", "running"])
     pressed = time.monotonic()
-    if way == "sidebar":
-        sidebar.get_by_role("button", name="Interrupt").click()
-    else:
-        page.command("notebook:interrupt-kernel")
+    sidebar.get_by_role("button", name="Interrupt").click()
     text = page.finish(2)
     took = time.monotonic() - pressed
     assert "was stopped on ranks 0, 1." in text
@@ -400,15 +393,3 @@ def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
     page.do(0, 1)
     until_ranks(page, ["idle", "idle"])
     assert page.do(2) == "28.0\n"
-
-
-def test_a_killed_kernel_has_no_cluster(page: LabPage) -> None:
-    page.open("killed.ipynb", START, "import os\nprint(os.getpid())")
-    page.do(0)
-    pid = int(page.do(1))
-    show_sidebar(page)
-    until_ranks(page, ["idle", "idle"])
-    os.kill(pid, signal.SIGKILL)
-    # The server sees it within some seconds and starts another one.
-    page.until("window.jaxcluster.current.state === null", "the state is gone", 15 + BUSY_S)
-    page.ready()

@@ -194,7 +194,7 @@ def test_a_module_of_which_all_ranks_are_shown(
     assert done.returncode == 0, done.stderr
     argv = [str(package / "__main__.py"), "--all"]
     assert sorted(done.stdout.splitlines()) == [
-        f"[{rank}] packed packed.__main__ {argv} {rank}" for rank in (0, 1)
+        f"[rank {rank}] packed packed.__main__ {argv} {rank}" for rank in (0, 1)
     ]
 
 

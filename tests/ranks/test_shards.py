@@ -352,8 +352,6 @@ def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
     )
     try:
         array_queries.memory(cluster.world)
-        names = ["bomb", "hollow", "loop", "deep", "x"]
-        assert cluster.world.spanning_names(names, 0) == ["x"]
         for name in ("bomb", "hollow", "loop"):
             with pytest.raises(JaxClusterError, match="more than 4,194,304 leaves"):
                 array_queries.look(cluster.world, name)
@@ -460,7 +458,6 @@ tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
         assert not meshes.reasons
         assert "mesh" in {info.name for info in meshes.meshes}
         assert "x" in {info.name for info in array_queries.variables(cluster.world)}
-        assert cluster.world.spanning_names(["lies", "raises", "x"], 0) == ["x"]
     finally:
         cluster.run("del lies, liesofmesh, raises, tree", show=False)
 

@@ -75,14 +75,13 @@ H1, H2 = Host("h1", 2), Host("h2", 2)
         ),
     ],
 )  # fmt: skip
-def test_what_is_typed_becomes_a_launcher(line: str, launcher: Launcher | None) -> None:
+def test_what_is_typed_becomes_a_launcher(
+    line: str, launcher: Launcher | None, tmp_path: Path
+) -> None:
     assert started(line) == (launcher, "")
-
-
-def test_a_hostfile_is_read_and_the_hosts_python_is_any_launcher_s(tmp_path: Path) -> None:
-    assert started("--launcher slurm --python p")[1] == "p"
     (tmp_path / "hosts").write_text("h1 slots=2\nh2 slots=2\n")
-    assert started(f"--launcher ssh --hostfile {tmp_path}/hosts")[0] == SSH((H1, H2))
+    read, python = started(f"--launcher ssh --hostfile {tmp_path}/hosts --python p")
+    assert (read, python) == (SSH((H1, H2)), "p")
 
 
 @pytest.mark.parametrize(
@@ -128,12 +127,6 @@ def test_every_option_is_refused_by_every_launcher_that_does_not_know_it() -> No
                 told = refused(f"{base} {option.flag}{value}")
                 assert told.startswith(f"--launcher {kind} does not know {option.flag}; ")
                 assert known().examples[kind] in told
-
-
-def test_examples_are_taken() -> None:
-    for kind, example in known().examples.items():
-        launcher, _ = started(example.removeprefix("%jaxcluster start "))
-        assert (launcher is None) == (kind == "local")
 
 
 # ------------------------------------------------------------------------ the form of JupyterLab

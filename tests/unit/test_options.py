@@ -69,10 +69,6 @@ def test_each_option_reaches_each_launcher_that_knows_it(
     assert made(f"{bare} {beside} {own}") != without
 
 
-def test_python_reaches_the_hosts_of_any_launcher() -> None:
-    assert launcher_of("slurm", {"python": "p"})[1] == "p"
-
-
 def test_what_an_option_must_match_is_what_its_example_has() -> None:
     for option in known().options:
         if option.pattern:

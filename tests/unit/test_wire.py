@@ -17,7 +17,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Doing, Place, Refusal
 from jaxcluster.wire import ops
-from jaxcluster.wire.ops.values import Pulled, Spanning
+from jaxcluster.wire.ops.values import Forget, Pulled
 
 MODULES = [
     importlib.import_module(one.name)
@@ -75,9 +75,9 @@ def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> No
 @pytest.mark.parametrize(
     ("kind", "body", "what"),
     [
-        (Spanning, {}, "missing required field `names`"),
-        (Spanning, {"names": 2}, "Expected `array`, got `int` - at `$.names`"),
-        (Spanning, [1], "Expected `object`, got `array`"),
+        (Forget, {}, "missing required field `token`"),
+        (Forget, {"token": 2}, "Expected `str`, got `int` - at `$.token`"),
+        (Forget, [1], "Expected `object`, got `array`"),
         (Pulled, {"arrays": [{}], "buffers": []}, "field `shape` - at `$.arrays[0]`"),
     ],
 )

@@ -142,12 +142,6 @@ class AssignBind(Operation[list[str]], op="assign_bind"):
     token: str
 
 
-class Spanning(Operation[list[str]], op="spanning"):
-    """Which of these names hold an array that spans processes, at any depth."""
-
-    names: list[str]
-
-
 class Unbind(Operation[None], op="unbind"):
     """Forget these names, and keep how some were ``lost``."""
 
