@@ -239,9 +239,6 @@ class Processes:
     def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
         """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
         there, hosts = self.host_of(to), list(dict.fromkeys(self.host_of(r).name for r in deaf))
-        if there.is_here:
-            told = f"Rank {to} at {address} can't be reached from {name_ranks(deaf)}."
-            return LaunchError(told, "%jaxcluster doctor checks this machine.")
         return LaunchError(
             f"Host {there.name} (rank {to} listens at {address}, port {port}) can't be "
             f"reached from host{'s' if len(hosts) > 1 else ''} {name_hosts(hosts)} "

@@ -64,7 +64,6 @@ class Cluster:
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       recovery: "auto" if ranks that die or hang are replaced at once, or "never".
       kept: what its ranks have saved and no new process has yet.
-      recovered: what was done about the last finding or death; "" if nothing was yet.
       made_by: the numbers of this process's cells that have made names on the ranks.
       autosave: what its ranks had at the end of the last cell that ended well.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
@@ -79,7 +78,6 @@ class Cluster:
         self.last: CellRecord | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
         self.kept: Kept | None = None
-        self.recovered = ""
         self.made_by: dict[str, int] = {}
         self.autosave = Autosave()
         self.past_reports = Reports(self.name)
@@ -92,7 +90,6 @@ class Cluster:
     def _take(self, world: World) -> None:
         """Have these ranks as its own from now on."""
         world.check = self.check_not_closed
-        world.on_death = lambda: setattr(self, "recovered", "")  # it says nothing of this one
         world.on_stopping = self._end_with_others
         world.link.on_push = lambda event: self.on_push(event) if self.on_push else None
         self.world, self.num_processes = world, world.num_processes
@@ -159,11 +156,7 @@ class Cluster:
             return f"<jaxcluster {self.name!r}: no processes, %jaxcluster restart starts them>"
         if self.closed:
             return f"<jaxcluster {self.name!r}: stopped>"
-        devices = sum(len(r.devices) for r in self.record.devices)
-        return (
-            f"<jaxcluster {self.name!r}: {self.num_processes} processes, {devices} "
-            f"{self.spec.platform} devices>"
-        )
+        return f"<jaxcluster {self.name!r}: {self.num_processes} processes, {self.spec.platform}>"
 
     def summary(self) -> str:
         """One line: ranks, devices per rank, platform, time."""
@@ -197,15 +190,10 @@ class Cluster:
     ) -> str:
         """Give it new processes; returns in a line what was kept and what was lost.
 
-        The variables of all ranks that live are saved first and restored on the new processes; a
-        dead rank's successor takes those that all ranks share from a survivor. It takes the time of
-        a start, plus a copy of all that the ranks hold, out and in. The stop button is heard
-        meanwhile, and what was saved is kept until the new processes have it (see ``recovery``).
-
-        With another number of ranks, arrays that span processes are cut for the meshes of the
-        devices that there are then, with the same axis names. Ranks that were there keep their own
-        values; new ones get those that were equal on all. Hosts that are lost are left out, with
-        what only their ranks had.
+        The variables of all ranks that live are saved first, and restored on the new processes. A
+        dead rank's successor takes those that all ranks share from a survivor. With another number
+        of ranks, arrays that span processes are cut for the meshes of the devices that there are
+        then, and lost hosts are left out. The stop button is heard meanwhile: see ``recovery``.
 
         Args:
           clean: keep nothing.
@@ -244,7 +232,7 @@ class Cluster:
                 renewal.carry_through(progress)
             finally:
                 self._renewal = None
-        return self.recovered
+        return renewal.told
 
     @property
     def owned(self) -> bool:
@@ -530,18 +518,6 @@ class Cluster:
         """
         self.check_not_closed()
         return history.Reader(self.world).look()
-
-    def outputs(self, number: int | None = None) -> CellRecord:
-        """The output of its ranks so far, in a cell that anybody has run.
-
-        Args:
-          number: as in ``history``; the last cell by default.
-
-        Raises:
-          UsageError: there is no such cell.
-        """
-        self.check_not_closed()
-        return history.record_of(self.world, history.find(self.world, number))
 
     def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
         """Interrupt whatever the ranks run now; returns those that were running something.

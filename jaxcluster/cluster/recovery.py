@@ -89,7 +89,7 @@ def recover(cluster: Cluster, message: str, when: str) -> str:
         return hint
     try:
         with cluster.changing:  # another thread may have done it just now
-            return cluster.restart(when=when) if cluster.world.is_broken else cluster.recovered
+            return cluster.restart(when=when) if cluster.world.is_broken else ""
     except JaxClusterError as error:
         return f"Recovery failed: {error}"
     except CellInterrupted as stop:
@@ -152,13 +152,16 @@ class Renewal:
       clean: they have nothing of what the old ones had.
       when: names that are lost were lost then, as in "in cell [3]".
       spec: the cluster, if it is to have another number of ranks.
+
+    Attributes:
+      told: what was kept and what was lost, in a line, once it is carried through.
     """
 
     def __init__(
         self, cluster: Cluster, clean: bool, when: str, spec: wire.ClusterSpec | None = None
     ) -> None:
         self.cluster, self._clean, self._when, self._spec = cluster, clean, when, spec
-        self._told = "All variables of the ranks are gone."
+        self.told = "All variables of the ranks are gone."
         self._had_none, self._why_down = cluster.closed, cluster.why  # processes
         self._starting: Starting | None = None
         self._is_replacing = False  # the old processes are ended, or about to be
@@ -273,7 +276,6 @@ class Renewal:
         if cluster.kept is not None:
             cluster.kept.folder.remove()
             cluster.kept = None
-        cluster.recovered = self._told
 
     def _start_and_load(self, say: Say) -> None:
         cluster, saves = self.cluster, self.cluster.autosave
@@ -287,7 +289,7 @@ class Renewal:
             saved = saves.kept.looked_at() if restored.replaced and saves.kept is not None else None
             if saved is not None and len(saved.reports) == world.num_processes:
                 restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
-            self._told = restored.tell(time.perf_counter() - self._began)
+            self.told = restored.tell(time.perf_counter() - self._began)
         self._watch(None)  # from here on a stop comes too late: it would end what is done
 
     def _watch(self, starting: Starting | None) -> None:

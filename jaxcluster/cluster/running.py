@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.cluster import events, recovery, stopbutton
 from jaxcluster.cluster.questions import IN_BACKGROUND, Conversation, Prompt
-from jaxcluster.cluster.world import Silences, tell_silences
+from jaxcluster.cluster.world import tell_silences, why_silent
 from jaxcluster.errors import CellInterrupted, JaxClusterError
+from jaxcluster.host.procfs import ProcessLook
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress
@@ -109,7 +110,7 @@ class RunningCell(verdict.Ending):
         self._world, self._sink, self._ids = cluster.world, sink, ids
         self._on_output = options.on_output
         self.talk = Conversation(self._world.link, options.prompt, IN_BACKGROUND)
-        self._silences = Silences(self._world)
+        self._first_looks: dict[int, ProcessLook | None] = {}  # at ranks that are silent
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
         self._looked: Looked | None = None  # at the referee, before new processes
@@ -313,7 +314,7 @@ class RunningCell(verdict.Ending):
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         looked = self._world.look(0, ANSWER_S)
         silent = [rank for rank in ranks if rank not in states]
-        whys = tell_silences(self._silences.why(silent))
+        whys = tell_silences(why_silent(self._world, silent, self._first_looks))
         have_ended = len(ranks) < len(self.record.ranks)
         hosts = self._world.hosts
         self._say_status(

@@ -176,13 +176,8 @@ def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
     Of a cluster whose host can't be reached nothing is taken away: it may live. Takes 2 s for each
     of them.
     """
-    ours, records, lost = connected(), live_records(), {}
-    for one in records:
-        if (known := ours.get(one.name)) is None or known.closed:
-            lost[one.name] = unreachable(one)
-        else:
-            lost[one.name] = known.world.fleet.out_of_reach()
-    return records, lost
+    records = live_records()
+    return records, {record.name: unreachable(record) for record in records}
 
 
 def is_outdated(known: Cluster) -> bool:
@@ -240,22 +235,20 @@ def stop_by_name(name: str, say_next: bool = True, force: bool = False) -> str:
       NoCluster: there is none of that name.
     """
     known: Cluster | None = handle.opened.get(name)  # one without processes has no record
-    is_used = bool(connected()) and known is current()
-    if known is not None:
-        spec, took = known.spec, known.stop(force)
-    else:
-        record = registry.read(name, "stop")
-        spec, began = record.spec, time.perf_counter()
-        try:
-            connect(record).stop(force)
-        except (NoCluster, LaunchError):  # what is left of it
-            _check_is_here(record)
-            if not force and claims.life(name) is not claims.Life.DEAD:
-                raise  # a host that can't be reached is not known to have ended
-            claims.remove(record.name, record.claim)
+    record = known.record if known is not None else registry.read(name, "stop")
+    is_used, began = known in [*connected().values()][-1:], time.perf_counter()
+    try:
+        (known or connect(record)).stop(force)
+    except (NoCluster, LaunchError):  # what is left of it
+        if known is not None:
+            raise
+        _check_is_here(record)
+        if not force and claims.life(name) is not claims.Life.DEAD:
+            raise  # a host that can't be reached is not known to have ended
+        claims.remove(record.name, record.claim)
         events.tell()
-        took = time.perf_counter() - began
-    said = f"Stopped {name_ranks(range(spec.num_processes))} of {name!r} in {took:.1f} s."
+    ranks, took = name_ranks(range(record.spec.num_processes)), time.perf_counter() - began
+    said = f"Stopped {ranks} of {name!r} in {took:.1f} s."
     if say_next and is_used and (others := connected()):
         said += f" Cells of this notebook now run on {next(reversed(others))!r}."
     return said

@@ -92,6 +92,7 @@ class Starting:
         self.world: World | None = None  # once its processes are about to start
         self._deadline = time.perf_counter() + spec.timeout_s
         self._stopped = threading.Event()
+        self._has_begun = False  # the script, whose processes may end
 
     @property
     def is_cancelled(self) -> bool:
@@ -143,7 +144,10 @@ class Starting:
             self.say("connecting engines ...")
             self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
         else:
-            self._begin(world, self.script)
+            # Some may have ended before others have begun: that is the script's end.
+            self._has_begun = True
+            self._ask(dict.fromkeys(ranks, self.script), "did not begin the script")
+            world.link.close()
         record = registry.ClusterRecord(
             name=spec.name,
             spec=spec,
@@ -176,7 +180,7 @@ class Starting:
     def _plan(self, world: World, facts: list[wire.EngineFacts]) -> tuple[placement.RankPlan, int]:
         """Find the ways between the ranks, lay them out, and start the referee beside them.
 
-        Rank 0 reserves the coordinator's port, and all ranks probe the way to it.
+        Rank 0 reserves the coordinator's port. Of several hosts, all ranks probe the way to it.
 
         Returns: the plan, and the pid of the referee's process.
         """
@@ -184,11 +188,11 @@ class Starting:
         one_host = len({f.host_key for f in facts}) == 1
         address = LOOPBACK if one_host else facts[0].address
         reserved = self._reserve({0: address})[0]
-        # Each rank's own address on its way to rank 0.
-        answers = self._probe(world, ranks, Probe(address, reserved.probe_port))
-        if deaf := [rank for rank in ranks if rank not in answers]:
-            raise world.processes.no_way(0, address, reserved.probe_port, deaf)
+        answers = dict.fromkeys(ranks, LOOPBACK)  # each rank's own address on its way to rank 0
         if not one_host:
+            answers = self._probe(world, ranks, Probe(address, reserved.probe_port))
+            if deaf := [rank for rank in ranks if rank not in answers]:
+                raise world.processes.no_way(0, address, reserved.probe_port, deaf)
             self._probe_all_ways(world, facts, answers)
         coordinator = f"{address}:{reserved.port}"
         plan = placement.plan_ranks(
@@ -293,7 +297,7 @@ class Starting:
 
         def take(event: Event[R]) -> None:
             self._check()
-            if event.op != "reply":
+            if event.op != "reply" and not (self._has_begun and event.op == "died"):
                 raise error(
                     f"Rank {event.rank} {what}: {event.ename} {event.why}\n"
                     + log_of(world, event.rank),
@@ -316,21 +320,6 @@ class Starting:
             )
         return [found[rank] for rank in sorted(found)]
 
-    def _begin(self, world: World, script: Script) -> None:
-        """Have all ranks begin a script; from then on they are plain processes.
-
-        Some may have ended before others have begun: that is the script's end, and no failed start.
-        """
-        ranks = range(world.num_processes)
-        found = world.link.gather(ranks, script, timeout_s=self.left_s)
-        if self._stopped.is_set():
-            raise LaunchError(STOPPED)
-        begun = [rank for rank, event in found.items() if event.op in ("reply", "died")]
-        if late := sorted({*ranks} - {*begun}):
-            told = f"{name_ranks(late).capitalize()} did not begin the script. "
-            raise EnginesMissing(told + log_of(world, late[0]), "%jaxcluster doctor", late)
-        world.link.close()
-
     def _check(self) -> None:
         """Raises LaunchError where it was stopped, or something has ended that it needs."""
         if self._stopped.is_set():
@@ -341,7 +330,7 @@ class Starting:
             if why := getattr(world, f"{role}_died"):
                 log = "\n".join(world.log_end(role).splitlines()[-LOG_LINES:])
                 raise LaunchError(f"The {role} ended ({why}).\n{log}")
-        if world.dead:
+        if world.dead and not self._has_begun:
             rank, death = min(world.dead.items())
             raise EnginesMissing(
                 f"{name_ranks(world.dead).capitalize()} died while the cluster started "

@@ -7,6 +7,7 @@ world, and knows nothing of the cluster that has it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import os
 import signal
@@ -97,13 +98,13 @@ class World:
         self.on_death: Callable[[], None] = lambda: None
         self.on_stopping: Callable[[], None] = lambda: None
         self._oom_kills = OomKills()
-        self._client: Any = None
         self._ended_by = ""  # another process: why
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._turns_lock = threading.Lock()
         self._last_turn = self._seen_turn = 0
         self._open_turns: set[int] = set()
-        self._let_go: Callable[[], None] = lambda: None
+        self._at_end = contextlib.ExitStack()
+        self._at_end.callback(self.link.close)
         if record is not None:
             self.settle(record)
 
@@ -111,7 +112,7 @@ class World:
         """It is started, as ``record`` says."""
         self.record = record
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
-        self._let_go = registry.hold(record.name)
+        self._at_end.callback(registry.hold(record.name))
 
     @property
     def is_ours(self) -> bool:
@@ -141,11 +142,9 @@ class World:
         """End its processes; returns when they are reaped. One that is over: nothing."""
         if not self.is_over:
             self.is_over = True
-            self.close_client()
             self.processes.stop(why)
             self.answer_all(why)
-            self.link.close()
-            self._let_go()
+            self._at_end.close()
 
     def answer_all(self, why: str) -> None:
         """Nobody goes on waiting for its ranks. Any thread."""
@@ -156,10 +155,8 @@ class World:
         """Let go of it; its processes run on."""
         if not self.is_over:
             self.is_over = True
-            self.close_client()
-            self.link.close()
+            self._at_end.close()
             self.processes.leave()
-            self._let_go()
             if self.allocation is not None:
                 self.allocation.let_go()
 
@@ -422,47 +419,39 @@ class World:
 
     # ------------------------------------------------------------------ ipyparallel
 
-    @property
+    @functools.cached_property
     def client(self) -> Any:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
-        if self._client is None:
-            import ipyparallel
+        import ipyparallel
 
-            self._client = ipyparallel.Client(str(registry.client_file(self.record.name)))
-            self._client.wait_for_engines(self.num_processes, timeout=30)
-        return self._client
-
-    def close_client(self) -> None:
-        if self._client is not None:
-            with contextlib.suppress(Exception):  # its sockets may be closed by now
-                self._client.close()
-            self._client = None
+        made = ipyparallel.Client(str(registry.client_file(self.record.name)))
+        self._at_end.enter_context(contextlib.suppress(Exception))  # its sockets may be closed
+        self._at_end.callback(made.close)
+        made.wait_for_engines(self.num_processes, timeout=30)
+        return made
 
 
 # --------------------------------------------------------------------------- silent ranks
 
 
-class Silences:
-    """Says of silent ranks what the kernels of their hosts say of their processes."""
+def why_silent(
+    world: World, ranks: Sequence[int], first: dict[int, ProcessLook | None]
+) -> dict[int, Silence]:
+    """Why ranks are silent, by what their hosts' kernels say of their processes.
 
-    def __init__(self, world: World) -> None:
-        self._processes = world.processes
-        self._first: dict[int, ProcessLook | None] = {}
-
-    def why(self, ranks: Iterable[int]) -> dict[int, Silence]:
-        """Why these ranks are silent, from the first look since they are so until now.
-
-        What was seen of others is forgotten, since they have answered.
-        """
-        ranks = list(ranks)
-        now = self._processes.look_at(ranks) if ranks else {}
-        self._first = {rank: self._first.get(rank, look) for rank, look in now.items()}
-        return {
-            rank: procfs.explain(self._first[rank], now[rank])
-            if rank in now
-            else self._processes.why_unseen(rank)
-            for rank in ranks
-        }
+    Args:
+      first: the first looks at ranks since they are silent, which are kept in it.
+    """
+    now = world.processes.look_at(ranks) if ranks else {}
+    seen = {rank: first.get(rank, look) for rank, look in now.items()}
+    first.clear()  # the others have answered
+    first |= seen
+    return {
+        rank: procfs.explain(first[rank], now[rank])
+        if rank in now
+        else world.processes.why_unseen(rank)
+        for rank in ranks
+    }
 
 
 def end_hung(world: World, check: Callable[[], None]) -> None:
@@ -476,12 +465,12 @@ def end_hung(world: World, check: Callable[[], None]) -> None:
     Raises:
       RecoveryError: one is stopped, or held by a debugger. None is killed.
     """
-    silences, deadline = Silences(world), time.monotonic() + PATIENCE_S
-    silent = {rank for rank in range(world.num_processes) if rank not in world.dead}
-    whys: dict[int, Silence] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    silent = {*range(world.num_processes)} - world.dead.keys()
+    whys, first = dict[int, Silence](), dict[int, ProcessLook | None]()
     while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
         check()
-        whys = silences.why(sorted(silent))
+        whys = why_silent(world, sorted(silent), first)
         unsure = any(why.may_pass for why in whys.values())
         if time.monotonic() > deadline and not unsure:
             break

@@ -86,8 +86,8 @@ class Operations:
         """Give the ranks new processes, with their variables or without."""
         running = cluster.current()
         with self._alone():
-            running.restart(clean=clean)
-            return f"{running.summary()}\n{running.recovered}"
+            kept = running.restart(clean=clean)
+            return f"{running.summary()}\n{kept}"
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

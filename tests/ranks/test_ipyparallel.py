@@ -22,7 +22,8 @@ pytestmark = pytest.mark.any_jax
 @pytest.fixture(scope="module")
 def closes_client(cluster: jaxcluster.Cluster) -> Iterator[None]:
     yield
-    cluster.world.close_client()
+    cluster.client.close()
+    del cluster.world.client
 
 
 @pytest.fixture

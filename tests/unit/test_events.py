@@ -105,14 +105,12 @@ def test_what_this_machine_has_no_devices_for_is_refused_without_a_process(
 def test_a_script_that_ends_on_one_rank_before_another_has_begun_did_start() -> None:
     died: Event[Any] = Event(0, "died", "1", wire.Death("exit code 3", 3))
     begun: Event[Any] = Event(1, "reply", "2", None)
-    start = Starting(SPEC, lambda line: None)
-    world: Any = MagicMock(num_processes=2, dead={0: died.body}, log_excerpt=lambda rank: "")
-    start.world, world.link.gather.return_value = world, {0: died, 1: begun}
-    start._begin(world, wire.Script(["x.py"], "/x.py", "/"))
-    assert world.link.close.called
-    world.link.gather.return_value = {0: died}
-    with pytest.raises(EnginesMissing, match=r"^Rank 1 did not begin the script\."):
-        start._begin(world, wire.Script(["x.py"], "/x.py", "/"))
-    start.cancel()
-    with pytest.raises(LaunchError, match="The start was stopped"):
-        start._begin(world, wire.Script(["x.py"], "/x.py", "/"))
+    start, heard = Starting(SPEC, lambda line: None), [died, begun]
+    world = MagicMock(controller_died="", coordinator_died="", dead={0: died.body})
+    world.link.gather = lambda *_, on_answer, **__: [on_answer(event) for event in heard]
+    start.world, start._has_begun = world, True
+    each = dict.fromkeys(range(2), wire.Script(["x.py"], "/x.py", "/"))
+    start._ask(each, "did not begin the script")
+    heard.pop()
+    with pytest.raises(EnginesMissing, match=r"^Rank 1 did not begin the script within "):
+        start._ask(each, "did not begin the script")

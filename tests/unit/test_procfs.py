@@ -66,7 +66,7 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
     held = explain(None, seen(100.0, main=("T", 5.0, 1.0)))
     traced = explain(None, seen(100.0, main=("t", 5.0, 1.0)))
     for found in (held, traced):
-        monkeypatch.setattr(worlds.Silences, "why", lambda *_, one=found: {1: one, 2: keeps})
+        monkeypatch.setattr(worlds, "why_silent", lambda *_, one=found: {1: one, 2: keeps})
         with pytest.raises(
             RecoveryError, match=r"^Rank 1 (was stopped by a signal|is held by)"
         ) as e:
@@ -75,7 +75,7 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
         assert "%jaxcluster restart --clean" in e.value.hint
     assert not ended
     unknown = Silence("unknown", "")
-    monkeypatch.setattr(worlds.Silences, "why", lambda *_: {1: unknown, 2: keeps})
+    monkeypatch.setattr(worlds, "why_silent", lambda *_: {1: unknown, 2: keeps})
     worlds.end_hung(world, lambda: None)
     assert ended == [2]
 
