@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -120,26 +120,16 @@ class Starting:
         world.listen()
         ranks = range(spec.num_processes)
         pids = processes.start(are_scripts=self.script is not None)
-        facts = self._ask(
-            dict.fromkeys(ranks, Facts()),
-            "did not start",
-            heard=lambda count: self.say(f"engines {count}/{len(ranks)}"),
-        )
+        facts = self._ask(dict.fromkeys(ranks, Facts()), "did not start")
         if why := versions.too_old(said.jax for said in facts):
             raise LaunchError(*why)
         plan, coordinator_pid = self._plan(world, facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
-        notes = [f"Note: {note}." for note in plan.notes]
-        if not self.is_restart and notes:
-            print("\n".join(notes), file=sys.stderr)
-        try:
-            each = {request.process_id: request for request in plan.requests}
-            devices = self._ask(each, "did not initialize JAX", InitializeFailed)
-        except InitializeFailed as error:
-            error.message = "\n".join([error.message, *notes])
-            raise
-        if not self.is_restart and (note := versions.note_on(facts[0].jax, devices[0].moved)):
-            print(f"Note: {note}.", file=sys.stderr)
+        self._note(*plan.notes)
+        each = {request.process_id: request for request in plan.requests}
+        devices = self._ask(each, "did not initialize JAX", InitializeFailed)
+        if note := versions.note_on(facts[0].jax, devices[0].moved):
+            self._note(note)
         if self.script is None:
             self.say("connecting engines ...")
             self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
@@ -171,6 +161,12 @@ class Starting:
         world.settle(record)
         return world
 
+    def _note(self, *notes: str) -> None:
+        """Say it once of a cluster, not again of its restarts."""
+        if not self.is_restart:
+            for note in notes:
+                print(f"Note: {note}.", file=sys.stderr)
+
     def cancel(self) -> None:
         """End it at its next wait, which is over now. Another thread."""
         self._stopped.set()
@@ -180,27 +176,16 @@ class Starting:
     def _plan(self, world: World, facts: list[wire.EngineFacts]) -> tuple[placement.RankPlan, int]:
         """Find the ways between the ranks, lay them out, and start the referee beside them.
 
-        Rank 0 reserves the coordinator's port. Of several hosts, all ranks probe the way to it.
-
         Returns: the plan, and the pid of the referee's process.
         """
-        ranks = range(self.spec.num_processes)
-        one_host = len({f.host_key for f in facts}) == 1
-        address = LOOPBACK if one_host else facts[0].address
-        reserved = self._reserve({0: address})[0]
-        answers = dict.fromkeys(ranks, LOOPBACK)  # each rank's own address on its way to rank 0
-        if not one_host:
-            answers = self._probe(world, ranks, Probe(address, reserved.probe_port))
-            if deaf := [rank for rank in ranks if rank not in answers]:
-                raise world.processes.no_way(0, address, reserved.probe_port, deaf)
-            self._probe_all_ways(world, facts, answers)
-        coordinator = f"{address}:{reserved.port}"
+        address, reserved, own = self._ways(world, facts)
+        one_host, coordinator = address == LOOPBACK, f"{address}:{reserved.port}"
         plan = placement.plan_ranks(
             self.spec,
             facts,
             coordinator_address=coordinator,
             coordinator_bind_address=coordinator,
-            collectives_addresses=[answers[rank] for rank in ranks],
+            collectives_addresses=own,
         )
         # The referee runs beside the ranks, and JAX's coordination service with it. So rank 0 may
         # die as well. A coordinator that the user placed stays where JAX puts it: in rank 0.
@@ -228,46 +213,41 @@ class Starting:
         )
         return dataclasses.replace(plan, requests=requests), pid
 
-    def _reserve(self, addresses: Mapping[int, str]) -> dict[int, Reserved]:
-        """Have these ranks listen for probes at these addresses; rank 0 has its port then."""
-        each = {rank: Reserve(address) for rank, address in addresses.items()}
-        found = self._ask(each, "can't listen for others")
-        return dict(zip(sorted(each), found, strict=True))
+    def _ways(
+        self, world: World, facts: Sequence[wire.EngineFacts]
+    ) -> tuple[str, Reserved, list[str]]:
+        """Rank 0's address, what it has reserved there, and each rank's own on the way to it.
 
-    def _probe(self, world: World, ranks: Iterable[int], request: Operation[R]) -> dict[int, R]:
-        """What ranks reply in time."""
-        timeout_s = min(PROBE_S, self.left_s)
-        found = replies(world.link.gather(ranks, request, timeout_s=timeout_s))
-        self._check()
-        return found
-
-    def _probe_all_ways(
-        self, world: World, facts: Sequence[wire.EngineFacts], addresses: Mapping[int, str]
-    ) -> None:
-        """Whether every host reaches every other one: collectives need all ways, both directions.
-
-        One question to a rank of each host, however many hosts there are: it tries all ways itself.
-
-        Args:
-          addresses: at which each rank's collectives will listen.
+        Of several hosts each must reach every other one: collectives need all ways, in both
+        directions. A rank of each host tries all of them itself.
 
         Raises:
           LaunchError: one does not; else JAX would hang, or abort silently.
         """
-        firsts = sorted({f.host_key: f.rank for f in reversed(facts)}.values())  # of each host
-        others = {rank: addresses[rank] for rank in firsts if rank != 0}
-        ports = {to: found.probe_port for to, found in self._reserve(others).items()}
-        ways = Reachability({others[to]: ports[to] for to in others})
-        told = self._probe(world, firsts, ways)
-        deaf: dict[int, list[int]] = {}
-        for rank in firsts:
-            missed = told.get(rank, ways.to)
-            for to, address in others.items():
-                if address in missed and to != rank:
-                    deaf.setdefault(to, []).append(rank)
-        if deaf:
-            to = max(deaf, key=lambda to: len(deaf[to]))
-            raise world.processes.no_way(to, others[to], ports[to], deaf[to])
+        hosts = {f.host_key: f.rank for f in reversed(facts)}
+        first, *others = firsts = sorted(hosts.values())
+        address, deaf_to = LOOPBACK if not others else facts[0].address, "can't listen for others"
+        (reserved,) = self._ask({first: Reserve(address)}, deaf_to)
+        if not others:
+            return address, reserved, [address] * len(facts)
+
+        def ask(request: Operation[R]) -> dict[int, R]:
+            timeout_s = min(PROBE_S, self.left_s)
+            found = replies(world.link.gather(firsts, request, timeout_s=timeout_s))
+            self._check()
+            return found
+
+        own = ask(Probe(address, reserved.probe_port))
+        if deaf := [rank for rank in firsts if rank not in own]:
+            raise world.processes.no_way(first, address, reserved.probe_port, deaf)
+        listening = self._ask({rank: Reserve(own[rank]) for rank in others}, deaf_to)
+        ports = {own[to]: at.probe_port for to, at in zip(others, listening, strict=True)}
+        told = ask(Reachability(ports))
+        for to in others:
+            deaf = [rank for rank in firsts if own[to] in told.get(rank, ports) and rank != to]
+            if deaf:
+                raise world.processes.no_way(to, own[to], ports[own[to]], deaf)
+        return address, reserved, [own[hosts[f.host_key]] for f in facts]
 
     def _relay_port(self, world: World) -> int:
         """Where the referee hears other hosts; its process writes that to its log."""
@@ -283,14 +263,12 @@ class Starting:
         each: Mapping[int, Operation[R]],
         what: str,
         error: type[EnginesMissing | InitializeFailed] = EnginesMissing,
-        heard: Callable[[int], None] = lambda ranks: None,
     ) -> list[R]:
         """Ask all ranks for one step. The first that fails or dies ends the start.
 
         Args:
           each: what each rank is asked.
           what: what a rank did not do, where it fails.
-          heard: told how many ranks have answered.
         """
         assert self.world is not None
         world, found = self.world, dict[int, R]()
@@ -308,7 +286,8 @@ class Starting:
             if (step := STEPS.get(each[event.rank].op)) is not None:
                 self.steps[event.rank] = step
                 events.tell()
-            heard(len(found))
+            if isinstance(each[event.rank], Facts):
+                self.say(f"engines {len(found)}/{len(each)}")
 
         world.link.gather(each, each, timeout_s=self.left_s, check=self._check, on_answer=take)
         if missing := sorted(set(each) - set(found)):

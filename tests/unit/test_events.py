@@ -107,6 +107,7 @@ def test_a_script_that_ends_on_one_rank_before_another_has_begun_did_start() -> 
     begun: Event[Any] = Event(1, "reply", "2", None)
     start, heard = Starting(SPEC, lambda line: None), [died, begun]
     world = MagicMock(controller_died="", coordinator_died="", dead={0: died.body})
+    world.log_excerpt.return_value = ""
     world.link.gather = lambda *_, on_answer, **__: [on_answer(event) for event in heard]
     start.world, start._has_begun = world, True
     each = dict.fromkeys(range(2), wire.Script(["x.py"], "/x.py", "/"))
