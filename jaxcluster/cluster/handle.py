@@ -362,23 +362,15 @@ class Cluster:
     # ------------------------------------------------------------------ cells
 
     def run(
-        self,
-        source: str,
-        *,
-        ranks: Sequence[int] | None = None,
-        timeout_s: float | None = None,
-        on_output: Listener | None = None,
-        show: bool = True,
-        **options: Any,
+        self, source: str, *, on_output: Listener | None = None, show: bool = True, **options: Any
     ) -> CellRecord:
         """Run a cell on all ranks (or ``ranks``) and return when all have ended it.
 
         Args:
           source: IPython code.
-          timeout_s: interrupt the ranks that are still in the cell after so many seconds.
           on_output: called with each output and reply as it comes, on this thread.
           show: without ``on_output``: print what the first rank prints.
-          **options: more of ``CellOptions``, such as ``on_notice`` and ``shown_ranks``.
+          **options: more of ``CellOptions``, such as ``ranks``, ``timeout_s`` and ``shown_ranks``.
 
         Raises:
           CellFailed: it raised on some ranks. The others stop before their next launch; those that
@@ -389,9 +381,7 @@ class Cluster:
         """
         on_output = on_output or (_print_first if show else None)
         own: dict[str, Any] = {"prompt": here(_print_output), "is_waited_for": True} | options
-        return self.submit(
-            source, ranks=ranks, timeout_s=timeout_s, on_output=on_output, **own
-        ).wait()
+        return self.submit(source, on_output=on_output, **own).wait()
 
     def submit(self, source: str, **options: Any) -> RunningCell:
         """Like ``run``, without waiting: ``wait`` on what it returns.
@@ -399,60 +389,48 @@ class Cluster:
         Args:
           **options: see ``CellOptions``.
         """
-        wanted = CellOptions(**options)
+        wanted, source = CellOptions(**options), rewrite.with_all_lines(source)
+        if wanted.timeout_s is not None:
+            check_seconds("A cell's time limit", wanted.timeout_s, "%%spmd --timeout 60")
+        is_cell = wanted.message is None
         with self.changing:
             recovery.ensure_open(self)
-            record, request = self._request(source, wanted)
+            world, count = self.world, wanted.execution_count
+            ranks = world.check_ranks(wanted.ranks)
+            shown = world.check_ranks(wanted.shown_ranks) if wanted.shown_ranks is not None else ()
+            self._count += is_cell
+            request = wire.CellRequest(
+                turn=world.turn(ranks, is_waited_for=wanted.is_waited_for, is_skippable=is_cell),
+                source=source,
+                execution_count=self._count if count is None else int(count),
+                shown_ranks=list(shown) if wanted.shown_ranks is not None else ranks[:1],
+                cell_id=wanted.cell_id,
+                parent=wanted.parent,
+                message=wanted.message,
+                profile=str(profile_folder(wanted.profile)) if wanted.profile else "",
+                sent_ns=time.time_ns(),
+                who=who_we_are(),
+            )
+            record = CellRecord(
+                request.seq,
+                request.execution_count,
+                source,
+                ranks,
+                cell_id=wanted.cell_id,
+                sent_ns=request.sent_ns,
+                shown=shown,
+            )
             with stopbutton.held() as pressed:
-                sink, each = Sink(), dict.fromkeys(record.ranks, request)
-                ids = self.world.link.request_each(each, buffers=wanted.buffers, sink=sink)
+                sink, each = Sink(), dict.fromkeys(ranks, request)
+                ids = world.link.request_each(each, buffers=wanted.buffers, sink=sink)
                 cell = RunningCell(self, record, sink, ids, wanted)
                 self.sent = [one for one in self.sent if not one.done] + [cell]
-                if cell.has_code:
+                if is_cell:
                     self._failed, self.last = self.last_failed, record
                 events.tell(cell)
         if pressed:
             cell.stop()
         return cell
-
-    def _request(self, source: str, options: CellOptions) -> tuple[CellRecord, wire.CellRequest]:
-        """A cell, as it is kept here and as it is sent.
-
-        Raises:
-          UsageError: it can't be run so.
-        """
-        world, limit_s = self.world, options.timeout_s
-        if limit_s is not None:
-            check_seconds("A cell's time limit", limit_s, "%%spmd --timeout 60")
-        source = rewrite.with_all_lines(source)
-        ranks = world.check_ranks(options.ranks)
-        shown = ranks[:1] if options.shown_ranks is None else world.check_ranks(options.shown_ranks)
-        is_cell = options.message is None
-        turn = world.turn(ranks, is_waited_for=options.is_waited_for, is_skippable=is_cell)
-        self._count += is_cell
-        count = self._count if options.execution_count is None else int(options.execution_count)
-        request = wire.CellRequest(
-            turn=turn,
-            source=source,
-            execution_count=count,
-            shown_ranks=shown,
-            cell_id=options.cell_id,
-            parent=options.parent,
-            message=options.message,
-            profile=str(profile_folder(options.profile)) if options.profile else "",
-            sent_ns=time.time_ns(),
-            who=who_we_are(),
-        )
-        record = CellRecord(
-            turn.seq,
-            count,
-            source,
-            ranks,
-            cell_id=options.cell_id,
-            sent_ns=request.sent_ns,
-            shown=shown if options.shown_ranks is not None else (),
-        )
-        return record, request
 
     @property
     def last_failed(self) -> CellRecord | None:
@@ -519,7 +497,7 @@ class Cluster:
         self.check_not_closed()
         return history.Reader(self.world).look()
 
-    def interrupt(self, ranks: Sequence[int] | None = None) -> list[int]:
+    def interrupt(self) -> list[int]:
         """Interrupt whatever the ranks run now; returns those that were running something.
 
         While it is being given new processes it is a press of the stop button.
@@ -528,9 +506,8 @@ class Cluster:
             self.press_stop()
             return []
         self.check_not_closed()
-        answers = self.world.link.gather(
-            self.world.check_ranks(ranks), Interrupt(None), timeout_s=ASK_S
-        )
+        ranks = range(self.num_processes)
+        answers = self.world.link.gather(ranks, Interrupt(None), timeout_s=ASK_S)
         return sorted(r for r, event in answers.items() if event.op == "reply" and event.body)
 
     # ------------------------------------------------------------------ values

@@ -119,30 +119,22 @@ def hear(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_of_two_starts_of_one_name_at_once_one_is_told_so(
-    starters: Callable[[str | None], subprocess.Popen[str]],
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("same", ["ClusterExists", "same"]), (None, ["main", "main-2", "main-3"])],
+)
+def test_starts_at_once_get_one_name_each(
+    starters: Callable[[str | None], subprocess.Popen[str]], name: str | None, told: list[str]
 ) -> None:
-    both = [starters("same") for _ in range(2)]
-    for process in both:
+    made = [starters(name) for _ in told]
+    for process in made:
         say(process)
-    heard = [hear(process) for process in both]
-    assert sorted(heard) == ["ClusterExists", "same"]
-    winner = both[heard.index("same")]
-    assert [r.name for r in live_records()] == ["same"]
-    say(winner)
-    assert int(hear(winner)) == live_records()[0].pids[1]
-
-
-def test_starts_without_a_name_at_once_get_one_each(
-    starters: Callable[[str | None], subprocess.Popen[str]],
-) -> None:
-    three = [starters(None) for _ in range(3)]
-    for process in three:
+    heard = [hear(process) for process in made]
+    assert sorted(heard) == told
+    started = [one for one, said in zip(made, heard, strict=True) if said != "ClusterExists"]
+    for process in started:
         say(process)
-    assert sorted(hear(process) for process in three) == ["main", "main-2", "main-3"]
-    for process in three:
-        say(process)
-    pids = {int(hear(process)) for process in three}
+    pids = {int(hear(process)) for process in started}
     assert pids == {record.pids[1] for record in live_records()}
 
 
@@ -238,43 +230,32 @@ def test_nothing_beside_the_notebook_runs_but_what_cells_import(
 # --------------------------------------------------------------------------- other namespaces
 
 
-def test_a_list_in_another_pid_namespace_deletes_nothing(alone: Home) -> None:
+def test_another_pid_namespace_deletes_nothing_and_can_use_and_stop_a_cluster(
+    alone: Home,
+) -> None:
     """There the owner's pid is nobody's, or somebody else's."""
-    command = unshared("-p", "--mount-proc")
+    command = [*unshared("-p", "--mount-proc"), sys.executable]
+    cli = ("-m", "jaxcluster.cli")
+    source = """
+    import jaxcluster
+    cluster = jaxcluster.attach("seen")
+    print(cluster.run("print(6 * 7)", show=False).stdout(1).strip(), cluster.owned)
+    cluster.stop()
+    """
+
+    def there(*words: str) -> str:
+        argv, env = [*command, *words], alone.environ()
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
     with jaxcluster.start(2, name="seen") as cluster:
-        for words in (["list"], ["stop", "nobody"], ["list"]):
-            done = subprocess.run(
-                [*command, sys.executable, "-m", "jaxcluster.cli", *words],
-                env=alone.environ(),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if words == ["list"]:
-                assert "seen" in done.stdout, done.stderr
+        for _ in range(2):
+            assert "seen" in there(*cli, "list")
+            there(*cli, "stop", "nobody")
         assert [r.name for r in live_records()] == ["seen"]
-        assert cluster.run("print(1)", show=False).stdout() == "1\n"
         with pytest.raises(ClusterExists):
             jaxcluster.start(2, name="seen")
-
-
-def test_a_cluster_can_be_used_and_stopped_from_another_pid_namespace(alone: Home) -> None:
-    command = unshared("-p", "--mount-proc")
-    with jaxcluster.start(2, name="seen") as cluster:
-        source = """
-        import jaxcluster
-        cluster = jaxcluster.attach("seen")
-        print(cluster.run("print(6 * 7)", show=False).stdout(1).strip(), cluster.owned)
-        cluster.stop()
-        """
-        done = subprocess.run(
-            [*command, sys.executable, "-c", textwrap.dedent(source)],
-            env=alone.environ(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout == "42 False\n", done.stderr
+        assert there("-c", textwrap.dedent(source)) == "42 False\n"
         until(lambda: cluster.closed, "its owner hears of it")
         assert live_records() == []
 

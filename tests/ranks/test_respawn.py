@@ -149,7 +149,7 @@ def test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back(
     assert saved_folders() == set()
 
 
-def test_a_stop_of_the_second_try_leaves_what_the_first_has_left(
+def test_what_was_left_survives_another_stop_and_can_be_given_up(
     ranks: jaxcluster.Cluster,
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
@@ -159,9 +159,11 @@ def test_a_stop_of_the_second_try_leaves_what_the_first_has_left(
     assert str(stop.value) == LEFT
     assert "variables kept" in ranks.restart()
     check_whole(ranks)
-
-
-def test_what_was_left_can_be_given_up(ranks: jaxcluster.Cluster) -> None:
+    with pytest.raises(KeyboardInterrupt) as stop:
+        ranks.restart(stop_at(LATER[1], presses=2), clean=True)
+    assert "%jaxcluster restart starts them again, with empty ranks" in str(stop.value)
+    ranks.restart()
+    assert ranks.run("print('g' in globals())", show=False).stdout() == "False\n"
     with pytest.raises(KeyboardInterrupt):
         ranks.restart(stop_at(LATER[1], presses=2))
     ranks.stop()
@@ -179,16 +181,6 @@ def test_a_cell_that_a_restart_ends_says_so(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(RankDied, match=r"Cell \[\d+\] was ended: the cluster was restarted"):
         cell.wait()
     check_whole(ranks)
-
-
-def test_a_clean_restart_that_was_left_starts_empty_ranks_the_next_time(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    with pytest.raises(KeyboardInterrupt) as stop:
-        ranks.restart(stop_at(LATER[1], presses=2), clean=True)
-    assert "%jaxcluster restart starts them again, with empty ranks" in str(stop.value)
-    ranks.restart()
-    assert ranks.run("print('g' in globals())", show=False).stdout() == "False\n"
 
 
 # --------------------------------------------------------------------------- in a cell

@@ -70,17 +70,13 @@ def test_what_is_happening_is_told_step_by_step(home: Home) -> None:
     assert where == sorted(where)
 
 
-def test_the_environment_that_was_given_reaches_every_rank(start: Start) -> None:
-    running = start(env={"MINE": "a b=c", "SHELL_LIKE": "$HOME"})
-    running.run("import os")
-    assert (
-        on_each_rank(running, "os.environ['MINE'], os.environ['SHELL_LIKE']") == ["a b=c $HOME"] * 2
-    )
-
-
-def test_schedulers_variables_that_leaked_in_lead_nobody_astray(start: Start) -> None:
+def test_the_environment_reaches_every_rank_and_a_schedulers_leads_nobody_astray(
+    start: Start,
+) -> None:
     running = start(
         env={
+            "MINE": "a b=c",
+            "SHELL_LIKE": "$HOME",
             "SLURM_JOB_ID": "12",
             "SLURM_NTASKS": "64",
             "SLURM_PROCID": "5",
@@ -91,8 +87,10 @@ def test_schedulers_variables_that_leaked_in_lead_nobody_astray(start: Start) ->
             "OMPI_COMM_WORLD_RANK": "8",
         }
     )
-    running.run("import jax")
+    running.run("import jax, os")
     assert on_each_rank(running, "jax.process_index(), jax.process_count()") == ["0 2", "1 2"]
+    mine = on_each_rank(running, "os.environ['MINE'], os.environ['SHELL_LIKE']")
+    assert mine == ["a b=c $HOME"] * 2
 
 
 @pytest.mark.one_machine("it places the coordinator at an address of this machine")

@@ -79,7 +79,6 @@ def test_ranks_are_any_whole_numbers(ranks: Any) -> None:
         (lambda c: c.run("1", ranks="0,1"), "ranks must be a list of numbers, not '0,1'."),
         (lambda c: c.run("1", ranks=[0.0]), "ranks must be a list of numbers, not [0.0]."),
         (lambda c: c.submit("1", shown_ranks=[True, False]), "ranks must be a list of numbers"),
-        (lambda c: c.interrupt(1), "ranks must be a list of numbers, not 1."),
         (lambda c: c.push({"x": 1}, "0"), "ranks must be a list of numbers, not '0'."),
     ],
 )
