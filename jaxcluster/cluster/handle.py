@@ -141,7 +141,9 @@ class Cluster:
 
     def logs(self, rank: int, lines: int | None = None) -> str:
         """A rank's log: what C code, subprocesses and the engine itself wrote."""
-        return self.world.logs(rank, lines)
+        (rank,) = self.world.check_ranks([rank])
+        text = self.world.processes.read_log(f"rank-{rank}")
+        return "\n".join(text.splitlines()[-lines:]) if lines else text
 
     # ------------------------------------------------------------------ life
 
@@ -216,10 +218,10 @@ class Cluster:
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
-            spec, without_lost = None, bool(allocation.left.hosts)
+            spec = None
             if num_processes is not None:
-                spec = resized(self.spec, num_processes, without_lost)
-                if self.dead and not self.why and not without_lost:
+                spec = resized(self.spec, num_processes)
+                if self.dead and not self.why and not allocation.left.hosts:
                     raise RecoveryError(
                         f"{name_ranks(self.dead).capitalize()} died, so the cluster can't be "
                         "resized.",

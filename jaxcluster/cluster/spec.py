@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import operator
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +19,6 @@ from jaxcluster.options.value_types import SWITCH
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, check_spec, platform_in
 from jaxcluster.records import registry
-from jaxcluster.text import plural
 
 FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 VERIFIES = "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS"
@@ -143,31 +140,17 @@ def _taken(typed: Mapping[str, Any], num_processes: int | None) -> str:
     return found.launcher
 
 
-def resized(
-    spec: wire.ClusterSpec, num_processes: int, without_lost: bool = False
-) -> wire.ClusterSpec:
+def resized(spec: wire.ClusterSpec, num_processes: int) -> wire.ClusterSpec:
     """A cluster with another number of ranks. Pure.
-
-    Args:
-      without_lost: hosts are lost, and it goes on without them.
 
     Raises:
       UsageError: there can't be so many.
     """
-    if num_processes == spec.num_processes and not without_lost:
-        raise UsageError(f"It has {plural(num_processes, 'rank')} already.", "%jaxcluster restart")
-    if spec.local_device_ids is not None:
-        raise UsageError(
-            "Its ranks were given their devices one by one (local_device_ids).",
-            "Stop it, and start it with other lists.",
-        )
     if spec.platform == "tpu" and not spec.is_here:
         raise UsageError(
             "The hosts of a TPU slice belong together, so their ranks can't be others in number.",
             "Stop it, and start it on another slice.",
         )
-    with contextlib.suppress(TypeError):  # refuse other numbers than whole ones
-        num_processes = operator.index(num_processes)
     known().by_name["num_processes"].check(num_processes)
     wanted = replace(spec, num_processes=num_processes)
     check_spec(wanted)

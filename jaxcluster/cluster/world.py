@@ -69,6 +69,7 @@ class World:
       names: the names that each rank has, as last heard.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
+      is_ours: whether this process has started it.
       is_over: whether it has ended, or was left.
       is_ending: whether another process ends it.
       check: called before ranks are asked anything; raises where they can't be.
@@ -85,7 +86,7 @@ class World:
         record: registry.ClusterRecord | None = None,
     ) -> None:
         self.processes, self.fleet, self.allocation = processes, processes.fleet, allocation
-        self.num_processes = processes.spec.num_processes
+        self.num_processes, self.is_ours = processes.spec.num_processes, processes.is_ours
         self.link = processes.connect()
         self.hosts: dict[int, str] = {}
         self.dead: dict[int, wire.Death] = {}
@@ -113,11 +114,6 @@ class World:
         self.record = record
         self.hosts = several_hosts({f.rank: f.hostname for f in record.facts})
         self._at_end.callback(registry.hold(record.name))
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process has started it."""
-        return self.processes.is_ours
 
     # ------------------------------------------------------------------ its end
 
@@ -242,12 +238,6 @@ class World:
     def log_end(self, name: str) -> str:
         """The end of a process's log: ``rank-0``, ``controller`` or ``coordinator``."""
         return self.processes.read_log(name, LOG_END_NBYTES)
-
-    def logs(self, rank: int, lines: int | None = None) -> str:
-        """A rank's log: what C code, subprocesses and the engine itself wrote."""
-        self.check_ranks([rank])
-        text = self.processes.read_log(f"rank-{rank}")
-        return "\n".join(text.splitlines()[-lines:]) if lines else text
 
     # ------------------------------------------------------------------ asking
 
