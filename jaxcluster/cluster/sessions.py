@@ -205,6 +205,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
     cluster = Cluster(World(Processes.joined(record), record=record))
     try:
         cluster.world.fleet.command(forks.Exits(), EXITS_S)  # those before this process came
+        cluster.status()  # they are taken in meanwhile
     except BaseException:
         cluster.close()
         raise
