@@ -211,22 +211,14 @@ class Cluster:
         with self.changing:
             if not self.why:
                 self.check_not_closed()
-            if (allocation := self.world.allocation) is None:
+            if self.world.allocation is None:
                 raise RecoveryError(
                     f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
                     "here.",
                     "Restart it in the notebook that started it, or stop it and start another: "
                     "%jaxcluster stop",
                 )
-            spec = None
-            if num_processes is not None:
-                spec = resized(self.spec, num_processes)
-                if self.dead and not self.why and not allocation.left.hosts:
-                    raise RecoveryError(
-                        f"{name_ranks(self.dead).capitalize()} died, so the cluster can't be "
-                        "resized.",
-                        "%jaxcluster restart replaces the dead; then resize it.",
-                    )
+            spec = resized(self.spec, num_processes) if num_processes is not None else None
             when = when or ("when it was resized" if spec is not None else "in a restart")
             renewal = self._renewal = Renewal(self, clean, when, spec)
             self.why = ""

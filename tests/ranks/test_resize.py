@@ -8,18 +8,20 @@ import pytest
 from helpers import Notebook
 
 import jaxcluster
-from jaxcluster.errors import RankDied, RecoveryError
+from jaxcluster.errors import RankDied
 
 
-def test_a_cluster_with_dead_ranks_is_not_resized(
+def test_a_cluster_with_dead_ranks_is_resized_with_what_the_living_have(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:
-    cluster = start(2, name="refused")
+    cluster = start(2, name="resized")
     cluster.recovery = "never"
+    cluster.run("import jax, os\nkept = [jax.process_count()]")
     with pytest.raises(RankDied):
-        cluster.run("import jax, os\nif jax.process_index(): os.kill(os.getpid(), 9)", show=False)
-    with pytest.raises(RecoveryError, match=r"Rank 1 died, so the cluster can't be resized\."):
-        cluster.restart(num_processes=4)
+        cluster.run("if jax.process_index(): os.kill(os.getpid(), 9)", show=False)
+    assert "3 ranks after" in cluster.restart(num_processes=3)
+    record = cluster.run("print(kept, jax.process_count())", show=False)
+    assert [record.stdout(rank) for rank in range(3)] == ["[2] 3\n"] * 3
 
 
 @pytest.mark.any_jax
