@@ -22,6 +22,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import zmq
@@ -47,7 +49,7 @@ BEAT_S = 1.0  # between looks at what a session has to say
 LEFT = "this notebook has disconnected from it"
 NEWS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 
-Heard = tuple[Any, list[memoryview]] | wire.Failure | None  # None: the host is lost
+Heard = tuple[Mapping[str, Any], list[memoryview]] | None  # None: the host is lost
 OnMessage = Callable[[Sequence[Any]], None]
 K = TypeVar("K")
 R = TypeVar("R")
@@ -185,7 +187,16 @@ class Connection:
         if address:
             return RankSocket(self._agents, address, on_message)
         self._ranks[rank] = on_message
-        return RankChannel(self, rank, on_message)
+        to = b"%d" % rank
+        return RankChannel(
+            lambda frames: self._agents._do(self._send, [to, *frames]),
+            partial(self._leave_rank, rank, on_message),
+        )
+
+    def _leave_rank(self, rank: int, on_message: OnMessage) -> None:
+        """What it still sends is dropped, unless somebody else listens by now."""
+        if self._ranks.get(rank) is on_message:
+            del self._ranks[rank]
 
     def close(self, why: str = LEFT) -> None:
         """Close the connection; the agent may live on. Open requests fail with ``why``."""
@@ -292,7 +303,7 @@ class Connection:
         envelope = wire.decode(frames[0].buffer)
         if envelope["op"] in ("reply", "error"):
             if (asked := self._asked.pop(envelope["id"], None)) is not None:
-                asked.hear(envelope, [frame.buffer for frame in frames[1:]])
+                asked.answer.put((envelope, [frame.buffer for frame in frames[1:]]))
             return
         event = forks.event_in(envelope)
         if isinstance(event, forks.Lost):
@@ -312,14 +323,6 @@ class Asked(Generic[R]):
         self.host, self.request = host, request
         self.answer: wire.Inbox[Heard] = wire.Inbox()
 
-    def hear(self, envelope: Mapping[str, Any], buffers: list[memoryview]) -> None:
-        """The answer has come."""
-        body = envelope.get("body")
-        if envelope["op"] == "error":
-            self.answer.put(wire.parse(wire.Failure, body))
-        else:
-            self.answer.put((body, buffers))
-
     def wait(self, timeout_s: float) -> tuple[R, memoryview]:
         """Its answer and the data in it. To be called once.
 
@@ -337,10 +340,11 @@ class Asked(Generic[R]):
             ) from None
         if heard is None:
             raise Ended(f"Host {host.name} is lost: {host.why}.")
-        if isinstance(heard, wire.Failure):
-            raise LaunchError(f"Host {host.name} can't {op}: {heard.message}.")
-        body, buffers = heard
-        found: R = wire.read(self.request.reply, body, f"answer to {op!r}")
+        envelope, buffers = heard
+        if envelope["op"] == "error":
+            why = wire.parse(wire.Failure, envelope["body"]).message
+            raise LaunchError(f"Host {host.name} can't {op}: {why}.")
+        found: R = wire.read(self.request.reply, envelope["body"], f"answer to {op!r}")
         return found, buffers[0] if buffers else memoryview(b"")
 
 
@@ -372,22 +376,12 @@ def answers(asked: Iterable[tuple[K, Asked[R]]], timeout_s: float) -> dict[K, tu
     return found
 
 
+@dataclass(frozen=True)
 class RankChannel:
     """A way to one rank through its host's agent."""
 
-    def __init__(self, host: Connection, rank: int, on_message: OnMessage) -> None:
-        self.host = host
-        self._to = b"%d" % rank
-        self._rank, self._on_message = rank, on_message
-
-    def send(self, frames: Sequence[Any]) -> None:
-        """Send a message: frames that must not change until the rank has answered."""
-        self.host._agents._do(self.host._send, [self._to, *frames])
-
-    def close(self) -> None:
-        """What the rank still sends is dropped, unless somebody else listens by now."""
-        if self.host._ranks.get(self._rank) is self._on_message:
-            del self.host._ranks[self._rank]
+    send: Callable[[Sequence[Any]], None]
+    close: Callable[[], None]
 
 
 class RankSocket:

@@ -10,7 +10,7 @@ import platform
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from jaxcluster.host.facts import (
@@ -102,23 +102,11 @@ def own_address(environ: Mapping[str, str] = os.environ) -> str:
     way leads out, it is the address at which ssh was let in, else that of a network card. An
     address of its own cable alone (169.254.0.0/16) comes last: pods with IPv6 have one beside it.
     """
-    poor = ""
-    for target in ("192.0.2.1", "2001:db8::1"):
-        if (found := _address_towards(target)) and not _is_link_local(found):
-            return found
-        poor = poor or found
-    at_ssh = [*environ.get("SSH_CONNECTION", "").split(), "", "", ""][2]
-    for found in (at_ssh, *_card_addresses()):
-        if not found or found.startswith("127.") or found == "::1":
-            continue
-        if not _is_link_local(found):
-            return found
-        poor = poor or found
-    return poor or "127.0.0.1"
-
-
-def _is_link_local(address: str) -> bool:
-    return address.startswith("169.254.") or address.lower().startswith("fe80:")
+    at_ssh = environ.get("SSH_CONNECTION", "").split()[2:3]
+    found = [*map(_address_towards, ("192.0.2.1", "2001:db8::1")), *at_ssh, *_card_addresses()]
+    usable = [one for one in found if one and one != "::1" and not one.startswith("127.")]
+    own_cable = ("169.254.", "fe80:")
+    return min(usable, key=lambda one: one.lower().startswith(own_cable), default="127.0.0.1")
 
 
 def _address_towards(target: str) -> str:
@@ -140,11 +128,9 @@ def _card_addresses() -> Iterator[str]:
                 yield socket.inet_ntoa(reply[20:24])
 
 
-def launcher_number(
-    environ: Mapping[str, str] = os.environ, names: Sequence[str] = NUMBERS
-) -> int | None:
-    """Which of the launcher's processes this is, where the launcher says so by one of these."""
-    return next((int(environ[n]) for n in names if environ.get(n, "").isdecimal()), None)
+def launcher_number(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Which of the launcher's processes this is, where the launcher says so."""
+    return next((int(environ[n]) for n in NUMBERS if environ.get(n, "").isdecimal()), None)
 
 
 def installed_version(package: str) -> str | None:

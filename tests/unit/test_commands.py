@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from helpers import processes_with, until
 
-from jaxcluster.supervision import commands, keeper
+from jaxcluster.supervision import commands, folders
 from jaxcluster.supervision.commands import Commands, Task
 from jaxcluster.supervision.processes import is_alive, process_token
 
@@ -279,7 +279,7 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     assert (tmp_path / "main.over").exists()
 
 
-@pytest.mark.parametrize("what", ["folder", "another in its place", "socket"])
+@pytest.mark.parametrize("what", ["another folder in its place", "socket"])
 def test_detached_commands_end_when_nobody_can_find_them(
     mark: str, tmp_path: Path, what: str
 ) -> None:
@@ -297,7 +297,6 @@ def test_detached_commands_end_when_nobody_can_find_them(
             path.unlink()
         else:
             folder.rmdir()
-        if what == "another in its place":
             folder.mkdir()
         ends(mark)
     assert cancelled(cancel) == ["once"]
@@ -335,15 +334,13 @@ def test_a_keeper_that_is_left_is_reaped_by_the_next(tmp_path: Path) -> None:
     another.end()
 
 
-def test_a_keeper_keeps_the_clusters_files_young(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "launch").mkdir()
+def test_a_clusters_files_are_kept_young(tmp_path: Path) -> None:
     own = [tmp_path, tmp_path / "launch", tmp_path / "launch" / "job.sh"]
-    own[-1].touch()
+    own[1].mkdir()
+    own[2].touch()
     for path in own:
         os.utime(path, (86400, 86400))
-    keeper.keep_young(str(tmp_path))
+    folders.keep_young([str(tmp_path)])
     assert all(path.stat().st_mtime != 86400 for path in own)
 
 

@@ -19,27 +19,17 @@ def sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
 
 
-def test_this_process_is_alive_and_named_by_pid_and_start() -> None:
-    token = process_token(os.getpid())
-    assert token.startswith(f"{os.getpid()}:")
-    assert is_alive(token)
-
-
-def test_an_ended_process_is_not_alive_nor_is_a_zombie() -> None:
+def test_a_token_names_one_process_until_that_ends() -> None:
+    """Neither a zombie, nor a process that has its pid later."""
     process = sleeper()
     token = process_token(process.pid)
-    assert is_alive(token)
+    assert token == f"{process.pid}:{start_time(process.pid)}"
+    assert is_alive(token) and not is_alive(f"{token}1")
     process.kill()
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "zombie")
     assert not is_alive(token)
     process.wait()
     assert not is_alive(token)
-
-
-def test_a_pid_used_again_names_another_process() -> None:
-    pid, _, started = process_token(os.getpid()).partition(":")
-    assert not is_alive(f"{pid}:{int(started) + 1}")
-    assert start_time(os.getpid()) == started
 
 
 def test_a_process_may_ask_to_die_with_its_parent(tmp_path: Path) -> None:
