@@ -146,7 +146,10 @@ class Agent:
         """Serve until there is a reason to end: ``why``."""
         await self.family.connect()
         if self.options.owner_stdin:
-            asyncio.get_running_loop().add_reader(0, self._stdin)
+            try:
+                asyncio.get_running_loop().add_reader(0, self._stdin)
+            except PermissionError:  # a file, or /dev/null: nobody holds it open
+                self.input_ended()
         while not self.why:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), LOOK_S)

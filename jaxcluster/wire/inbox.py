@@ -19,16 +19,15 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Items in the order of their arrival, as ``queue.SimpleQueue`` has them.
+    """Items in the order of their arrival, as ``queue.SimpleQueue`` has them, for one reader.
 
-    Any number of threads puts and gets. ``put`` never waits, and may be called in a signal handler.
-    A handler may also raise in it, or in ``get``: what is in the queue still wakes whoever waits.
+    Any number of threads puts; one gets. ``put`` never waits, and may be called in a signal
+    handler. A handler may also raise in it, or in ``get``: what is in the queue is still found.
     """
 
     def __init__(self) -> None:
         self._items: deque[T] = deque()
-        # Free: an item may be there. Whoever waits has it taken.
-        self._arrival = threading.Lock()
+        self._arrival = threading.Lock()  # free: an item may be there
 
     def put(self, item: T) -> None:
         # Python looks for signals when a call of C returns, and when a function of Python begins.
@@ -49,8 +48,6 @@ class Inbox(Generic[T]):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            if len(self._items) > 1:
-                self._tell()  # whoever else waits
             try:
                 return self._items.popleft()  # at once: an interrupt must not lose it
             except IndexError:
@@ -58,17 +55,7 @@ class Inbox(Generic[T]):
             left = -1.0 if deadline is None else deadline - time.monotonic()
             if deadline is not None and left <= 0:
                 raise queue.Empty
-            try:
-                self._arrival.acquire(timeout=left)
-            except BaseException:
-                self._tell()  # it may have been taken, and another thread waits for it
-                raise
+            self._arrival.acquire(timeout=left)
 
     def empty(self) -> bool:
         return not self._items
-
-    def _tell(self) -> None:
-        try:
-            self._arrival.release()
-        except RuntimeError:
-            pass  # nobody waits

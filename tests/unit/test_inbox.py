@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import queue
 import random
 import signal
@@ -25,39 +24,6 @@ def test_a_wait_ends_however_short_it_is(timeout: float) -> None:
         for _ in range(2):
             with pytest.raises(queue.Empty):
                 inbox.get(timeout=timeout)
-
-
-@pytest.mark.timeout(60)
-def test_a_wait_ends_where_another_thread_is_faster() -> None:
-    """Each item wakes one thread, and nobody waits for what is there."""
-    inbox: Inbox[int | None] = Inbox()
-    got: list[int] = []
-    empty = itertools.count()
-
-    def take() -> None:
-        while True:
-            try:
-                item = inbox.get(timeout=1e-5)
-            except queue.Empty:
-                next(empty)
-                continue
-            if item is None:
-                return
-            got.append(item)
-
-    threads = [threading.Thread(target=take) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for number in range(3000):
-        inbox.put(number)
-        if number % 10 == 0:
-            time.sleep(1e-4)
-    for _ in threads:
-        inbox.put(None)
-    for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
-    assert sorted(got) == list(range(3000))
 
 
 def test_a_signal_handler_may_put() -> None:
