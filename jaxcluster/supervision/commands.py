@@ -18,7 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import IO, Any
+from io import FileIO
+from typing import Any
 
 from jaxcluster.supervision.ends import KILLED_S, end_group, signal_token, wait
 from jaxcluster.supervision.processes import is_alive, process_token
@@ -28,7 +29,6 @@ LINE = 1 << 16  # of output; longer ones come in parts
 CANCEL_S = 20.0  # a cancel command has so long
 LOOK_S = 0.5  # how often it is looked whether a command has ended whose output goes on
 ENDING_S = 0.05  # from the end of a command's output to its own
-DRAIN_S = 0.5  # what a command wrote last; somebody else may hold its pipes open
 # Neither a user's site-packages nor the environment's settings are the keeper's.
 SOURCE = (
     f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.keeper import main; main()"
@@ -74,15 +74,11 @@ class Running:
     """One command, from its start until all of it is over. Made by ``Commands.run``.
 
     Attributes:
-      streams: what it writes to, by ``out`` and ``err``, until that ends.
-      ended_at: when its process was first seen to have ended.
-      is_read: nothing more is taken from it.
+      streams: what it writes to, by ``out`` and ``err``.
     """
 
     def __init__(self, task: Task, on_line: OnLine, on_end: OnEnd, outlives: bool) -> None:
         self.task, self.on_line, self.on_end = task, on_line, on_end
-        self.ended_at: float | None = None
-        self.is_read = False
         self._rests = {"out": b"", "err": b""}
         with contextlib.ExitStack() as theirs:
             stdin, out, err = (_pipe(theirs, outlives) for _ in range(3))
@@ -106,9 +102,10 @@ class Running:
         self.finishing = threading.Thread(target=self._finish, name="jaxcluster-end", daemon=True)
         self.is_over = threading.Event()
 
-    def take(self, name: str) -> bool:
-        """Pass on the lines that have come; returns whether there may be more."""
-        data = os.read(self.streams[name].fileno(), 1 << 16)
+    def take(self, name: str) -> bool | None:
+        """Pass on the lines that have come; returns False at their end, and None if none have."""
+        if (data := self.streams[name].read(1 << 16)) is None:
+            return None
         *lines, rest = (self._rests[name] + data).split(b"\n")
         if len(rest) > LINE:
             lines, rest = [*lines, rest], b""
@@ -118,8 +115,10 @@ class Running:
         return bool(data)
 
     def _finish(self) -> None:
-        for name, rest in self._rests.items():
-            if rest:
+        for name in self.streams:
+            while self.take(name):  # somebody else may hold the other end open
+                pass
+            if rest := self._rests[name]:
                 self.on_line(name, rest.decode(errors="replace"))
         end_group(self.process.pid, self.task.term_s)
         # Not before: who writes to a closed one is killed.
@@ -188,7 +187,7 @@ class Commands:
         one = Running(task, on_line, ended, self._outlives)
         about = {one.name: getattr(task, one.name) for one in fields(Task) if one.name != "argv"}
         self._tell(command=about, token=one.token)
-        for name, stream in list(one.streams.items()):  # each may end once it is read
+        for name, stream in one.streams.items():
             self._selector.register(stream, selectors.EVENT_READ, (one, name))
         with self._lock:
             self._running.append(one)
@@ -205,29 +204,26 @@ class Commands:
             ends = False
             for key, _ in self._selector.select(LOOK_S):
                 one, name = key.data
-                if not one.take(name):
+                if one.take(name) is False:
                     self._selector.unregister(key.fileobj)
-                    one.streams.pop(name).close()
                     ends = True
                     with contextlib.suppress(subprocess.TimeoutExpired):  # as a rule it is ending
-                        one.process.wait(0.0 if one.streams else ENDING_S)
+                        one.process.wait(ENDING_S)
             if ends or time.monotonic() - looked_at > LOOK_S:
                 looked_at = time.monotonic()
-                self._look(looked_at)
+                self._look()
 
-    def _look(self, now: float) -> None:
-        """Finish with those that have ended. Somebody else may hold their pipes open."""
+    def _look(self) -> None:
+        """Finish with those that have ended."""
         with self._lock:
-            running = [one for one in self._running if not one.is_read]
+            running = [one for one in self._running if one.finishing.ident is None]
         for one in [one for one in running if one.process.poll() is not None]:
-            one.ended_at = one.ended_at or now
-            if not one.streams or now - one.ended_at > DRAIN_S:
-                for stream in one.streams.values():
+            for stream in one.streams.values():
+                with contextlib.suppress(KeyError):  # it ended before
                     self._selector.unregister(stream)
-                one.is_read = True
-                one.finishing.start()
+            one.finishing.start()
         with self._lock:
-            if all(one.is_read for one in self._running):
+            if all(one.finishing.ident for one in self._running):
                 self._reader = None
 
     def end(self) -> None:
@@ -304,7 +300,7 @@ def cancel(task: Task) -> tuple[int | None, str]:
     return code, lines[-1][:LINE] if code and lines else ""
 
 
-def _pipe(theirs: contextlib.ExitStack, outlives: bool) -> tuple[int, IO[bytes]]:
+def _pipe(theirs: contextlib.ExitStack, outlives: bool) -> tuple[int, FileIO]:
     """(the end that a command writes to, ours).
 
     The end of one that outlives this process can be read as well: so it meets no end of its input,
@@ -315,4 +311,5 @@ def _pipe(theirs: contextlib.ExitStack, outlives: bool) -> tuple[int, IO[bytes]]
         os.close(writing)
         writing = os.open(f"/proc/self/fd/{reading}", os.O_RDWR | os.O_CLOEXEC)
     theirs.callback(os.close, writing)
+    os.set_blocking(reading, False)
     return writing, open(reading, "rb", 0)
