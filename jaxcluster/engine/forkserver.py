@@ -40,7 +40,7 @@ from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
 
-# What a rank imports only when its kernel is made or its first computation is compiled: imported
+# What a rank imports only when its kernel is made or its first cell runs: imported
 # here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
 LATE_MODULES = (
     "IPython.core.completerlib",
@@ -50,6 +50,8 @@ LATE_MODULES = (
     "ipykernel.debugger",  # debugpy, some 0.1 s: the kernel class names it, used or not
     "jaxlib.mlir.dialects.builtin",
     "jaxlib.mlir.dialects.mhlo",
+    "pygments.formatters.terminal256",
+    "stack_data",  # and a second of others, for the first traceback
     "threadpoolctl",
     "tornado.platform.asyncio",
 )
@@ -233,9 +235,6 @@ def _preload_rank() -> None:
     import jax.numpy
     import jax.sharding  # noqa: F401
 
-    # The first traceback that IPython renders costs over a second of imports.
-    from IPython.core.ultratb import VerboseTB
-
     import jaxcluster.engine.app  # noqa: F401
 
     # ipykernel's debugger says this of itself, to the log, when it is imported.
@@ -243,12 +242,6 @@ def _preload_rank() -> None:
     for name in LATE_MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    try:
-        raise RuntimeError
-    except RuntimeError as error:
-        VerboseTB(theme_name="nocolor").structured_traceback(
-            type(error), error, error.__traceback__
-        )
 
 
 def main(argv: list[str] | None = None) -> None:

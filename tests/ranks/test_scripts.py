@@ -109,9 +109,6 @@ if what == "exit":
     if rank == 1:
         sys.exit(3)
     for_ever()
-elif what == "skip":
-    if rank == 0:
-        jnp.max(x)
 elif what == "kill":
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -198,33 +195,10 @@ def test_a_module_of_which_all_ranks_are_shown(
     ]
 
 
-SLOW = """
-import time, jax, numpy as np, jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec as P
-mesh = jax.make_mesh((2,), "i")
-x = jax.make_array_from_callback((2,), NamedSharding(mesh, P("i")), lambda at: np.ones(2)[at])
-print("begin", float(jnp.sum(x)), end="", flush=True)
-if jax.process_index() == 0:
-    time.sleep(8)
-print("max", float(jnp.max(x)))
-"""
-
-
-def test_a_wait_of_any_rank_is_told_after_a_while(
-    run: Callable[..., subprocess.CompletedProcess[str]], folder: Path
-) -> None:
-    (folder / "slow.py").write_text(SLOW)
-    done = run("slow.py")
-    assert (done.returncode, done.stdout) == (0, "begin 2.0max 1.0\n")
-    waits = r"jaxcluster: rank 1 waits for rank 0 since \d s:   line 9   print.*   jit\(\w*max\)"
-    assert re.fullmatch(rf"jaxcluster: ranks 0, 1\. .*\n({waits}\n)+", done.stderr), done.stderr
-
-
 @pytest.mark.parametrize(
     ("what", "status", "told"),
     [
         ("exit", 3, "rank 1 ended with exit code 3."),  # while rank 0 never ends
-        ("skip", 1, "Rank 1 ended the script without the launch that rank 0 waits for."),
         ("kill", 137, "rank 1 died: killed by SIGKILL."),
     ],
 )
