@@ -34,7 +34,7 @@ from jaxcluster.engine.values import Values
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import share_files_in
 from jaxcluster.rank.state.states import States
-from jaxcluster.supervision.processes import pid_space_mark, process_token
+from jaxcluster.supervision.processes import pid_space_mark
 from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
@@ -58,12 +58,8 @@ class JaxEngine(IPEngine):
 
     @default("ident")
     def _name_the_process(self) -> str:
-        """By it our controller knows when the process has ended.
-
-        ipyparallel makes a part of Python names of it.
-        """
-        token = process_token(os.getpid()).replace(":", "-")
-        return f"{self.session.session}-jaxcluster-{pid_space_mark()}-{token.rstrip('-?')}"
+        """By it our controller knows when the process has ended."""
+        return f"{self.session.session}-jaxcluster-{pid_space_mark()}-{os.getpid()}"
 
     def start(self) -> None:
         """Run the event loop, whatever is raised in it between cells: an alarm's handler raises in

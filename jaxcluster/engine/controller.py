@@ -9,7 +9,7 @@ right after its fork, to be ended with its parent.
 
 It does a part of what ipyparallel leaves to a process beside each engine, its nanny, which
 costs a start the imports of one more process a rank: it tells clients at once of a rank that has
-died. A rank's identity ends in its process's token (``JaxEngine.ident``). The other part, signals,
+died. A rank's identity ends in its pid (``JaxEngine.ident``). The other part, signals,
 is the rank's own (``RankKernel.signal_request``).
 """
 
@@ -47,15 +47,13 @@ ARGS = (
 )
 MOST_TRIES = 4
 _TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
-_TOKEN = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)-(\d+)$")
+_PROCESS = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)$")
 
 
-def process_of(identity: bytes) -> str | None:
-    """The token of an engine's process; None for one of another host, or not of ours."""
-    found = _TOKEN.search(identity)
-    if found is None or found[1].decode() != pid_space_mark():
-        return None
-    return b":".join(found.groups()[1:]).decode()
+def process_of(identity: bytes) -> int | None:
+    """The pid of an engine; None for one of another host, or not of ours."""
+    found = _PROCESS.search(identity)
+    return int(found[2]) if found and found[1].decode() == pid_space_mark() else None
 
 
 class WatchingHub(Hub):
@@ -69,11 +67,11 @@ class WatchingHub(Hub):
 
     def finish_registration(self, heart: bytes) -> None:
         super().finish_registration(heart)
-        token, id = process_of(heart), self.by_ident.get(heart)
-        if token is None or id is None:
+        pid, id = process_of(heart), self.by_ident.get(heart)
+        if pid is None or id is None:
             return
         try:
-            ended = os.pidfd_open(int(token.partition(":")[0]))
+            ended = os.pidfd_open(pid)
         except OSError:  # it has ended already
             return
 
