@@ -36,8 +36,9 @@ class Parser:
 
     def __init__(self, prog: str) -> None:
         self.prog, self.command = prog, command_of(prog)
-        takes_start = known().options if self.command.takes_start else ()
-        self.options = (*takes_start, *self.command.takes)
+        of_start = known().options if self.command.takes_start else ()
+        taken = (one for one in of_start if one.name not in self.command.refuses)
+        self.options = (*taken, *self.command.takes)
         self.flags = {f: one for one in self.options for f in (one.flag, one.short) if f[:1] == "-"}
         self.words = [one for one in self.options if one.flag[0] != "-"]
         example = self.command.example or " ".join(one.sample for one in self.words)
@@ -54,7 +55,7 @@ class Parser:
         """
         if self.command.takes_start and topic[:1].isalpha() and topic != "all":
             known().check(topic)
-        shown = [one for one in self.options if one.name not in self.command.refuses]
+        shown = list(self.options)
         if topic in known().launchers:
             shown = [one for one in shown if topic in one.launchers]
         elif topic != "all":
@@ -173,20 +174,6 @@ def without_comment(line: str) -> str:
     return line
 
 
-def read_doctor(prog: str, line: str | Sequence[str]) -> SimpleNamespace | None:
-    """What a start on other hosts would be given; None where this machine is asked for.
-
-    Raises:
-      UsageError: the words are not those of a start on other hosts.
-    """
-    if not (line.split() if isinstance(line, str) else line):
-        return None
-    parsed = (parser := Parser(prog)).read(line)
-    if parsed.launcher in (None, "local") or parsed.detach or parsed.dry_run:  # nothing is started
-        parser.error("it takes the options of a start on other hosts, or nothing")
-    return parsed
-
-
 def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of ``jaxcluster run`` before the script, and the script with its own.
 
@@ -215,7 +202,7 @@ def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
     """The keyword arguments of ``make_spec``."""
     of_launcher = taken_from(parsed)
     given = vars(parsed).copy()
-    del given["dry_run"]
+    given.pop("dry_run", None)
     if given["env"] is not None:
         given["env"] = dict(given["env"])
     return given | of_launcher

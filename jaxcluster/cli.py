@@ -69,7 +69,8 @@ def stop(words: list[str]) -> None:
 
 
 def check(words: list[str]) -> None:
-    if (parsed := arguments.read_doctor("jaxcluster doctor", words)) is not None:
+    parsed = arguments.Parser("jaxcluster doctor").read(words)
+    if parsed.launcher is not None:
         spec = cluster.make_spec(**arguments.start_options(parsed))
         if not spec.is_here:  # which "auto" may come to
             show_hosts(spec, rich=False)

@@ -144,21 +144,21 @@ def _size(nbytes: int | None) -> str:
 
 def check_private_names(environ: Mapping[str, str]) -> Row:
     """Whether a new process can import jax, and finds the private names that jaxcluster uses."""
-    name, fix = "jax's private names", f"use a jax that was tried: {TRIED_JAX}"
     argv = [sys.executable, "-P", "-m", "jaxcluster.engine.private.self_test"]
     ask = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60.0}
+    told = "are where they are expected"
+    ok: bool | None = True
     try:
         done = subprocess.run(argv, check=False, env=findable(environ, os.getcwd()), **ask)  # type: ignore[call-overload]
-        missing: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+        if done.returncode or not done.stdout:
+            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            told, ok = f"jax can't be imported: {why}", False
+        elif missing := json.loads(done.stdout.splitlines()[-1]):
+            lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
+            told, ok = f"moved in this jax: {lost}", None
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Row(name, (f"{type(error).__name__}: {error}",), False, fix)
-    except (IndexError, ValueError):
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return Row(name, (f"jax can't be imported: {why}",), False, fix)
-    if not missing:
-        return Row(name, ("are where they are expected",))
-    lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
-    return Row(name, (f"moved in this jax: {lost}",), None, fix)
+        told, ok = f"{type(error).__name__}: {error}", False
+    return Row("jax's private names", (told,), ok, f"use a jax that was tried: {TRIED_JAX}")
 
 
 def check_proxies(environ: Mapping[str, str]) -> Row:
@@ -196,8 +196,7 @@ def check_lab_extension() -> Row:
             found = str(json.loads(package.read_text())["version"])
             if own is None or release(found) == release(own):
                 return Row(name, (found,))
-            told = f"is {found}, and jaxcluster is {own}"
-            return Row(name, (told,), None, f"{LAB_FIX}=={own}")
+            return Row(name, (f"is {found}, and jaxcluster is {own}",), None, f"{LAB_FIX}=={own}")
     told = "is not installed: JupyterLab has no sidebar, badges and buttons"
     return Row(name, (told,), None, f"{LAB_FIX}   (from a checkout: with Node 20)")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import dataclasses
 import os
 import re
 import signal
@@ -81,17 +80,12 @@ def run(words: list[str]) -> int:
     own, rest = arguments.split_run(parser, words)
     parsed = parser.read(own)
     script = read_script(rest)
-    if parsed.detach:
-        raise UsageError(
-            "jaxcluster run has no --detach: its cluster ends with the script.",
-            "To keep it running after this shell: nohup jaxcluster run -n 4 train.py &",
-        )
     options = vars(parsed)
     everything, logs = options.pop("everything"), options.pop("logs")
     if parsed.launcher != "local":
         check_alone(os.environ)
     parsed.name = parsed.name or f"run-{os.getpid()}"
-    spec = dataclasses.replace(cluster.make_spec(**arguments.start_options(parsed)), detach=False)
+    spec = cluster.make_spec(**arguments.start_options(parsed))
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return 0

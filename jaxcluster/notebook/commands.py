@@ -71,11 +71,7 @@ class Commands:
                 f"There is no %jaxcluster {command}{meant}", "%jaxcluster alone lists all commands."
             )
         rest = self._with_values(rest)
-        prog = f"%jaxcluster {command}"
-        if command == "doctor":
-            self._doctor(arguments.read_doctor(prog, rest))
-            return
-        getattr(self, f"_{command}")(arguments.Parser(prog).read(rest))
+        getattr(self, f"_{command}")(arguments.Parser(f"%jaxcluster {command}").read(rest))
 
     def _with_values(self, line: str) -> str:
         """A line with the values of the notebook's variables in it, written ``{n}`` or ``$n``.
@@ -215,8 +211,8 @@ class Commands:
         for shown in traceback_lines(record) if record is not running.last else ():
             print(shown)
 
-    def _doctor(self, parsed: Namespace | None) -> None:
-        if parsed is not None:
+    def _doctor(self, parsed: Namespace) -> None:
+        if parsed.launcher is not None:
             spec = cluster.make_spec(**arguments.start_options(parsed))
             if not spec.is_here:  # which "auto" may come to
                 show_hosts(spec, self.page.rich)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxcluster import arguments, cluster, wire
-from jaxcluster.cluster import Cluster, array_queries, events
+from jaxcluster.cluster import array_queries, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
@@ -104,18 +104,12 @@ class Operations:
     def interrupt(self) -> list[int]:
         """Interrupt what runs; the result is the ranks that were interrupted."""
         running = cluster.current()
-        if hit := self._interrupt_cells(running):
-            return hit
-        return running.interrupt()  # another notebook's cell, or one that nobody waits for
-
-    @staticmethod
-    def _interrupt_cells(running: Cluster) -> list[int]:
-        """As the stop button does it; returns the ranks that had not ended their cell."""
-        cells = [cell for cell in running.cells if not cell.done]
+        cells = running.cells
         hit = {rank for c in cells for rank in c.record.ranks if rank not in c.record.replies}
         for cell in cells:
-            cell.stop()
-        return sorted(hit)
+            cell.stop()  # as the stop button does it
+        # Else it is another notebook's cell, or one that nobody waits for.
+        return sorted(hit) or running.interrupt()
 
     # ------------------------------------------------------------------ texts
 

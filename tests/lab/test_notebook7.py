@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fitting import fits
 from helpers import Home
-from labpage import SETUP, START, Lab, LabPage, asked
+from labpage import SETUP, START, Lab, LabPage
 from labserver import start_server, stop_server
 
 pytestmark = pytest.mark.skipif(
@@ -80,17 +80,3 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
     at(".jxl-sidebar").get_by_role("button", name="Stop…").click()
     at(".jp-Dialog").get_by_role("button", name="Stop", exact=True).click()
     page.until_state("s.current === null", "the cluster is stopped")
-
-
-def test_a_rank_asks_below_its_cell(page_7: LabPage) -> None:
-    page = page_7
-    asks = "%%spmd\nif rank == 1:\n    here = 5\n    breakpoint()\n    v = input('v? ')\nrank"
-    page.write("asks.ipynb", [START, SETUP, asks])
-    page.page.goto(f"{page.lab.url}/notebooks/asks.ipynb")
-    page.ready()
-    page.do(0, 1)
-    page.run(2)
-    asked(page, 2, "rank 1> ipdb>", "p here + 40")
-    asked(page, 2, "rank 1> ipdb>", "c")
-    asked(page, 2, "rank 1> v?", "b")
-    assert "45" in page.finish(2).split()

@@ -212,7 +212,6 @@ def test_a_line_takes_the_options_of_a_cell(notebook: Notebook) -> None:
     assert notebook.ok("%spmd --ranks 2 rank + 5").result == "7"
     notebook.ok("%spmd --out told print('a  b')")
     assert notebook.ok("told.stdout(3)").result == "'a  b\\n'"
-    assert notebook.ok("%spmd --rank").result == "0"  # minus minus a number
 
 
 def test_a_lines_braces_and_dollars_are_pythons(notebook: Notebook) -> None:
@@ -371,16 +370,6 @@ def test_ranks_that_are_named_are_shown(notebook: Notebook) -> None:
     assert cell.text.splitlines() == ["Only on ranks 1, 3:", *shown]
     same = notebook.ok("%%spmd --ranks 2-3 --all\nprint('same')")
     assert same.text.splitlines() == ["Only on ranks 2, 3:", "── ranks 2, 3 ──", "same"]
-
-
-def test_some_ranks_are_warned_of_arrays_that_span_processes(notebook: Notebook) -> None:
-    notebook.ok("%%spmd\npytree = {'w': x}\nlocal = jnp.ones(3)")
-    cell = notebook.ok("%%spmd --ranks 1\nprint(x.shape, pytree['w'].shape, local.shape)")
-    assert re.search(r"Warning: .*\bpytree\b.*\bx\b.* spans? processes", cell.text)
-    assert "local" not in cell.text.partition("Warning")[2].partition("\n")[0]
-    assert cell.stdout.endswith("(4, 8) (4, 8) (3,)\n")
-    assert "Warning" not in notebook.ok("%%spmd --ranks 1\nprint(local)").text
-    assert "Warning" not in notebook.ok("%%spmd --ranks 0-3\nprint(x.shape)").text
 
 
 # --------------------------------------------------------------------------- arrays

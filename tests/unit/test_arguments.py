@@ -10,7 +10,6 @@ import pytest
 from jaxcluster.arguments import (
     Help,
     Parser,
-    read_doctor,
     shards_line,
     split_spmd,
     start_options,
@@ -257,14 +256,13 @@ def test_what_is_no_length_of_time_is_refused(seconds: Any) -> None:
     assert caught.value.hint == "Try: %%spmd --timeout 60"
 
 
-@pytest.mark.parametrize("line", ["-n 2", "--launcher ssh --hosts h1 --detach", "what"])
-def test_the_doctor_takes_a_start_on_other_hosts_or_nothing(line: str) -> None:
-    assert read_doctor("%jaxcluster doctor", " ") is None
-    parsed = read_doctor("%jaxcluster doctor", "--launcher ssh --hosts h1:2,h2")
-    assert parsed is not None
+def test_the_doctor_takes_a_start_on_other_hosts_or_nothing() -> None:
+    parsed = Parser("%jaxcluster doctor").read("--launcher ssh --hosts h1:2,h2")
     assert start_options(parsed)["hosts"] == "h1:2,h2"
-    with pytest.raises(UsageError, match="--launcher ssh --hosts h1,h2"):
-        read_doctor("%jaxcluster doctor", line)
+    assert Parser("%jaxcluster doctor").read("").launcher is None
+    for word in ("--detach", "what"):
+        with pytest.raises(UsageError, match=f"there is no {word}"):
+            Parser("%jaxcluster doctor").read(word)
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,6 @@ def test_each_failing_line_has_its_fix_below() -> None:
 # --------------------------------------------------------------------------- each host
 
 
-def test_equal_hosts_have_nothing_to_fix() -> None:
-    found = rows(facts(), facts(address="10.0.0.2"))
-    assert all(row.ok for row in found.values())
-    assert found["address"].cells == ("10.0.0.1", "10.0.0.2")
-    assert found["devices"].cells == ("8 CPU cores", "8 CPU cores")
-    assert found["free memory"].cells[0] == "3.0 GiB"
-
-
 def test_what_differs_or_is_short_is_marked() -> None:
     other = {"python": "3.11.9", "jax": "0.12.0"}
     found = rows(facts(), None, facts(versions=other, free_nbytes=1 << 20, shm_free_nbytes=None))
@@ -222,6 +214,8 @@ def test_a_proxy_that_grpc_would_ask_for_loopback_says_what_to_type() -> None:
     assert check.ok is False
     assert check.cells[0].startswith("https_proxy set, and no_proxy does not exempt 127.0.0.1")
     assert check.fix == "%env no_proxy=localhost,.corp,127.0.0.1"
+    own = {"grpc_proxy": "http://proxy:3128", "no_proxy": "127.0.0.1", "no_grpc_proxy": "x"}
+    assert check_proxies(own).fix == "%env no_grpc_proxy=x,127.0.0.1"  # it takes no_proxy's place
 
 
 @pytest.mark.parametrize(
@@ -231,11 +225,6 @@ def test_a_proxy_that_grpc_would_ask_for_loopback_says_what_to_type() -> None:
 )  # fmt: skip
 def test_addresses_and_networks_exempt_loopback_and_names_do_not(exempt: str, ok: bool) -> None:
     assert check_proxies({"http_proxy": "http://proxy:3128", "no_proxy": exempt}).ok is ok
-
-
-def test_grpcs_own_exemptions_replace_the_general_ones() -> None:
-    environ = {"grpc_proxy": "http://proxy:3128", "no_proxy": "127.0.0.1", "no_grpc_proxy": "x"}
-    assert check_proxies(environ).fix == "%env no_grpc_proxy=x,127.0.0.1"
 
 
 def test_the_doctor_gets_through_this_machine() -> None:

@@ -61,14 +61,12 @@ def test_of_several_clusters_the_one_in_use_is_marked() -> None:
     )
 
 
-def test_a_cluster_of_other_hosts_is_listed_with_them() -> None:
+def test_hosts_that_can_not_be_reached_and_other_machines_are_named() -> None:
     facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "", "") for rank in range(4)]
     spec = wire.ClusterSpec("a", 4, launcher="ssh")
     shown = status.clusters([replace(record("a"), spec=spec, facts=facts)], [], int(1e18))
     assert "ssh       h0, h1  5 s" in shown
-
-
-def test_hosts_that_can_not_be_reached_and_other_machines_are_named() -> None:
+    assert status.clusters([], [], 0).endswith("Start one: %jaxcluster start -n 4")
     records = [record("a"), record("b", "", 600)]
     shown = status.clusters(records, [], int(1e18), {"a": ["h1", "h2"], "b": []}, "laptop")
     first, second = shown.splitlines()[1:]
@@ -76,12 +74,6 @@ def test_hosts_that_can_not_be_reached_and_other_machines_are_named() -> None:
     assert "  pid 12 on box  " in first
     assert "  box  " in second
     assert "  detached from box  " in second
-
-
-def test_no_cluster_says_how_to_start_one() -> None:
-    assert status.clusters([], [], 0) == (
-        "No cluster is running. Start one: %jaxcluster start -n 4"
-    )
 
 
 # --------------------------------------------------------------------------- arrays
@@ -92,15 +84,11 @@ def info(shape: tuple[int, ...]) -> wire.ArrayInfo:
 
 
 def test_an_array_is_shown_with_shape_dtype_sharding_and_values() -> None:
+    assert arrays.values(info((2,)), None, False).endswith("(values not available)")
     values = np.arange(6).reshape(2, 3)
     assert arrays.values(info((2, 3)), values, False) == (
         "Array(shape=(2, 3), dtype=int64)\nsharding: NamedSharding(...)\n[[0 1 2]\n [3 4 5]]"
     )
-
-
-def test_an_array_whose_values_can_not_be_had_is_shown_without() -> None:
-    shown = arrays.values(info((2,)), None, False)
-    assert shown.endswith("(values not available)")
 
 
 def sampled(whole: np.ndarray, edge: int = 3) -> np.ndarray:  # type: ignore[type-arg]
