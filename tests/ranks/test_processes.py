@@ -54,16 +54,6 @@ def test_ranks_draw_other_random_numbers_than_each_other_and_than_before(start: 
         assert len(set(draws)) == len(drawn), draws
 
 
-def test_a_restart_brings_back_the_random_states_too(start: Start) -> None:
-    import numpy as np
-
-    running = start(2)
-    running.run("import jax, numpy as np\nnp.random.seed(7 + jax.process_index())")
-    running.restart()
-    drawn = [np.random.RandomState(7 + rank).rand() for rank in range(2)]
-    assert printed(running, "print(np.random.rand())") == [f"{one}\n" for one in drawn]
-
-
 # --------------------------------------------------------------------------- their arguments
 
 
@@ -234,13 +224,6 @@ def raised(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
     with pytest.raises(CellFailed) as caught:
         cluster.run(source, show=False)
     return caught.value
-
-
-def test_sys_exit_raises_as_in_a_notebook(pair: jaxcluster.Cluster) -> None:
-    pids = pair.record.pids
-    assert "SystemExit on ranks 0, 1" in str(raised(pair, "sys.exit(3)"))
-    assert printed(pair, "print(1)") == ["1\n"] * 2
-    assert (pair.dead, pair.record.pids) == ({}, pids)
 
 
 def test_input_says_why_nobody_can_be_asked(pair: jaxcluster.Cluster) -> None:
