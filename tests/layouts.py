@@ -109,7 +109,7 @@ def tree(
         rank: wire.ValueReport(
             rank,
             "dict",
-            paths=wire.PATHS.join(map(wire.STEPS.join, paths)),
+            leaves=paths,
             use=[i % 4 for i in range(leaves)],
             infos=[look[rank] for look in looks],
         )

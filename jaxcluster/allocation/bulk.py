@@ -12,7 +12,7 @@ import errno
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from jaxcluster.agent.client import wait_all
@@ -26,7 +26,6 @@ PART_S = 600.0  # a slow connection takes its time; the stop button ends it soon
 MKDIR_S = 10.0
 
 T = TypeVar("T")
-Take = Callable[[int, memoryview], None]  # where a part begins, and what it is
 
 
 class NoRoom(Exception):
@@ -76,32 +75,20 @@ class Memory:
                 raise NoRoom from None
             raise
 
-    def get(self, files: Iterable[tuple[int, str, int, Take]]) -> None:
-        """Bring files here, from all hosts at once.
-
-        Args:
-          files: of each whose rank's host has it, its name and size, and who is given its parts.
+    def get(self, rank: int, name: str, nbytes: int) -> bytearray:
+        """What is in a file of that rank's host.
 
         Raises:
-          LaunchError: a host does not answer.
+          LaunchError: the host does not answer, or the file is shorter.
         """
-        parts = [
-            (at, min(PART_NBYTES, size - at), rank, name, take)
-            for rank, name, size, take in files
-            for at in range(0, size, PART_NBYTES)
-        ]
-        parts.sort(key=lambda part: part[0])  # so that the hosts take turns
-        hosts = {self._places[rank].name for _, _, rank, _, _ in parts}
-        asked = (
-            (self._places[rank].begin(Get(self.path(rank, name), at, nbytes)), at, nbytes, take)
-            for at, nbytes, rank, name, take in parts
-        )
-        for one, at, nbytes, take in _few_ahead(asked, len(hosts)):
-            _, data = one.wait(PART_S)
-            if len(data) != nbytes:
-                told = f"A part of a value from host {one.host.name} was lost on the way."
-                raise LaunchError(told)
-            take(at, data)
+        host, path, found = self._places[rank], self.path(rank, name), bytearray()
+        sizes = (min(PART_NBYTES, nbytes - at) for at in range(0, nbytes, PART_NBYTES))
+        asked = (host.begin(Get(path, n * PART_NBYTES, size)) for n, size in enumerate(sizes))
+        for one in _few_ahead(asked, 1):
+            found += one.wait(PART_S)[1]
+        if len(found) != nbytes:
+            raise LaunchError(f"A part of a value from host {host.name} was lost on the way.")
+        return found
 
 
 def _few_ahead(asked: Iterable[T], num_hosts: int) -> Iterator[T]:

@@ -20,7 +20,7 @@ from jaxcluster.cluster.world import World
 from jaxcluster.errors import NotAddressable, TransferError, UsageError
 from jaxcluster.model import layout, replicas
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
-from jaxcluster.ranks import by_value, name_ranks
+from jaxcluster.ranks import by_value, name_ranks, tell_each
 from jaxcluster.wire.link import replies, unwrap
 from jaxcluster.wire.ops import arrays as requests
 from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Cut, Read, Variables
@@ -61,57 +61,50 @@ def split_name(text: str) -> tuple[str, Path]:
 
 def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLayout | TreeLayout:
     """See ``Cluster.layout``; ``""`` is what the last cell ended in, on all ranks or on these."""
-    name, path = split_name(text) if text else ("", ())
+    name, path = _split(text)
     asked = dict.fromkeys(world.check_ranks(ranks), Arrays(name, list(path)))
     found, reasons = world.ask_some(asked, timeout_s=TREE_S)
-    reports = dict(sorted(found.items()))
-    devices = cluster_devices(world)
-    useful = {rank: r for rank, r in reports.items() if r.use}
-    reasons |= {rank: r.note for rank, r in reports.items() if not r.use}
-    if not useful:
-        hint = next((r.hint for r in reports.values() if r.hint), "")
+    reports = {rank: report for rank, report in sorted(found.items()) if report.use}
+    reasons |= {rank: report.note for rank, report in found.items() if not report.use}
+    if not reports:
+        hint = next((report.hint for report in found.values() if report.hint), "")
         raise UsageError(_why_nothing(reasons), hint)
-    first = useful[min(useful)]
-    shown = text or "result"
-    if not any(_is_jax(info) for report in useful.values() for info in report.infos):
-        kinds = sorted({info.note for info in first.infos})[:3]
-        raise UsageError(f"{shown} holds no jax.Array, only {', '.join(kinds)}.")
-    odd = replicas.parts({rank: r.copies for rank, r in useful.items()})
-    leaves = first.leaves
+    devices, first = cluster_devices(world), reports[min(reports)]
+    odd = replicas.parts({rank: report.copies for rank, report in reports.items()})
     notes: dict[int, str] = {}
     for leaf, (most, *others) in sorted(odd.items(), reverse=True):
-        of = f" of {''.join(leaves[leaf])}" if leaf < len(leaves) and leaves[leaf] else ""
+        of = "".join(first.leaves[leaf]) if leaf < len(first.leaves) else ""
         for rank in itertools.chain(*others):
-            notes[rank] = f"its copy{of} differs from that of {name_ranks(most)}"
-    if all(report.leaves == [path] for report in useful.values()):
-        infos = {rank: report.infos[0] for rank, report in useful.items()}
-        array = layout.array_layout(shown, infos, devices, reasons)
+            notes[rank] = f"its copy{of and f' of {of}'} differs from that of {name_ranks(most)}"
+    if all(report.leaves == [path] for report in reports.values()):
+        infos = {rank: report.infos[0] for rank, report in reports.items()}
+        array = layout.array_layout(text or "result", infos, devices, reasons)
         return replace(array, notes={**notes, **array.notes}, odd=odd.get(0, ()))
-    tree = layout.tree_layout(name, useful, devices, reasons)
+    tree = layout.tree_layout(name, reports, devices, reasons)
     kind = "a part" if path else tree.type
     return replace(tree, type=kind, notes={**notes, **tree.notes})
 
 
-def _is_jax(info: wire.ArrayInfo) -> bool:
-    return bool(info.dtype) and info.note != "numpy array"
+def _split(text: str) -> tuple[str, Path]:
+    """As ``split_name``; "" is what the last cell ended in."""
+    return split_name(text) if text else ("", ())
 
 
 def _why_nothing(reasons: Mapping[int, str]) -> str:
-    lines = []
-    for reason, ranks in by_value(reasons).items():
-        if len(ranks) < len(reasons) or len(ranks) == 1:
-            lines.append(f"{name_ranks(ranks).capitalize()}: {reason}.")
-        elif reason.startswith("has no "):
-            what = reason.removeprefix("has no ").replace("variable", "a variable")
-            lines.append(f"No rank has {what}.")
-        else:
-            lines.append(f"{reason}.")
-    return "\n".join(lines)
+    """Why no rank has it; ``no variable 'x'`` of all ranks has a sentence of its own."""
+    if len(said := by_value(reasons)) == 1 and (reason := next(iter(said))).startswith("has no "):
+        return f"No rank {reason.replace('has no', 'has a', 1)}."
+    return f"No rank has an array there: {tell_each(reasons)}."
 
 
 def cluster_devices(world: World) -> dict[int, Device]:
     """All devices of a cluster, by id."""
-    return layout.known_devices(world.record.devices, world.record.facts)
+    hosts = {facts.rank: facts.hostname for facts in world.record.facts}
+    return {
+        d.id: Device(d.id, one.rank, d.kind, d.platform, hosts[one.rank], d.coords)
+        for one in world.record.devices
+        for d in one.devices
+    }
 
 
 # --------------------------------------------------------------------------- values
@@ -125,7 +118,7 @@ def statistics(
     Raises:
       JaxClusterError: the rank gave no answer; it says why.
     """
-    name, path = split_name(text) if text else ("", ())
+    name, path = _split(text)
     request = CheckShards(name, list(path), device)
     return unwrap(world.ask([rank], request, timeout_s=READ_S)[rank])
 
@@ -143,7 +136,7 @@ def peek(
     Args:
       start, stop: for each axis, counted from the shard's own corner.
     """
-    name, path = split_name(text) if text else ("", ())
+    name, path = _split(text)
     cut = Cut(device, [list(range(*span)) for span in zip(start, stop, strict=True)])
     return _read(world, name, path, {rank: [cut]})[rank][0]
 
@@ -180,22 +173,21 @@ def corners(
         else list(range(size))
         for size in found.shape
     ]
-    cuts: dict[int, list[Cut]] = {}
-    places: dict[int, list[list[list[int]]]] = {}
+    wanted: dict[int, list[tuple[Cut, list[list[int]]]]] = {}
     for part in found.parts:
         spans = list(zip(kept, part.index, strict=True))
-        where = [[i for i, p in enumerate(at) if a <= p < b] for at, (a, b) in spans]
+        where = [[i for i, at in enumerate(ats) if a <= at < b] for ats, (a, b) in spans]
         if all(where):
+            inside = [[at - a for at in ats if a <= at < b] for ats, (a, b) in spans]
             shard = part.shards[0]
-            inside = [[p - a for p in at if a <= p < b] for at, (a, b) in spans]
-            cuts.setdefault(shard.rank, []).append(Cut(shard.device, inside))
-            places.setdefault(shard.rank, []).append(where)
+            wanted.setdefault(shard.rank, []).append((Cut(shard.device, inside), where))
+    cuts = {rank: [cut for cut, _ in each] for rank, each in wanted.items()}
     values = np.zeros([len(at) for at in kept])
-    for at, (rank, parts) in enumerate(_read(world, "", (), cuts).items()):
-        if at == 0:  # keys have an axis more: that of their words
-            values = np.zeros([*values.shape, *parts[0].shape[values.ndim :]], parts[0].dtype)
-        for one, where in zip(parts, places[rank], strict=True):
-            values[np.ix_(*where) if where else ()] = one
+    for number, (rank, pieces) in enumerate(_read(world, "", (), cuts).items()):
+        if number == 0:  # keys have an axis more: that of their words
+            values = np.zeros([*values.shape, *pieces[0].shape[values.ndim :]], pieces[0].dtype)
+        for (_, where), piece in zip(wanted[rank], pieces, strict=True):
+            values[np.ix_(*where) if where else ()] = piece
     return values, any(len(at) < size for at, size in zip(kept, found.shape, strict=True))
 
 
@@ -222,7 +214,7 @@ def check(world: World, text: str) -> CheckResult:
     Raises:
       UsageError: it can't be compared; why is said.
     """
-    name, path = split_name(text) if text else ("", ())
+    name, path = _split(text)
     answers, reasons = world.ask_some(CheckShards(name, list(path), hash=True), timeout_s=READ_S)
     if not answers:
         raise UsageError(_why_nothing(reasons))

@@ -159,15 +159,11 @@ class Conversation:
     that rank's turn.
 
     Attributes:
-      prompt: where they are put; None where nobody can be asked.
-      why_nobody: said to who asks then.
+      prompt: where they are put; None in the background, where nobody can be asked.
     """
 
-    def __init__(
-        self, link: Link, prompt: Prompt | None = None, why_nobody: str = IN_BACKGROUND
-    ) -> None:
-        self.prompt, self.why_nobody = prompt, why_nobody
-        self._link = link
+    def __init__(self, link: Link, prompt: Prompt | None = None) -> None:
+        self.prompt, self._link = prompt, link
         self._waiting: list[tuple[Key, wire.Question]] = []
         self._open: Key | None = None
         self._speaker: int | None = None  # who was asked last
@@ -185,7 +181,7 @@ class Conversation:
     def add(self, question: wire.Question, now: float) -> None:
         """A rank asks."""
         if self.prompt is None:
-            self._send(question, Answer(0, refused=self.why_nobody))
+            self._send(question, Answer(0, refused=IN_BACKGROUND))
         elif not self._is_over:
             key: Key = (question.rank, question.id)
             if not question.debugger:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.cluster import events, recovery, stopbutton
-from jaxcluster.cluster.questions import IN_BACKGROUND, Conversation, Prompt
+from jaxcluster.cluster.questions import Conversation, Prompt
 from jaxcluster.cluster.world import tell_silences, why_silent
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.host.procfs import ProcessLook
@@ -109,7 +109,7 @@ class RunningCell(verdict.Ending):
         self.done = False
         self._world, self._sink, self._ids = cluster.world, sink, ids
         self._on_output = options.on_output
-        self.talk = Conversation(self._world.link, options.prompt, IN_BACKGROUND)
+        self.talk = Conversation(self._world.link, options.prompt)
         self._first_looks: dict[int, ProcessLook | None] = {}  # at ranks that are silent
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
@@ -327,11 +327,6 @@ class RunningCell(verdict.Ending):
                 self.on_status(text)
             elif self.on_notice is not None:
                 self.on_notice(notices.Passing(f"{text}\n"))
-
-    def say(self, text: str) -> None:
-        """Say it under the cell."""
-        if self.on_notice is not None:
-            self.on_notice(text)
 
     # ------------------------------------------------------------------- ending
 

@@ -48,6 +48,7 @@ from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops import values as ops
+from jaxcluster.wire.ops.saving import Bind, Drop
 
 VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 ALIGN = 64
@@ -179,14 +180,10 @@ def _layouts(name: str, told: Mapping[int, ops.Pulled]) -> list[ArrayLayout]:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """numpy's dtype of that name; bfloat16 and its like come from ml_dtypes, which is not jax."""
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
+    """numpy's dtype of that name, also of those that ml_dtypes adds, which is not jax."""
+    import ml_dtypes  # noqa: F401
 
-        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return dtype
+    return np.dtype(name)
 
 
 # --------------------------------------------------------------------------- memory
@@ -234,14 +231,8 @@ def _files(
             if rank in files:
                 with files[rank] as file:  # its memory is free when the map is
                     return mmap.mmap(file.fileno(), nbytes)
-            data = bytearray(nbytes)
-
-            def take(at: int, part: memoryview) -> None:
-                data[at : at + len(part)] = part
-
             assert there is not None
-            there.get([(rank, str(rank), nbytes, take)])
-            return data
+            return there.get(rank, str(rank), nbytes)
 
         yield paths, read
 
@@ -257,6 +248,7 @@ def _written(
 
     Raises:
       NoRoom: a host has none for it.
+      TransferError: nor has this one, on which frames would take more.
     """
     paths: dict[int, str] = {}
     with contextlib.ExitStack() as stack:
@@ -264,7 +256,11 @@ def _written(
             path, file = _shared_file()
             stack.enter_context(file)
             if not take_memory(file.fileno(), total):
-                raise NoRoom
+                free = format_nbytes(psutil.virtual_memory().available)
+                raise TransferError(
+                    f"The values hold {format_nbytes(total)}; this machine has {free} free.",
+                    "Push a part of them, or load them in an %%spmd cell.",
+                )
             with mmap.mmap(file.fileno(), total) as memory:
                 for at, raw in buffers.items():
                     memory[at : at + raw.nbytes] = raw
@@ -391,13 +387,6 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
         with contextlib.suppress(NoRoom), _written(world, chosen, filled, total) as paths:
             _assign(world, paths, at, [pickled])
             return
-    free = psutil.virtual_memory().available
-    if total * len(chosen) > free:
-        raise TransferError(
-            f"{' and '.join(values)} holds {format_nbytes(total)} for each of {len(chosen)} "
-            f"ranks; this machine has {format_nbytes(free)} free.",
-            "Push a part of it, or load it in an %%spmd cell.",
-        )
     _assign(world, dict.fromkeys(chosen, ""), [], [pickled, *raws])
 
 
@@ -439,9 +428,9 @@ def _assign(
             world.ask_in_turn(each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S, check=check)
             check()
         except BaseException:
-            world.link.request_each(dict.fromkeys(each, ops.Forget(token)), sink=Sink())
+            world.link.request_each(dict.fromkeys(each, Drop(token)), sink=Sink())
             raise
-        bind = functools.partial(ops.AssignBind, token=token)
+        bind = functools.partial(Bind, token=token, lost={})
         try:
             world.ask_in_turn(
                 dict.fromkeys(each, bind), timeout_s=VALUE_TIMEOUT_S, check=check, is_final=True
@@ -458,7 +447,5 @@ def check_names(names: Iterable[str]) -> None:
         if not str(name).isidentifier() or keyword.iskeyword(str(name)):
             raise UsageError(
                 f"{name!r} is not a variable name.",
-                "For example: %pull x --as y"
-                if name == "as"
-                else "For example: %pull x   or   %push a b",
+                "For example: %pull x   or   %push a b",
             )

@@ -125,11 +125,9 @@ class Rank:
         )
         handle(cells.Inspect, "side", lambda request: inspection.inspect(self.runner, request.body))
         handle(values.Pull, "now", in_turn(self.values.pull))
-        handle(values.Forget, "now", self.values.forget)
         handle(values.Assign, "now", in_turn(self.values.assign))
-        handle(values.AssignBind, "now", in_turn(self.values.assign_bind))
-        handle(values.Unbind, "now", in_turn(self.values.unbind))
         self.states = States(rank, self.values.lost, self.runner.cell_numbers)
+        self.values.hold = self.states.hold
         handle(saving.Save, "side", self.states.save)
         handle(saving.Checkpoint, "now", in_turn(self.states.save))
         handle(saving.Load, "now", in_turn(self.states.load))

@@ -6,12 +6,11 @@ another rank. A value that is still being computed is waited for, for a bounded 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import operator
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,8 @@ Bounds = tuple[tuple[int, int], ...]
 Leaf = tuple[tuple[str, ...], Any]
 
 READY_POLL_S = 0.002
-MOST_LEAVES = 1 << 22  # of a pytree that is looked at
+MOST_PARTS = 1 << 18  # containers and leaves of a pytree that is looked at
+MOST_STEPS = 1000  # to a leaf
 
 
 class NotReady(Exception):
@@ -35,76 +35,63 @@ class NotReady(Exception):
 
 
 class TooManyLeaves(Exception):
-    """A pytree that can't be taken apart: its containers hold each other too often."""
+    """A pytree that can't be taken apart."""
 
     hint = "Look at a part of it."
 
 
-def check_leaves(value: Any) -> None:
-    """Refuse a pytree of more leaves than a process can hold.
-
-    A list that is held twice counts twice, so ``for _ in range(90): x = [x, x]`` has 2**90 leaves
-    in 91 lists. Each container is looked at once. An empty one counts as a leaf: JAX enters it too.
-    A pytree that holds itself has JAX (0.10.2) use up what Python has of recursion, for good.
-
-    Raises:
-      TooManyLeaves: it has more than ``MOST_LEAVES``, or holds itself, or is nested so deeply that
-        Python can't follow.
-    """
-    from jax.tree_util import default_registry
-
-    counts: dict[int, int] = {}
-    kept: list[Any] = []  # what nodes make when they are asked, so that its ids stay its own
-
-    def count(node: Any) -> int:
-        if id(node) in counts:
-            return counts[id(node)]
-        if isinstance(node, dict | list | tuple):
-            inside: Iterable[Any] = node.values() if isinstance(node, dict) else node
-        elif (level := default_registry.flatten_one_level(node)) is not None:
-            inside = list(level[0])
-            kept.append(inside)
-        else:
-            return 1
-        counts[id(node)] = MOST_LEAVES + 1  # for one that holds itself
-        counts[id(node)] = max(1, sum(map(count, inside)))
-        return counts[id(node)]
-
-    try:
-        total = count(value)
-    except RecursionError:
-        raise TooManyLeaves("it is nested too deeply") from None
-    if total > MOST_LEAVES:
-        raise TooManyLeaves(f"it has more than {MOST_LEAVES:,} leaves")
-
-
-def leaves_of(value: Any) -> list[Leaf]:
-    """The leaves of a pytree with their paths as JAX prints them: ``('[\\'w\\']', '[0]', '.b')``.
+def parts_of(node: Any) -> Sequence[tuple[Any, Any]] | None:
+    """What is in a container, with JAX's keys; None for a leaf.
 
     Beyond what JAX knows as a pytree, dataclasses are entered too.
     """
-    import jax
+    from jax.tree_util import GetAttrKey, default_registry
 
-    check_leaves(value)
-    leaves: list[Leaf] = []
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-        path = tuple(str(key) for key in keys)
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and not is_array(leaf):
-            for field in dataclasses.fields(leaf):
-                inner = leaves_of(getattr(leaf, field.name, None))
-                leaves += [((*path, f".{field.name}", *rest), part) for rest, part in inner]
+    kind = type(node)
+    if is_array(node):
+        return None
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):  # jax 0.10.2 names all as the first
+        return [(GetAttrKey(name), one) for name, one in zip(kind._fields, node, strict=True)]
+    if (level := default_registry.flatten_one_level_with_keys(node)) is not None:
+        return list(level[0])
+    if hasattr(kind, "__dataclass_fields__"):
+        return [(GetAttrKey(n), getattr(node, n, None)) for n in kind.__dataclass_fields__]
+    return None
+
+
+def leaves_of(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
+    """The leaves of a pytree, with JAX's keys, in the order in which a program of JAX gets them.
+
+    A list that is held twice counts twice, so ``for _ in range(90): x = [x, x]`` has 2**90 leaves.
+    JAX would list them all, and uses up what Python has of recursion where one holds itself.
+
+    Raises:
+      TooManyLeaves: it has more than ``MOST_PARTS``, or is nested too deeply.
+    """
+    leaves: list[tuple[tuple[Any, ...], Any]] = []
+    todo: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    met = 0
+    while todo:
+        keys, node = todo.pop()
+        met += 1
+        if met > MOST_PARTS:
+            raise TooManyLeaves(f"it has more than {MOST_PARTS:,} parts")
+        if len(keys) > MOST_STEPS:
+            raise TooManyLeaves("it is nested too deeply, or holds itself")
+        if (parts := parts_of(node)) is None:
+            leaves.append((keys, node))
         else:
-            leaves.append((path, leaf))
+            todo += [((*keys, key), part) for key, part in reversed(parts)]
     return leaves
 
 
 def arrays_of(value: Any) -> list[Leaf]:
-    """The living arrays in a pytree, with their paths."""
+    """The living arrays in a pytree, with their paths: ``("['w']", '[0]', '.b')``."""
     try:
         leaves = leaves_of(value)
     except Exception:  # a user's own pytree class may refuse to be taken apart
         return []
-    return [(path, leaf) for path, leaf in leaves if is_living(leaf)]
+    return [(tuple(map(str, keys)), leaf) for keys, leaf in leaves if is_living(leaf)]
 
 
 def is_array(value: Any) -> bool:
@@ -141,9 +128,18 @@ def is_living(value: Any) -> bool:
 
 
 def describe(array: Any) -> wire.ArrayInfo:
-    """One rank's view of an array: never its values, so it neither waits nor copies."""
+    """One rank's view of an array, or of another leaf of a pytree.
+
+    It has no values, so it neither waits nor copies.
+    """
     from jaxcluster import wire
 
+    if isinstance(array, np.ndarray):
+        return wire.ArrayInfo(
+            array.shape, str(array.dtype), nbytes=array.nbytes, note="numpy array"
+        )
+    if not is_array(array):
+        return wire.ArrayInfo((), "", note=type(array).__name__)
     shape, dtype = array.shape, str(array.dtype)
     if is_tracer(array):
         known = tuple(size if isinstance(size, int) else -1 for size in shape)
@@ -193,7 +189,7 @@ def is_ready(array: Any) -> bool:
     jax 0.10.2 crashes where a deleted array is asked, and the main thread may delete it at any
     moment (a cell donates it): both questions are asked in C, with no other thread in between.
     """
-    base = base_array(array)
+    base = numpy_view(array)
     return any(map(operator.call, (base.is_deleted, base.is_ready))) and not base.is_deleted()
 
 
@@ -209,11 +205,6 @@ def is_any_unfinished() -> bool:
         and not array.is_fully_addressable
         for array in jax.live_arrays()
     )
-
-
-def base_array(array: Any) -> Any:
-    """``array``, or the integers of a key array. Nothing is launched: jax unwraps it in place."""
-    return array if hasattr(array, "is_ready") else numpy_view(array)
 
 
 def split_of(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
@@ -275,18 +266,9 @@ def host_values(array: Any) -> np.ndarray[Any, Any]:
     """
     import jax
 
-    base = array if hasattr(array, "is_ready") else key_data(array)
+    base = numpy_view(array)
     again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
     return read_numbers(again)
-
-
-def numpy_view(array: Any) -> Any:
-    """What of ``array`` numpy can hold: itself, or the key data of a PRNG key array."""
-    import jax
-
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        return key_data(array)
-    return array
 
 
 @exactly()
@@ -295,3 +277,11 @@ def key_data(array: Any) -> Any:
     import jax
 
     return jax.random.key_data(array)
+
+
+def numpy_view(array: Any) -> Any:
+    """What of ``array`` numpy can hold: itself, or the numbers of a PRNG key array.
+
+    Nothing is launched: jax unwraps it in place.
+    """
+    return array if hasattr(array, "is_ready") or is_tracer(array) else key_data(array)

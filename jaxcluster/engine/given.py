@@ -21,12 +21,13 @@ import numpy as np
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine.arrays import (
     Bounds,
-    base_array,
     bounds,
     host_values,
     is_array,
     is_ready,
+    numpy_view,
     read_numbers,
+    shard_bounds,
 )
 
 WHOLE_NBYTES = 1 << 20  # of a value that is hashed whole, some 1 ms; of a larger one as much
@@ -130,7 +131,7 @@ def hashes(arrays: Iterable[tuple[int, Any]], room_nbytes: int = LOOK_NBYTES) ->
     """
     found: list[list[Any]] = []
     for number, one in arrays:
-        array = base_array(one)
+        array = numpy_view(one)
         if array.is_fully_addressable or len(found) >= MOST_LEAVES:
             continue
         if not (parts := set(copied_parts(array.sharding, array.shape))):
@@ -141,7 +142,7 @@ def hashes(arrays: Iterable[tuple[int, Any]], room_nbytes: int = LOOK_NBYTES) ->
         if not is_ready(array) or not is_cheap(array):
             continue
         for shard in array.addressable_shards:
-            part = bounds(shard.index[: array.ndim], array.shape)
+            part = shard_bounds(shard, array)
             if part in parts:
                 parts.remove(part)
                 with contextlib.suppress(RuntimeError):

@@ -23,7 +23,6 @@ from jaxcluster.engine.arrays import (
     Leaf,
     TooManyLeaves,
     arrays_of,
-    base_array,
     describe,
     host_values,
     is_array,
@@ -31,6 +30,8 @@ from jaxcluster.engine.arrays import (
     is_ready,
     is_tracer,
     leaves_of,
+    numpy_view,
+    parts_of,
     shard_bounds,
     shorten,
     wait_ready,
@@ -66,38 +67,44 @@ class ArrayViews:
 
     def report(self, request: Request[Arrays]) -> wire.ValueReport:
         """``arrays``: every array in a variable and where its shards are. Never waits."""
-        body = request.body
+        name, path = request.body.name, tuple(request.body.path)
         try:
-            found = self.values.lookup(body.name)
+            value = self.values.lookup(name)
+            found = leaves_of(self._part(value, name, path))
         except BadName as error:
-            reason = str(error).removeprefix(f"Rank {self.values.rank}").lstrip(": ").rstrip(".")
-            return wire.ValueReport(self.values.rank, "", reason, error.hint)
-        leaves = below(leaves_of(found), body.path)
-        report = wire.ValueReport(self.values.rank, type(found).__name__)
-        if not leaves and body.path:
-            return replace(report, note=f"{body.name} has no part {''.join(body.path)}")
-        name = body.name or "the last result"
-        if not leaves:
-            return replace(report, note=f"{name} is {_kind_of(found)}, not an array")
+            why = str(error).removeprefix(f"Rank {self.values.rank}").strip(" :.")
+            return wire.ValueReport(self.values.rank, "", why, error.hint)
+        leaves = [leaf for _, leaf in found]
+        report = wire.ValueReport(self.values.rank, type(value).__name__)
+        if not any(map(is_array, leaves)):
+            kinds = sorted({type(leaf).__name__ for leaf in leaves} or {report.type})
+            return replace(report, note=f"holds no jax.Array, only {', '.join(kinds[:3])}")
         if len(leaves) > MAX_ROWS:
-            told = f"{name} has {len(leaves):,} leaves, and {MAX_ROWS:,} can be shown"
-            raise TooManyLeaves(f"{told}: look at a part of it")
-        kinds: dict[Any, tuple[int, Any]] = {}  # those that look alike are described once
-        use = [kinds.setdefault(likeness(leaf), (len(kinds), leaf))[0] for _, leaf in leaves]
-        arrays = ((number, leaf) for number, (_, leaf) in enumerate(leaves) if is_living(leaf))
+            told = f"{name or 'the last result'} has {len(leaves):,} leaves, and {MAX_ROWS:,} can"
+            raise TooManyLeaves(f"{told} be shown: look at a part of it")
+        looks: dict[Any, tuple[int, Any]] = {}  # those that look alike are described once
         return replace(
             report,
-            paths=wire.PATHS.join(wire.STEPS.join(path) for path, _ in leaves),
-            use=use,
-            infos=[describe_leaf(leaf) for _, leaf in kinds.values()],
-            copies=hashes(arrays),
+            leaves=[(*path, *map(str, keys)) for keys, _ in found],
+            use=[looks.setdefault(likeness(leaf), (len(looks), leaf))[0] for leaf in leaves],
+            infos=[describe(leaf) for _, leaf in looks.values()],
+            copies=hashes((n, leaf) for n, leaf in enumerate(leaves) if is_living(leaf)),
         )
+
+    def _part(self, value: Any, name: str, path: Sequence[str]) -> Any:
+        for number, step in enumerate(path, 1):
+            inside = {str(key): part for key, part in parts_of(value) or ()}
+            if step not in inside:
+                rank, part = self.values.rank, "".join(path[:number])
+                raise BadName(f"Rank {rank}: {name} has no part {part}.", "")
+            value = inside[step]
+        return value
 
     def _arrays(self, name: str, path: Sequence[str]) -> Iterator[Leaf]:
         """The arrays that a request means, each ready to be read."""
-        for where, array in below(arrays_of(self.values.lookup(name)), path):
-            wait_ready(base_array(array), name or "the result", READY_TIMEOUT_S)
-            yield where, array
+        for where, array in arrays_of(self._part(self.values.lookup(name), name, path)):
+            wait_ready(array, name or "the result", READY_TIMEOUT_S)
+            yield (*path, *where), array
 
     def check(self, request: Request[CheckShards]) -> list[wire.ShardCheck]:
         """``check_shards``: statistics of this rank's shards, and hashes where asked for."""
@@ -148,12 +155,6 @@ class ArrayViews:
 # --------------------------------------------------------------------------- trees
 
 
-def below(leaves: Sequence[Leaf], path: Sequence[str]) -> list[Leaf]:
-    """The leaves whose paths begin with ``path``, which is left in place."""
-    n, prefix = len(path), tuple(path)
-    return [leaf for leaf in leaves if leaf[0][:n] == prefix]
-
-
 def likeness(leaf: Any) -> Any:
     """Equal for leaves whose descriptions are equal."""
     if not is_array(leaf):
@@ -163,15 +164,6 @@ def likeness(leaf: Any) -> Any:
         return ("gone", is_tracer(leaf), leaf.shape, leaf.dtype)
     committed = getattr(leaf, "committed", True)
     return (leaf.shape, leaf.dtype, leaf.sharding, committed, is_ready(leaf))
-
-
-def describe_leaf(leaf: Any) -> wire.ArrayInfo:
-    """A leaf of a pytree, which need not be a jax.Array."""
-    if is_array(leaf):
-        return describe(leaf)
-    if isinstance(leaf, np.ndarray):
-        return wire.ArrayInfo(leaf.shape, str(leaf.dtype), nbytes=leaf.nbytes, note="numpy array")
-    return wire.ArrayInfo((), "", note=type(leaf).__name__)
 
 
 # --------------------------------------------------------------------------- values
@@ -218,24 +210,16 @@ def meshes_in(namespace: dict[str, Any]) -> list[wire.MeshInfo]:
     """The meshes that variables are or carry, equal ones once, under the names that lead there."""
     import jax
 
-    def is_mesh(value: Any) -> bool:
-        return issubclass(type(value), jax.sharding.Mesh)  # whatever it says that its class is
-
-    found: dict[Any, str] = {}
-    for name, value in users_values(namespace):
-        if is_mesh(value):
-            found.setdefault(value, name)
-    for name, value in users_values(namespace):
-        try:
-            mesh = getattr(value, "mesh", None)
-        except Exception:  # a user's own property
-            mesh = None
-        if is_mesh(mesh):
-            found.setdefault(mesh, f"{name}.mesh")
-            continue
+    users = users_values(namespace)
+    ways = [(value, name) for name, value in users]
+    for name, value in users:
         for path, leaf in arrays_of(value):
-            if is_mesh(mesh := getattr(leaf.sharding, "mesh", None)):
-                found.setdefault(mesh, f"{name}{''.join(path)}.sharding.mesh")
+            way = f"{name}{''.join(path)}.sharding.mesh"
+            ways.append((getattr(leaf.sharding, "mesh", None), way))
+    found: dict[Any, str] = {}
+    for mesh, name in ways:
+        if issubclass(type(mesh), jax.sharding.Mesh):  # whatever it says that its class is
+            found.setdefault(mesh, name)
     return [
         wire.MeshInfo(
             name=name,
@@ -327,7 +311,7 @@ class Buffers:
         held = [0] * len(self.position)
         for array in arrays:
             try:
-                base, ready = base_array(array), is_ready(array)
+                base, ready = numpy_view(array), is_ready(array)
                 shards = base.addressable_shards
             except RuntimeError:  # deleted or donated, in this moment even, by the main thread
                 continue
@@ -364,9 +348,3 @@ def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
         limit=[s.get("bytes_limit") for s in stats],
         rss_nbytes=rss_nbytes(),
     )
-
-
-def _kind_of(value: Any) -> str:
-    """What a value is, in a word or two."""
-    name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -10,8 +10,8 @@ import io
 import mmap
 import pickle
 import weakref
-from collections import ChainMap, deque
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -20,10 +20,10 @@ from cloudpickle import cloudpickle as trackers
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
-    check_leaves,
     describe,
     is_array,
     is_living,
+    leaves_of,
     numpy_view,
     read_numbers,
     spans_processes,
@@ -31,23 +31,21 @@ from jaxcluster.engine.arrays import (
 )
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.given import hashes
-from jaxcluster.engine.names import LostNames, is_users
+from jaxcluster.engine.names import LostNames
 from jaxcluster.host.free_space import take_memory
 from jaxcluster.wire.ops.values import (
     FILE_FROM_NBYTES,
     FILES,
     Assign,
-    AssignBind,
-    Forget,
     Pull,
     Pulled,
-    Unbind,
     reference_to,
 )
 
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
 PLACE_CHARS = 80
+WHO = "%spmd %who lists the ranks' variables."
 
 Numbered = weakref.WeakSet[type]  # classes of cells that were pulled, and have a number of ours
 
@@ -147,7 +145,11 @@ class ArrayPickler(cloudpickle.Pickler):
 
 
 class Values:
-    """Answers for the namespace of one rank."""
+    """Answers for the namespace of one rank.
+
+    Attributes:
+      hold: holds what was pushed, under its token, until it is bound.
+    """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -155,9 +157,7 @@ class Values:
         self.lost = LostNames()
         self.last_result: Any = lambda: None
         self._numbered = Numbered()
-        self._read: dict[str, dict[str, Any]] = {}  # what was pushed and is not bound, by token
-        # Of those that were given up before this rank came to them.
-        self._forgotten: deque[str] = deque(maxlen=64)
+        self.hold: Callable[[str, dict[str, Any]], None] = lambda token, names: None
 
     def lookup(self, name: str) -> Any:
         """The value of a name; ``""`` is the last cell's last expression."""
@@ -166,18 +166,9 @@ class Values:
         try:
             return self.namespace[name]
         except KeyError:
-            import difflib
-
-            known = [k for k, v in self.namespace.items() if is_users(k, v) and k[0] != "_"]
-            close = difflib.get_close_matches(name, known, n=3)
-            hint = (
-                f"Did you mean {' or '.join(close)}?"
-                if close
-                else "%spmd %who lists the ranks' variables."
-            )
             if reason := self.lost.reasons.get(name):
                 raise BadName(f"Rank {self.rank}: {name!r} {reason}.", "") from None
-            raise BadName(f"Rank {self.rank} has no variable {name!r}.", hint) from None
+            raise BadName(f"Rank {self.rank} has no variable {name!r}.", WHO) from None
 
     # ------------------------------------------------------------------ pull
 
@@ -218,10 +209,7 @@ class Values:
     # ------------------------------------------------------------------ push
 
     def assign(self, request: Request[Assign]) -> None:
-        """``assign``: read pushed values, which are bound when all ranks have done so.
-
-        On the main thread, so it keeps its turn among cells.
-        """
+        """``assign``: read pushed values, which are bound when all ranks have done so."""
         pickled, *frames = request.buffers
         buffers: Sequence[Any] = frames
         if path := request.body.path:
@@ -232,27 +220,7 @@ class Values:
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
         values = ValueUnpickler(bytes(pickled), buffers, self._numbered).load()
-        if request.body.token not in self._forgotten:
-            self._read[request.body.token] = values
-
-    def assign_bind(self, request: Request[AssignBind]) -> list[str]:
-        """``assign_bind``: bind what ``assign`` has read."""
-        values = self._read.pop(request.body.token)
-        self.namespace.update(values)
-        return sorted(values)
-
-    def forget(self, request: Request[Forget]) -> None:
-        """``forget``: a push was given up. It may still wait for the main thread."""
-        self._forgotten.append(request.body.token)
-        self._read.pop(request.body.token, None)
-
-    # ------------------------------------------------------------------ names
-
-    def unbind(self, request: Request[Unbind]) -> None:
-        """``unbind``: forget these names, and keep how they were lost. On the main thread."""
-        for name in request.body.names:
-            self.namespace.pop(name, None)
-        self.lost.add(request.body.lost, self.namespace)
+        self.hold(request.body.token, values)
 
 
 def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
@@ -280,23 +248,16 @@ def _write(path: str, parts: Sequence[memoryview]) -> int:
 
 
 def _leaves(value: Any) -> list[Any]:
-    """What is in dicts, lists and tuples, in the order that a program of JAX gets them."""
-    import jax
-
+    """What is in a pytree, in the order that a program of JAX gets it."""
     try:
-        check_leaves(value)
-        # Code of the user's, which others may be made of, is not called.
-        return jax.tree.leaves(value, is_leaf=lambda v: type(v) not in (dict, list, tuple))
+        return [leaf for _, leaf in leaves_of(value)]
     except Exception:  # too many, or keys that have no order: they come as they are met
         return []
 
 
 def plain_containers(value: Any) -> Any:
     """A pytree as nested dicts and lists, for a notebook that lacks the classes it is made of."""
-    import jax
-
-    check_leaves(value)
-    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    leaves = leaves_of(value)
     if len(leaves) == 1 and not leaves[0][0]:
         return leaves[0][1]
     tree: dict[Any, Any] = {}

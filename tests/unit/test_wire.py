@@ -17,7 +17,8 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Doing, Place, Refusal
 from jaxcluster.wire import ops
-from jaxcluster.wire.ops.values import Forget, Pulled
+from jaxcluster.wire.ops.arrays import Arrays
+from jaxcluster.wire.ops.values import Pulled
 
 MODULES = [
     importlib.import_module(one.name)
@@ -75,9 +76,9 @@ def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> No
 @pytest.mark.parametrize(
     ("kind", "body", "what"),
     [
-        (Forget, {}, "missing required field `token`"),
-        (Forget, {"token": 2}, "Expected `str`, got `int` - at `$.token`"),
-        (Forget, [1], "Expected `object`, got `array`"),
+        (Arrays, {"name": "x"}, "missing required field `path`"),
+        (Arrays, {"name": "x", "path": 2}, "Expected `array`, got `int` - at `$.path`"),
+        (Arrays, [1], "Expected `object`, got `array`"),
         (Pulled, {"arrays": [{}], "buffers": []}, "field `shape` - at `$.arrays[0]`"),
     ],
 )

@@ -138,10 +138,17 @@ class States:
                 (found.sections if name.startswith(OUT) else found.names)[name] = value
         if only is not None and SETTINGS in found.sections:
             del found.sections[SETTINGS]["random"]
-        self._read[body.token] = found
-        if body.token in self._dropped:  # meanwhile
-            self._forget(body.token)
+        self._hold(body.token, found)
         return Made([*found.names], lost)
+
+    def hold(self, token: str, names: dict[str, Any]) -> None:
+        """Hold what was pushed until ``bind``."""
+        self._hold(token, Values(names, {}, {}, {}))
+
+    def _hold(self, token: str, found: Values) -> None:
+        self._read[token] = found
+        if token in self._dropped:  # meanwhile
+            self._forget(token)
 
     def bind(self, request: Request[Bind]) -> Made:
         """``bind``: all names that were read and are not lost. On the main thread."""
@@ -161,5 +168,6 @@ class States:
         self._forget(request.body.token)
 
     def _forget(self, token: str) -> None:
-        if (found := self._read.pop(token, None)) is not None:
+        found = self._read.pop(token, None)
+        if found is not None and found.before:
             settings.undo(found.before)

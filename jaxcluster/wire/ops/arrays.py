@@ -47,30 +47,21 @@ class ArrayInfo(Message):
     on: str = ""  # a hash of its devices' ids: a rank with all of them knows no other's copies
 
 
-STEPS, PATHS = "\x1f", "\x1e"  # what is between the steps of a path, and between paths
-
-
 class ValueReport(Message):
     """What one rank says of a variable, or of a part of it: a pytree of arrays.
 
-    One array is a tree of one leaf whose path is empty. Leaves that look alike share an entry of
-    ``infos``: leaf ``i`` is at the ``i``th of ``paths`` and looks like ``infos[use[i]]``.
+    One array is a tree of one leaf. Leaves that look alike share an entry of ``infos``: the leaf at
+    the ``i``th path of ``leaves`` looks like ``infos[use[i]]``.
     """
 
     rank: int
     type: str
     note: str = ""  # why there is nothing to show
     hint: str = ""
-    paths: str = ""  # as one text: they are compared far more often than looked at
+    leaves: list[tuple[str, ...]] = field(default_factory=list)
     use: list[int] = field(default_factory=list)
     infos: list[ArrayInfo] = field(default_factory=list)
     copies: list[Any] = field(default_factory=list)  # ``values.Hashes``, as far as a look reaches
-
-    @property
-    def leaves(self) -> list[tuple[str, ...]]:
-        """Their paths."""
-        each = self.paths.split(PATHS) if self.use else []
-        return [tuple(path.split(STEPS)) if path else () for path in each]
 
 
 class ShardCheck(Message):

@@ -60,9 +60,6 @@ class OfJax:
 
     __ror__ = __or__
 
-    def __mro_entries__(self, bases: Any) -> Any:
-        self()
-
     def __call__(self, *args: Any, **options: Any) -> Any:
         """What only jax can do.
 
@@ -117,14 +114,8 @@ class Pull(Operation[Pulled], op="pull"):
     room: int = sys.maxsize  # of more bytes nothing is given
 
 
-class Forget(Operation[None], op="forget"):
-    """A push was given up. It may still wait for the main thread."""
-
-    token: str
-
-
 class Assign(Operation[None], op="assign"):
-    """Read pushed values, in turn; they are bound when all ranks have done so.
+    """Read pushed values, in turn. ``saving.Bind`` binds them, when all ranks have done so.
 
     The first buffer is the pickle.
     """
@@ -133,18 +124,3 @@ class Assign(Operation[None], op="assign"):
     token: str
     path: str = ""
     buffers: list[list[int]] = field(default_factory=list)  # [start, stop] of each in a file
-
-
-class AssignBind(Operation[list[str]], op="assign_bind"):
-    """Bind what ``Assign`` has read, in turn; replies the names."""
-
-    turn: CellSpec
-    token: str
-
-
-class Unbind(Operation[None], op="unbind"):
-    """Forget these names, and keep how some were ``lost``."""
-
-    turn: CellSpec
-    names: list[str]
-    lost: dict[str, str] = field(default_factory=dict)
