@@ -27,7 +27,7 @@ from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
 from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
 from jaxcluster.host import procfs
-from jaxcluster.host.exits import OomKills, describe_event
+from jaxcluster.host.exits import Exits
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.model import crash_log
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
@@ -98,7 +98,7 @@ class World:
         self.check: Callable[[], None] = lambda: None
         self.on_death: Callable[[], None] = lambda: None
         self.on_stopping: Callable[[], None] = lambda: None
-        self._oom_kills = OomKills()
+        self._exits = Exits()
         self._ended_by = ""  # another process: why
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._turns_lock = threading.Lock()
@@ -203,7 +203,7 @@ class World:
                 for rank in event.ranks:
                     self.mark_dead(rank, wire.Death(why, may_live=not event.gone))
             case forks.Exit(rank=int(rank)):
-                why = describe_event(event, self._oom_kills)
+                why = self._exits.describe(event)
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
                 told = self._ended_by or crash_log.explain(why, self.log_end(f"rank-{rank}"))
@@ -211,7 +211,7 @@ class World:
                 log = self.log_excerpt(rank) if has_crashed else ""
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
             case forks.Exit() if not self._ended_by:  # else with its ranks, whose ends come as well
-                setattr(self, f"{event.role}_died", describe_event(event, self._oom_kills))
+                setattr(self, f"{event.role}_died", self._exits.describe(event))
                 self.on_death()
                 events.tell()
 

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 from pathlib import Path
 
 from jaxcluster.wire.forks import Exit
 
-
-def describe_exit(code: int) -> str:
-    """What an exit code means: ``killed by SIGKILL``, ``exit code 1``."""
-    if code >= 0:
-        return f"exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(-code).name}"
-    return f"killed by signal {-code}"
+SIGNALS = {int(one): one.name for one in signal.Signals}
 
 
-def describe_event(exit: Exit, kills: OomKills | None = None) -> str:
-    """Why a process of a fork server has ended; on another host, on which.
-
-    Args:
-      kills: those of this machine's kernel. What it has killed is not another host's.
-    """
-    if exit.host:
-        return f"{exit.why or describe_exit(exit.code)} on host {exit.host}"
-    return exit.why or (kills.describe_exit if kills else describe_exit)(exit.code)
-
-
-class OomKills:
-    """Which deaths the kernel's out-of-memory killer is to blame for.
+class Exits:
+    """Why processes have ended, also those that this kernel has killed for want of memory.
 
     The kernel counts its kills and does not say whom: a SIGKILL counts as one of them as long as
     there were more since this object was made than were told of.
@@ -40,11 +21,17 @@ class OomKills:
     def __init__(self) -> None:
         self._told = oom_kills()
 
-    def describe_exit(self, code: int) -> str:
-        if code != -signal.SIGKILL or oom_kills() <= self._told:
-            return describe_exit(code)
-        self._told += 1
-        return "killed by SIGKILL by the kernel: out of memory"
+    def describe(self, exit: Exit) -> str:
+        """Why a process of a fork server has ended: ``killed by SIGKILL``, ``exit code 1``."""
+        why, code = exit.why, exit.code
+        if not why:
+            name = SIGNALS.get(-code, f"signal {-code}")
+            why = f"exit code {code}" if code >= 0 else f"killed by {name}"
+            # What another host's kernel has killed is not counted here.
+            if code == -signal.SIGKILL and not exit.host and oom_kills() > self._told:
+                self._told += 1
+                why += " by the kernel: out of memory"
+        return f"{why} on host {exit.host}" if exit.host else why
 
 
 def oom_kills() -> int:

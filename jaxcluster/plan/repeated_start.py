@@ -28,18 +28,15 @@ def differences(running: wire.ClusterSpec, wanted: wire.ClusterSpec) -> list[str
     if not wanted.platform:
         there.pop("platform", None)
 
-    def typed(spec: dict[str, Any], name: str) -> str:
-        return known().line({name: spec[name]}, hide=True)
-
-    return [
-        f"{typed(there, name)}, not {typed(asked, name)}"
-        if name in there and name in asked
-        else typed(there, name)
-        if name in there
-        else f"no {typed(asked, name)}"
-        for name in {**there, **asked}
-        if there.get(name) != asked.get(name)
-    ]
+    told = []
+    for name in {**there, **asked}:
+        if there.get(name) != asked.get(name):
+            has, wants = (
+                known().line({name: given[name]}, hide=True) if name in given else ""
+                for given in (there, asked)
+            )
+            told.append(f"{has}, not {wants}" if has and wants else has or f"no {wants}")
+    return told
 
 
 def _given(spec: wire.ClusterSpec) -> dict[str, Any]:

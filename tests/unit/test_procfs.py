@@ -80,8 +80,13 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
     assert ended == [2]
 
 
-def test_a_process_that_waits_for_a_disk_is_not_hung() -> None:
+def test_what_two_looks_tell() -> None:
+    assert explain(None, seen(103.0)).kind == "unknown"
+    assert explain(BEFORE, None).kind == "gone"
     assert why(control=("D", 0.1, 0.1)).kind == why(main=("D", 5.0, 1.0)).kind == "unknown"
+    assert why(main=("R", 5.3, 0.0)).kind == "lock"  # where the kernel does not tell turns
+    assert why().kind == "lock"  # all sleep, one of them with it
+    assert why(at=100.5).kind == "unknown"
 
 
 def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited_for() -> None:
@@ -120,15 +125,6 @@ def test_a_thread_that_hardly_ran_is_not_blamed() -> None:
     assert (found.kind, found.is_hung) == ("starved", False)
 
 
-def test_where_the_kernel_does_not_tell_turns_computing_is_enough() -> None:
-    assert why(main=("R", 5.3, 0.0)).kind == "lock"
-
-
-def test_a_process_all_of_whose_threads_sleep_keeps_the_gil_in_its_sleep() -> None:
-    assert why().kind == "lock"
-    assert why(at=100.5).kind == "unknown"
-
-
 def test_a_process_without_a_control_thread_runs_another_program() -> None:
     def sleeps(at: float) -> ProcessLook:
         return ProcessLook(PID, at, {PID: ThreadLook("sleep", "S", 0.1, 0.0)})
@@ -142,11 +138,6 @@ def test_a_process_without_a_control_thread_runs_another_program() -> None:
     # A process that ends loses one thread after another.
     assert explain(BEFORE, sleeps(103.0)).kind != "other"
     assert explain(sleeps(100.0), seen(103.0)).kind != "other"
-
-
-def test_one_look_tells_little() -> None:
-    assert explain(None, seen(103.0)).kind == "unknown"
-    assert explain(BEFORE, None).kind == "gone"
 
 
 def test_a_real_process_is_read_with_its_threads() -> None:

@@ -44,11 +44,6 @@ def test_what_is_left_open_is_no_difference() -> None:
         (RUNS, replace(RUNS, env={"A": "1 2", "B": "3"}), ["no --env 'A=1 2' --env B=3"]),
         (
             RUNS,
-            replace(RUNS, local_device_ids=[[0, 1], [2, 3]]),
-            ["no --local-device-ids 0,1/2,3"],
-        ),
-        (
-            RUNS,
             replace(RUNS, launcher="ssh", options={"hosts": "h1,h2", "ssh_option": ["A=1", "B=2"]}),
             [
                 "--launcher local, not --launcher ssh",
@@ -56,11 +51,7 @@ def test_what_is_left_open_is_no_difference() -> None:
                 "no --ssh-option A=1 --ssh-option B=2",
             ],
         ),
-        (
-            replace(RUNS, options={"new_job": True}),
-            RUNS,
-            ["--new-job"],
-        ),
+        (replace(RUNS, options={"new_job": True}), RUNS, ["--new-job"]),
     ],
 )
 def test_each_difference_is_told_as_it_is_typed(

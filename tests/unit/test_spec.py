@@ -170,15 +170,20 @@ def test_another_number_of_ranks_is_a_whole_one() -> None:
 def test_the_end_of_a_process_is_told_in_words_and_each_kill_for_want_of_memory_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = [exits.describe_exit(code) for code in (0, 7, -9, -99)]
-    assert told == ["exit code 0", "exit code 7", "killed by SIGKILL", "killed by signal 99"]
     counted = 5
     monkeypatch.setattr(exits, "oom_kills", lambda: counted)
-    kills = exits.OomKills()
-    assert kills.describe_exit(-9) == "killed by SIGKILL"
+    ends = exits.Exits()
+
+    def told(code: int, host: str = "") -> str:
+        return ends.describe(Exit("rank", 0, code, host=host))
+
+    assert [told(code) for code in (0, 7, -9)] == [
+        "exit code 0",
+        "exit code 7",
+        "killed by SIGKILL",
+    ]
     counted = 6
-    assert kills.describe_exit(-6) == "killed by SIGABRT"
-    there = Exit("rank", 0, -9, host="h2")  # this machine's kernel is not to blame
-    assert exits.describe_event(there, kills) == "killed by SIGKILL on host h2"
-    assert kills.describe_exit(-9) == "killed by SIGKILL by the kernel: out of memory"
-    assert kills.describe_exit(-9) == "killed by SIGKILL"
+    assert [told(code) for code in (-6, -99)] == ["killed by SIGABRT", "killed by signal 99"]
+    assert told(-9, "h2") == "killed by SIGKILL on host h2"  # this machine's is not to blame
+    assert told(-9) == "killed by SIGKILL by the kernel: out of memory"
+    assert told(-9) == "killed by SIGKILL"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,16 +70,19 @@ def test_default_is_one_process_per_gpu_or_tpu_chip_else_two(
     assert default_num_processes(gpus, tpu_chips) == expected
 
 
-@pytest.mark.parametrize("chips", range(1, 17))
-def test_default_number_of_tpu_processes_can_always_be_planned(chips: int) -> None:
-    tpu_plan(default_num_processes([], chips), chips)
-
-
-def test_platform_is_the_best_one_that_jax_can_use_here() -> None:
-    assert choose_platform(None, [], 0, gpu_plugin=True) == "cpu"
-    assert choose_platform(None, ["0"], 0, gpu_plugin=False) == "cpu"
-    assert choose_platform(None, ["0"], 0, gpu_plugin=True) == "cuda"
-    assert choose_platform(None, [], 4, gpu_plugin=False) == "tpu"
+@pytest.mark.parametrize(
+    ("gpus", "chips", "plugin", "platform"),
+    [
+        ([], 0, True, "cpu"),
+        (["0"], 0, False, "cpu"),
+        (["0"], 0, True, "cuda"),
+        ([], 4, False, "tpu"),
+    ],
+)
+def test_platform_is_the_best_one_that_jax_can_use_here(
+    gpus: list[str], chips: int, plugin: bool, platform: str
+) -> None:
+    assert choose_platform(None, gpus, chips, plugin) == platform
 
 
 def test_unknown_platform_names_those_that_there_are() -> None:
@@ -166,11 +170,8 @@ def test_each_process_gets_one_gpu_through_its_environment() -> None:
     assert visible_gpus(made) == ["0", "1", "2", "3"]
     assert made.devices == ("GPU 0", "GPU 1", "GPU 2", "GPU 3")
     request = made.requests[3]
-    assert request.platforms == "cuda"
-    assert request.local_device_ids is None
-    assert request.num_cpu_devices is None
-    assert request.collectives_address is None
-    assert "NPROC" not in request.env
+    assert (request.platforms, request.env) == ("cuda", {"CUDA_VISIBLE_DEVICES": "3"})
+    assert request.num_cpu_devices is request.collectives_address is None
 
 
 @pytest.mark.parametrize(
@@ -192,14 +193,14 @@ def test_the_gpus_of_a_host_are_divided_among_its_ranks(
     assert made.notes == ((f"no rank uses GPU {unused} of box",) if unused else ())
 
 
-def test_all_ranks_get_equally_many_gpus_though_hosts_hold_unequally_many_ranks() -> None:
+def test_gpus_of_hosts_and_of_single_processes_are_not_mixed() -> None:
     facts = [fact(rank, "aab"[rank], gpus=["0", "1", "2", "3"]) for rank in range(3)]
-    assert visible_gpus(plan(3, facts, platform="cuda")) == ["0,1", "2,3", "0,1"]
-
-
-def test_gpus_that_a_scheduler_gave_to_each_process_are_kept() -> None:
-    facts = [fact(rank, gpus=[str(3 - rank)]) for rank in range(4)]
+    assert visible_gpus(plan(3, facts, platform="cuda")) == ["0,1", "2,3", "0,1"]  # equally many
+    facts = [fact(rank, gpus=[str(3 - rank)]) for rank in range(4)]  # by a scheduler
     assert visible_gpus(plan(4, facts, platform="cuda")) == ["3", "2", "1", "0"]
+    small, large = fact(0, gpus=["0"]), fact(1, gpus=["0", "1"])  # two hosts of one name
+    facts = [dataclasses.replace(small, host_key="a"), dataclasses.replace(large, host_key="b")]
+    assert visible_gpus(plan(2, facts, platform="cuda")) == ["0", "0"]
 
 
 def test_unequal_overlapping_gpu_lists_are_refused() -> None:
@@ -332,13 +333,10 @@ def test_two_processes_on_four_chips_get_jax_own_topology() -> None:
 
 @pytest.mark.parametrize(("chips", "processes"), TPU_TOPOLOGY)
 def test_tpu_topology_covers_every_chip_once(chips: int, processes: int) -> None:
-    def volume(bounds: str) -> int:
-        x, y, z = map(int, bounds.split(","))
-        return x * y * z
-
-    process_bounds, chip_bounds = TPU_TOPOLOGY[chips, processes]
-    assert volume(process_bounds) == processes
-    assert volume(process_bounds) * volume(chip_bounds) == chips
+    of_processes, of_chips = (
+        math.prod(map(int, b.split(","))) for b in TPU_TOPOLOGY[chips, processes]
+    )
+    assert (of_processes, of_processes * of_chips) == (processes, chips)
     made = tpu_plan(processes, chips)
     seen = [c for r in made.requests for c in r.env["TPU_VISIBLE_CHIPS"].split(",")]
     assert seen == [str(chip) for chip in range(chips)]
@@ -347,13 +345,12 @@ def test_tpu_topology_covers_every_chip_once(chips: int, processes: int) -> None
 def test_unsupported_tpu_layout_lists_the_supported_ones() -> None:
     with pytest.raises(PlanError) as caught:
         tpu_plan(3, 4)
-    assert str(caught.value) == (
+    assert caught.value.message.startswith(
         "3 processes on 1 TPU host with 4 chips is not a layout that TPUs support. "
         "Supported: one process per host with all its chips, on any number of hosts; on a single "
-        "host also 4 chips as 2 processes of 2; 4 chips as 4 processes of 1; "
-        "8 chips as 2 processes of 4; 8 chips as 8 processes of 1.\n"
-        "Try: %jaxcluster start -n 1"
+        "host also 4 chips as 2 processes of 2; "
     )
+    assert caught.value.hint == "Try: %jaxcluster start -n 1"
 
 
 def test_a_host_without_tpu_says_what_to_type() -> None:
@@ -409,9 +406,3 @@ def test_a_coordinator_that_other_hosts_cannot_reach_is_refused(name: str, addre
         check_spec(spec, ["h2", "h3"])
     check_spec(spec)  # one host alone
     check_spec(dataclasses.replace(spec, **{name: "10.0.0.1:41234"}), ["h2"])
-
-
-def test_hosts_of_one_name_are_told_apart() -> None:
-    small, large = fact(0, gpus=["0"]), fact(1, gpus=["0", "1"])
-    facts = [dataclasses.replace(small, host_key="a"), dataclasses.replace(large, host_key="b")]
-    assert visible_gpus(plan(2, facts, platform="cuda")) == ["0", "0"]
