@@ -26,7 +26,6 @@ from jaxcluster.allocation.fleet import (
     LAUNCH,
     Fleet,
     Host,
-    Left,
     ask_each,
     lease_of,
 )
@@ -92,16 +91,13 @@ def _shared_root() -> Path:
 
 
 def _agent_options(spec: wire.ClusterSpec, owner_key: str, python: str) -> AgentOptions:
+    # What agents and fork servers read when they start. All else goes encrypted to the ranks.
+    env = {name: spec.env[name] for name in (VARIABLE,) if name in spec.env}
+    env |= import_time_settings(spec.env)
     first_lease_s = spec.timeout_s + 60.0  # the first agent waits for the last one
     return AgentOptions(
-        spec.name, owner_key, python, lease_of(spec), _agent_env(spec), first_lease_s
+        spec.name, owner_key, python, lease_of(spec), tuple(env.items()), first_lease_s
     )
-
-
-def _agent_env(spec: wire.ClusterSpec) -> tuple[tuple[str, str], ...]:
-    """What agents and fork servers read when they start. All else goes encrypted to the ranks."""
-    place = {VARIABLE: spec.env[VARIABLE]} if VARIABLE in spec.env else {}
-    return tuple({**place, **import_time_settings(spec.env)}.items())
 
 
 class Allocation:
@@ -127,11 +123,6 @@ class Allocation:
         self._launch: Launch | None = None
         self._own_folder: Path | None = None  # of the launch
         self._shared: Path | None = None  # the launcher's folder where hosts must share it
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the name is this process's still."""
-        return self.claim.is_held
 
     def take(self, claim: claims.Claim) -> None:
         """Go on under another claim, since the folder of the first one is gone.
@@ -281,17 +272,17 @@ class Allocation:
 
     def _no_other(self, lost: Host) -> LaunchError:
         self.spent = f"host {lost.name} is lost ({lost.lost}), and its launcher can't replace it"
-        offer = f"{self.left.offer}. Or: " if self.left.hosts else ""
+        offer = f"{self.offer}. Or: " if self.offer else ""
         return LaunchError(
             f"{self.spent[0].upper()}{self.spent[1:]}.",
             f"{offer}%jaxcluster stop, then start again with the hosts that are up.",
         )
 
     @property
-    def left(self) -> Left:
-        """What is left where some of its hosts are lost."""
+    def offer(self) -> str:
+        """What to type to go on without the hosts that are lost; "" where there is no such way."""
         # A TPU slice's hosts belong together.
-        return self.fleet.left if self.fleet is not None and self._platform != "tpu" else Left()
+        return self.fleet.offer if self.fleet is not None and self._platform != "tpu" else ""
 
     def leave_out_lost(self) -> None:
         """Go on without the hosts that are lost."""
@@ -319,7 +310,7 @@ class Allocation:
 
     def clear(self) -> None:
         """After the end of its ranks: what they have left goes, for the next ones."""
-        if self.is_held:
+        if self.claim.is_held:
             self.claim.empty()
         if self.fleet is not None:
             self.fleet.on_event = None

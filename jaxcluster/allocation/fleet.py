@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from jaxcluster import wire
@@ -81,30 +81,6 @@ class Host(Connection):
         self.ranks, self.share = range(0), 0
         self.lost, self.gone = "", False
         self.ends: tuple[float, str] | None = None
-
-
-@dataclass(frozen=True)
-class Left:
-    """What is left where some of a cluster's hosts are lost; nothing where none is, or all are.
-
-    Attributes:
-      num_ranks: how many the others have.
-      hosts: their names.
-    """
-
-    num_ranks: int = 0
-    hosts: tuple[str, ...] = ()
-
-    @property
-    def offer(self) -> str:
-        """What to type to go on with it; "" where there is nothing."""
-        if not self.hosts:
-            return ""
-        where = "host " if len(self.hosts) == 1 else "hosts "
-        return (
-            f"%jaxcluster restart -n {self.num_ranks} goes on with what is left, "
-            f"{where}{join_words(self.hosts)}"
-        )
 
 
 class Fleet:
@@ -242,13 +218,14 @@ class Fleet:
         return [host for host in self.hosts if not host.lost]
 
     @property
-    def left(self) -> Left:
-        """What is left where some of them are lost."""
+    def offer(self) -> str:
+        """What to type to go on with what is left of them; "" where none is lost, or all are."""
         there = self.there
-        if len(there) == len(self.hosts):
-            return Left()
-        num_ranks = sum(len(host.ranks) for host in there)
-        return Left(max(num_ranks, len(there)), tuple(host.name for host in there))
+        if not 0 < len(there) < len(self.hosts):
+            return ""
+        num_ranks = max(len(there), sum(len(host.ranks) for host in there))
+        where = f"{'host' if len(there) == 1 else 'hosts'} {join_words([h.name for h in there])}"
+        return f"%jaxcluster restart -n {num_ranks} goes on with what is left, {where}"
 
     def leave_out(self, lost: Sequence[Host]) -> None:
         """Go on without these hosts, for good, where there are others."""

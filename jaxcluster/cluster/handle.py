@@ -316,7 +316,7 @@ class Cluster:
         if not self.why:
             return ""
         assert self.world.allocation is not None
-        spent, left = self.world.allocation.spent, self.world.allocation.left
+        spent, offer = self.world.allocation.spent, self.world.allocation.offer
         kept = self.kept.looked_at() if self.kept is not None else None
         told = f"Cluster {self.name!r} has no processes now: {self.why}.\n"
         if spent:
@@ -327,8 +327,8 @@ class Cluster:
         if kept is not None and kept.reports:
             told += f"The variables of {name_ranks(kept.reports)} are saved: "
             again, ends = "restores them", "discards them"
-        if left.hosts:
-            ways, again = [left.offer], "tries again with all hosts"
+        if offer:
+            ways, again = [offer], "tries again with all hosts"
         if not spent:
             ways.append(f"%jaxcluster restart {again}")
         return f"{told}{'; '.join([*ways, f'%jaxcluster stop {ends}'])}."

@@ -110,7 +110,7 @@ class Starting:
         if self.allocation is None:
             self.spec, claimed = claim(self.spec)
             self.allocation = Allocation(claimed)
-        elif not self.allocation.is_held:  # its folder is gone
+        elif not self.allocation.claim.is_held:  # its folder is gone
             self.spec, claimed = claim(self.spec)
             self.allocation.take(claimed)
         processes = self.allocation.prepare(self.spec, self.say, self.left_s, self._stopped)

@@ -14,7 +14,7 @@ from jaxcluster.agent.client import State
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import fleet as fleets
 from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet, Host, Left
+from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.allocation.placing import share_out
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
@@ -155,20 +155,17 @@ def test_a_rank_is_on_the_host_that_has_it_whichever_have_none(fleet: Fleet) -> 
 
 def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None:
     hosts(fleet, 2, 2, 3)
-    assert fleet.left == Left() and not fleet.left.offer
+    assert not fleet.offer
     fleet.hosts[0].lost = "gone"
-    assert fleet.left == Left(5, ("h2", "h3"))
-    assert fleet.left.offer == (
-        "%jaxcluster restart -n 5 goes on with what is left, hosts h2 and h3"
-    )
+    assert fleet.offer == ("%jaxcluster restart -n 5 goes on with what is left, hosts h2 and h3")
     fleet.hosts[1].lost = "gone"
-    assert fleet.left.offer == "%jaxcluster restart -n 3 goes on with what is left, host h3"
+    assert fleet.offer == "%jaxcluster restart -n 3 goes on with what is left, host h3"
     fleet.leave_out(fleet.hosts[:2])
     assert [one.name for one in fleet.hosts] == ["h3"]
-    assert fleet.left == Left()
+    assert not fleet.offer
     fleet.hosts[0].lost = "gone"
     fleet.leave_out(fleet.hosts)
-    assert fleet.left == Left()  # nothing is
+    assert not fleet.offer  # nothing is
 
 
 @pytest.mark.parametrize(
@@ -210,7 +207,7 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     )
     allocation.leave_out_lost()
     allocation.check_returns()
-    assert allocation.left == Left()
+    assert not allocation.offer
     hosts(fleet, 2, 0)
     fleet.hosts[1].lost = "its agent has ended"
     allocation.check_returns()  # nobody needs it
