@@ -78,14 +78,6 @@ def _amd_cards() -> int:
     return sum(re.search(r"^simd_count 0*[1-9]", text, re.M) is not None for text in texts)
 
 
-def gpu_kind() -> str:
-    """This host's NVIDIA cards and their driver in words; "" where there are none."""
-    texts = [_text(f"{NVIDIA}/gpus/{name}/information") for name in _names(f"{NVIDIA}/gpus")]
-    models = {model for text in texts for model in re.findall(r"^Model:\s*(.+?)\s*$", text, re.M)}
-    version = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _text(f"{NVIDIA}/version"))
-    return ", ".join([*sorted(models), *([f"driver {version[1]}"] if version is not None else [])])
-
-
 def host_tpu_chips() -> int:
     """How many TPU chips this host has: its ``/dev/accel<number>``, else ``/dev/vfio/<number>``.
 
@@ -140,7 +132,6 @@ def engine_facts(
         address=address,
         jax=importlib.metadata.version("jax"),
         gpus=(gpus := host_gpus(environ)),
-        gpu_kind=gpu_kind() if gpus else "",
         gpus_in_use=gpus_in_use(gpus),
         nccl=nccl_version() if gpus else "",
         tpu_chips=chips,

@@ -37,7 +37,6 @@ class RingFile:
 
     def __init__(self, path: Path, most: int) -> None:
         self._path, self._most = path, most
-        self._has_begun = False
 
     @property
     def end(self) -> int:
@@ -49,34 +48,22 @@ class RingFile:
         """Add whole lines. No file is kept open: a cell may close what it has not opened.
 
         Raises:
-          OSError: they can't be written, or would leave others too little room; nothing of them
-            counts.
+          OSError: they can't be written, or would leave others too little room. Half a line may be
+            there then.
         """
         self._path.parent.mkdir(mode=0o700, exist_ok=True)
         if not free_space.has_spare(self._path.parent, len(lines)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if not self._has_begun:
-            lines = b"\n" + lines  # a process that was killed may have left half a line
         files = _files(self._path)
         start, size = files[-1] if files else (0, 0)
         if size >= self._most // 4:
             for oldest, _ in files[:-2]:
                 with contextlib.suppress(OSError):
                     os.unlink(_file(self._path, oldest))
-            start, size = start + size, 0
+            start += size
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(_file(self._path, start), flags, 0o600)
-        try:
-            left = memoryview(lines)
-            while left:
-                left = left[os.write(fd, left) :]
-            self._has_begun = True
-        except BaseException:  # else what is left of it would be the beginning of the next line
-            with contextlib.suppress(OSError):
-                os.ftruncate(fd, size)
-            raise
-        finally:
-            os.close(fd)
+        with open(os.open(_file(self._path, start), flags, 0o600), "wb") as file:
+            file.write(b"\n" + lines)  # what was written before may end in half a line
 
 
 def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:

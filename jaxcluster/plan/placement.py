@@ -148,7 +148,7 @@ def plan_ranks(
     notes: list[str] = []
     if spec.platform in GPU_PLATFORMS:
         shares, notes = _gpu_shares(spec, facts)
-        notes += _gpu_notes(facts)
+        notes += dict.fromkeys(f"{f.hostname}: {said}" for f in facts for said in f.gpus_in_use)
     elif spec.platform == "tpu":
         shares = _tpu_shares(spec, facts)
     else:
@@ -315,19 +315,6 @@ def _even_share(spec: ClusterSpec, pools: Sequence[_Pool]) -> int:
             f"The same number for all: --devices-per-process {fewest}",
         )
     return fewest
-
-
-def _gpu_notes(facts: Sequence[EngineFacts]) -> list[str]:
-    """What is odd about the hosts' GPUs, and no reason not to begin."""
-    notes = list(dict.fromkeys(f"{f.hostname}: {said}" for f in facts for said in f.gpus_in_use))
-    kinds = {f.hostname: f.gpu_kind for f in facts if f.gpu_kind}
-    if len(set(kinds.values())) > 1:
-        told = "; ".join(f"{host}: {kind}" for host, kind in kinds.items())
-        notes.append(
-            f"the hosts have different GPUs or drivers ({told}): collectives wait for the slowest, "
-            "and each process tunes its own kernels"
-        )
-    return notes
 
 
 def _gpu_pools(facts: Sequence[EngineFacts]) -> list[_Pool]:

@@ -16,7 +16,6 @@ from jaxcluster.host import facts
 from jaxcluster.host.facts import (
     cores,
     engine_facts,
-    gpu_kind,
     gpu_platform,
     host_gpus,
     host_key,
@@ -107,18 +106,6 @@ def test_amd_s_gpus_are_those_of_hip(
     assert (host_gpus(environ), gpu_platform()) == (gpus, "rocm")
     make_files("dev/nvidia0")
     assert (host_gpus({"HIP_VISIBLE_DEVICES": "2"}), gpu_platform()) == (["0"], "cuda")
-
-
-def test_cards_and_driver_are_named(make_files: Callable[..., None]) -> None:
-    assert gpu_kind() == ""
-    model = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 144\n"
-    make_files(f"{GPUS}/1/information", f"{GPUS}/2/information", text=model)
-    for told, version in (
-        ("x86_64 Kernel Module  550.54.15  Tue Mar  5 2024", "550.54.15"),
-        ("Open Kernel Module for x86_64  570.124.06  Release", "570.124.06"),
-    ):
-        make_files("proc/driver/nvidia/version", text=f"NVRM version: NVIDIA UNIX {told}\n")
-        assert gpu_kind() == f"NVIDIA H200, driver {version}"
 
 
 # --------------------------------------------------------------------------- TPU
