@@ -310,7 +310,7 @@ def unreachable(record: ClusterRecord) -> list[str]:
 
     Takes ``ASKED_S`` where there is one.
     """
-    if record.spec.is_here:
+    if record.spec.is_here or record.protocol != wire.PROTOCOL_VERSION:
         return []
     try:
         fleet = Fleet.joined(record, ASKED_S)
