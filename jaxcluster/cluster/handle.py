@@ -276,7 +276,7 @@ class Cluster:
     def press_stop(self) -> None:
         """The stop button, where another thread than the pressed one waits for new processes."""
         if (renewal := self._renewal) is not None:
-            renewal.press()
+            renewal.give_up()
 
     def respawn(self, say: Progress, watch: Callable[[Starting | None], None]) -> None:
         """End all its processes and start new ones, with empty namespaces, in their place.

@@ -1,18 +1,15 @@
 """New processes for a cluster: after a death, for a restart, and for another number of ranks.
 
 The ranks' variables are saved, the old processes ended, new ones started, and the variables bound
-there, on a thread of its own: a KeyboardInterrupt would leave it half done. The stop button:
-
-- while the variables are being saved, a stop gives it up: nothing was ended, nothing is lost;
-- later the first stop is told what goes on, and the second one leaves it. The cluster has no
-  processes then and keeps what was saved, and ``%jaxcluster restart`` goes on from there. The same
-  is left where the new processes don't come up.
+there, on a thread of its own: a KeyboardInterrupt would leave it half done. The stop button gives
+it up. While the variables are being saved, nothing was ended. Later the cluster has no processes
+and keeps what was saved, and ``%jaxcluster restart`` goes on from there. The same is left where the
+new processes don't come up.
 """
 
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -164,9 +161,7 @@ class Renewal:
         self.told = "All variables of the ranks are gone."
         self._had_none, self._why_down = cluster.closed, cluster.why  # processes
         self._starting: Starting | None = None
-        self._is_replacing = False  # the old processes are ended, or about to be
-        self._was_told = self._is_given_up = self._stopped_for_good = False
-        self._deciding = threading.Lock()  # held while a stop is weighed against the next step
+        self._given_up, self._stopped_for_good = threading.Event(), False
         self._error: BaseException | None = None
         self._began = time.perf_counter()
         self._ended = threading.Event()
@@ -183,41 +178,24 @@ class Renewal:
           JaxClusterError: it failed; ``cluster.down`` says then whether it has processes.
         """
         run = contextvars.copy_context().run  # displays stay under the cell that asked for it
-        with stopbutton.held(self.press):
+        with stopbutton.held(self.give_up):
             threading.Thread(target=run, args=(self._work, progress), daemon=True).start()
             self._ended.wait()
         if self._error is not None:
             raise self._error
 
-    def press(self) -> None:
-        """The stop button. Any thread, and signal handlers."""
-        # A handler can't wait for a lock that its own thread may hold.
-        threading.Thread(target=self._weigh_stop, daemon=True).start()
+    def give_up(self) -> None:
+        """End it at its next step or wait. Any thread, and signal handlers."""
+        self._given_up.set()
+        if (starting := self._starting) is not None:
+            # A handler can't wait for a lock that its own thread may hold.
+            threading.Thread(target=starting.cancel, daemon=True).start()
 
     def stop_for_good(self) -> None:
         """The cluster is being stopped: end it, and wait until it has ended. Any other thread."""
         self._stopped_for_good = True
-        self._give_up()
+        self.give_up()
         self._ended.wait()
-
-    def _weigh_stop(self) -> None:
-        with self._deciding:
-            leave = self._was_told or not self._is_replacing or self._had_none
-            self._was_told = True
-        if leave:
-            self._give_up()
-            return
-        their = "" if self._clean else ", and their variables are saved"
-        told = f"The old processes have ended{their}, and new ones are starting. Stop again to "
-        print(f"{told}cancel the start.", file=sys.stderr, flush=True)
-
-    def _give_up(self) -> None:
-        """End it at its next step or wait."""
-        with self._deciding:
-            self._is_given_up = True
-            starting = self._starting
-        if starting is not None:
-            starting.cancel()
 
     # ------------------------------------------------------------------ on its own thread
 
@@ -243,9 +221,7 @@ class Renewal:
                 say("saving the ranks' variables ...")
                 end_hung(cluster.world, self._check)
                 kept = saving.save(cluster.world, self._check, compare=self._spec is not None)
-        with self._deciding:
-            self._is_replacing = not self._is_given_up
-        if not self._is_replacing:
+        if self._given_up.is_set():
             if self._had_none:
                 cluster.leave_down(self._why_down)
             elif kept is not None:
@@ -266,7 +242,7 @@ class Renewal:
                 say(f"{error.message.partition(chr(10))[0]} Trying again ...")
                 self._start_and_load(say)
         except BaseException as error:
-            if self._is_given_up:
+            if self._given_up.is_set():
                 cluster.leave_down("their start was stopped")
                 raise GivenUp from None
             cluster.leave_down("new ones did not start")
@@ -294,12 +270,11 @@ class Renewal:
 
     def _watch(self, starting: Starting | None) -> None:
         """The start that goes on now; None while it waits for its turn, and when it is done."""
-        with self._deciding:
-            self._starting = starting
+        self._starting = starting
         self._check()
 
     def _check(self) -> None:
-        if self._is_given_up:
+        if self._given_up.is_set():
             raise GivenUp
 
     def _describe_stop(self) -> BaseException:

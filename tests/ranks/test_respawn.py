@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -68,16 +67,14 @@ def check_whole(cluster: jaxcluster.Cluster) -> None:
     ]
 
 
-def stop_at(step: str, presses: int = 1) -> Callable[[str], None]:
+def stop_at(step: str) -> Callable[[str], None]:
     """A listener to progress that presses the stop button when ``step`` is said."""
     left = [step]
 
     def listen(line: str) -> None:
         if left and line.startswith(left[0]):
             left.clear()
-            for press in range(presses):
-                time.sleep(0.2 * (press > 0))  # two at once are one to Python
-                os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
 
     return listen
 
@@ -110,29 +107,12 @@ def test_a_stop_while_the_variables_are_saved_ends_nothing(ranks: jaxcluster.Clu
     check_whole(ranks)
 
 
-@pytest.mark.parametrize("step", SOME[1:])
-def test_a_later_stop_is_told_what_goes_on_and_nothing_is_lost(
-    ranks: jaxcluster.Cluster, step: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pids = list(ranks.record.pids)
-    assert "variables kept" in ranks.restart(stop_at(step))
-    assert (
-        "The old processes have ended, and their variables are saved, and new ones are "
-        "starting. Stop again to cancel the start.\n"
-    ) in capsys.readouterr().err
-    assert not set(pids) & set(ranks.record.pids)
-    check_whole(ranks)
-
-
-# --------------------------------------------------------------------------- two stops
-
-
 @pytest.mark.parametrize("step", LATER)
-def test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back(
+def test_a_later_stop_leaves_a_cluster_that_says_what_it_is_and_comes_back(
     ranks: jaxcluster.Cluster, step: str
 ) -> None:
     with pytest.raises(KeyboardInterrupt) as stop:
-        ranks.restart(stop_at(step, presses=2))
+        ranks.restart(stop_at(step))
     assert str(stop.value) == LEFT
     assert jaxcluster.current() is ranks
     for use in (lambda: ranks.run("1"), ranks.status, lambda: ranks["r"]):
@@ -153,19 +133,19 @@ def test_what_was_left_survives_another_stop_and_can_be_given_up(
     ranks: jaxcluster.Cluster,
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        ranks.restart(stop_at(LATER[1], presses=2))
+        ranks.restart(stop_at(LATER[1]))
     with pytest.raises(KeyboardInterrupt) as stop:  # there is nothing that it could lose
         ranks.restart(stop_at(LATER[2]))
     assert str(stop.value) == LEFT
     assert "variables kept" in ranks.restart()
     check_whole(ranks)
     with pytest.raises(KeyboardInterrupt) as stop:
-        ranks.restart(stop_at(LATER[1], presses=2), clean=True)
+        ranks.restart(stop_at(LATER[1]), clean=True)
     assert "%jaxcluster restart starts them again, with empty ranks" in str(stop.value)
     ranks.restart()
     assert ranks.run("print('g' in globals())", show=False).stdout() == "False\n"
     with pytest.raises(KeyboardInterrupt):
-        ranks.restart(stop_at(LATER[1], presses=2))
+        ranks.restart(stop_at(LATER[1]))
     ranks.stop()
     assert saved_folders() == set()
     with pytest.raises(NoCluster, match="Cluster 'respawn' is stopped"):
@@ -192,7 +172,7 @@ def test_stops_in_the_recovery_of_a_cell(
 ) -> None:
     """The recovery that a death brings about by itself is the same, and says what had happened."""
     carry = jaxcluster.Cluster.restart
-    listen = stop_at(step, presses=2)
+    listen = stop_at(step)
     monkeypatch.setattr(
         jaxcluster.Cluster, "restart", lambda self, *_, **more: carry(self, listen, **more)
     )
