@@ -240,7 +240,7 @@ def starting(launch: Launch, waits: str) -> Callable[[], list[Any]]:
 def test_what_waits_says_for_what(site: Site) -> None:
     """Too few nodes; then one is there."""
     site.kube.closed.add("n2")
-    waits = "1 of 2 pods wait: Unschedulable: 0/2 nodes are available: 2 Insufficient cpu)"
+    waits = "1 of 2 pods wait: 0/2 nodes are available: 2 Insufficient cpu.)"
     agents = starting(site.started(pods=2), waits)
     site.kube.closed.clear()
     assert len(agents()) == 2

@@ -570,6 +570,7 @@ class _Handler(Forwarding):
             if (kind, space) == (plural, namespace)
             and labels.items() <= (one["metadata"].get("labels") or {}).items()
             and fields.get("involvedObject.uid") in (None, one.get("involvedObject", {}).get("uid"))
+            and fields.get("type") in (None, one.get("type"))
         ]
         for one in items:
             del one["apiVersion"], one["kind"]

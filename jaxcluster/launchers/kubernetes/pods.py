@@ -11,10 +11,12 @@ import json
 import os
 import re
 import socket
+import socketserver
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,21 +160,18 @@ class PodLaunch(Launch):
         self.pods: dict[str, Object] = {}  # as they were last, by uid
         self.current: dict[int, str] = {}  # the uid of the pod whose agent is ours, by index
         self.lost: set[str] = set()  # uids of those that have ended
-        self.ways: dict[int, socket.socket] = {}
+        self.ways: dict[int, Way] = {}
         self.may_be_there = False  # the Job, so that it is to be deleted
-        self.ends_at: float | None = None
         self.trouble = ""  # with the API server, while pods are followed
 
     # -- to the agents
 
     def _bring_up(self, wait: Wait) -> list[StartedAgent]:
-        self.api, begun = Api(self.settings), time.monotonic()
+        self.api = Api(self.settings)
         self._make()
         threading.Thread(target=self._follow, name="jaxcluster-pods", daemon=True).start()
         found = self._agents_of(range(self.plan.num_hosts), wait)
-        lasts_s = self.settings.lasts_s  # from here on it may take its time
-        spec = {"activeDeadlineSeconds": lasts_s}
-        self.ends_at = begun + lasts_s if lasts_s is not None else None
+        spec = {"activeDeadlineSeconds": self.settings.lasts_s}  # from here on it may take its time
         self.api.on_job("patch", name=self.name, body={"spec": spec})
         return found
 
@@ -259,24 +258,26 @@ class PodLaunch(Launch):
             return self.trouble
         if not waiting and self._job_end() and not self._is_up:
             raise LaunchError(f"No agent has come: {self._job_end()}.")
-        events: list[Object] = []
+        said = ""
         with contextlib.suppress(LaunchError):  # without the right to it there are fewer words
             uid = _uid(waiting[0] if waiting else self._job())
-            about = {"field_selector": f"involvedObject.uid={uid}"}
+            about = {"field_selector": f"involvedObject.uid={uid},type=Warning"}
             events = self.api.ask(self.api.core.list_namespaced_event, **about)["items"]
-        events = [e for e in events if e.get("type") == "Warning" or not waiting]
-        said = [f"{e.get('reason')}: {e.get('message')}" for e in sorted(events, key=_when)][-1:]
+            for last in sorted(events, key=_when)[-1:]:
+                said = f"{last.get('reason')}: {last.get('message')}".rstrip(".")
         if waiting:
-            one = waiting[0]
-            why = _state(one).get("waiting", {}).get("reason", "")
-            if (scheduled := _condition(one, "PodScheduled")).get("status") == "False":
-                why = f"{scheduled.get('reason')}: {scheduled.get('message')}"
-            why = (said[0] if said and "Creating" in why else why) or "it is not scheduled yet"
-            return f"{len(waiting)} of {self.plan.num_hosts} pods wait: {why.rstrip('.')}"
-        for why in said if not self._is_up else ():
-            if REFUSED.search(why) and not COMES.search(why):
-                raise LaunchError(f'The pods can\'t be made. Kubernetes says: "{why}"', HINT)
-        return ": ".join(["the Job has no pods yet", *said]).rstrip(".")
+            scheduled = _condition(waiting[0], "PodScheduled")
+            why = (
+                said
+                or scheduled.get("message")
+                or _state(waiting[0]).get("waiting", {}).get("reason")
+            )
+            return (
+                f"{len(waiting)} of {self.plan.num_hosts} pods wait: {why or 'not scheduled yet'}"
+            )
+        if not self._is_up and REFUSED.search(said) and not COMES.search(said):
+            raise LaunchError(f'The pods can\'t be made. Kubernetes says: "{said}"', HINT)
+        return ": ".join(filter(None, ["the Job has no pods yet", said]))
 
     # -- while they run
 
@@ -330,10 +331,6 @@ class PodLaunch(Launch):
             return "the Job is over, at its deadline (--time)"
         return f"the Job has failed ({failed['reason']}: {failed.get('message')})" if failed else ""
 
-    def ends_in(self) -> tuple[str, float] | None:
-        left_s = (self.ends_at or 0.0) - time.monotonic()
-        return ("Kubernetes ends the Job", left_s) if self.ends_at else None
-
     def can_succeed(self, number: int, name: str) -> bool:
         return not self._job_end()
 
@@ -366,39 +363,15 @@ class PodLaunch(Launch):
         """A Unix socket here that leads to a pod's agent, as ``kubectl port-forward``'s port."""
         self._close(number)
         port = int(str(facts["endpoint"]).rpartition(":")[2])
-        path = f"{self.plan.folder}/pod-{number}.sock"
-        listener = self.ways[number] = socket.socket(socket.AF_UNIX)
-        listener.bind(path)
-        listener.listen(8)
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):  # it was closed
-                while True:
-                    here, _ = listener.accept()
-                    threading.Thread(target=self._join, args=(here, pod, port), daemon=True).start()
-
-        threading.Thread(target=serve, name="jaxcluster-forward", daemon=True).start()
-        return path
-
-    def _join(self, here: socket.socket, pod: str, port: int) -> None:
-        try:
-            there = self.api.forward(pod, port)
-        except Exception:  # the notebook's end tries again
-            return here.close()
-        there.setblocking(True)
-        back = threading.Thread(target=_pump, args=(there, here), daemon=True)
-        back.start()
-        _pump(here, there)
-        back.join()
-        here.close()
-        there.close()
+        self.ways[number] = way = Way(f"{self.plan.folder}/pod-{number}.sock", self.api, pod, port)
+        threading.Thread(target=way.serve_forever, name="jaxcluster-forward", daemon=True).start()
+        return way.path
 
     def _close(self, number: int) -> None:
-        if (listener := self.ways.pop(number, None)) is not None:
-            with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)
-            Path(listener.getsockname()).unlink(missing_ok=True)
-            listener.close()
+        if (way := self.ways.pop(number, None)) is not None:
+            way.shutdown()
+            way.server_close()
+            Path(way.path).unlink(missing_ok=True)
 
     # -- the end
 
@@ -420,6 +393,25 @@ class PodLaunch(Launch):
                     typed = f"kubectl -n {self.api.namespace} delete job {self.name}"
                     print(f"A Job may be left. {error}\nTo end it: {typed}", file=sys.stderr)
         super().stop()
+
+
+class Way(socketserver.ThreadingUnixStreamServer):
+    """A Unix socket whose connections lead to a port of a pod."""
+
+    daemon_threads, request_queue_size = True, 8
+
+    def __init__(self, path: str, api: Api, pod: str, port: int) -> None:
+        super().__init__(path, socketserver.BaseRequestHandler)
+        self.path, self._connect = path, partial(api.forward, pod, port)
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Join a connection, on a thread of its own."""
+        with contextlib.suppress(Exception), contextlib.closing(self._connect()) as there:
+            there.setblocking(True)
+            back = threading.Thread(target=_pump, args=(there, request), daemon=True)
+            back.start()
+            _pump(request, there)
+            back.join()
 
 
 def _pump(source: Any, sink: Any) -> None:
