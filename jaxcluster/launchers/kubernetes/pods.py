@@ -406,12 +406,15 @@ class Way(socketserver.ThreadingUnixStreamServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Join a connection, on a thread of its own."""
-        with contextlib.suppress(Exception), contextlib.closing(self._connect()) as there:
+        with contextlib.closing(self._connect()) as there:
             there.setblocking(True)
             back = threading.Thread(target=_pump, args=(there, request), daemon=True)
             back.start()
             _pump(request, there)
             back.join()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """The connection is closed, and the notebook's end tries again."""
 
 
 def _pump(source: Any, sink: Any) -> None:
