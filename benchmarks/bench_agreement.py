@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from harness import median, ratio, sandbox, table
 
@@ -122,9 +121,9 @@ def referee(num_ranks: int, rounds: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         path = f"{folder}/referee.sock"
         argv = [sys.executable, "-m", "jaxcluster.agreement", "referee", path, str(num_ranks)]
-        with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
-            while not Path(path).exists():
-                time.sleep(0.01)
+        with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # it listens
             ranks = [Agreement(rank) for rank in range(num_ranks)]
             bases = [rank.connect(path) for rank in ranks]
             program = Program(tuple(range(num_ranks)), 1, "step")

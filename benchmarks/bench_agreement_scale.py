@@ -24,6 +24,7 @@ from harness import ratio, table
 
 from jaxcluster.agreement.frames import LAUNCH, Relay, Stream, Thread, pack
 from jaxcluster.agreement.referee import MAIN
+from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.agreement.server import Server
 
 KEY = "key"
@@ -47,13 +48,13 @@ class Parts:
 
 
 def hello(rank: int) -> bytes:
-    return pack("hello", rank, MAIN, "", 0)
+    return pack(("hello", rank, MAIN, "", 0))
 
 
 def site(num_ranks: int) -> bytes:
     """What the rank sends once of a launch at one line."""
-    program = tuple(range(num_ranks)), FINGERPRINT, "step", "float32[8]", False
-    return pack("site", 0, *program, 1, 3, "step(x)", "")
+    program = Program(tuple(range(num_ranks)), FINGERPRINT, "step", "float32[8]")
+    return pack(("site", 0, program, Place(1, 3, "step(x)")))
 
 
 def referee_s(hosts: int, ranks_per_host: int) -> float:

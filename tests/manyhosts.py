@@ -43,7 +43,7 @@ from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
 from jaxcluster.agent.requests import RelayFrames
 from jaxcluster.agent.server import LOOK_S, Agent, Client
-from jaxcluster.agreement.cellqueue import Answer
+from jaxcluster.agreement.cellqueue import Answer, End
 from jaxcluster.agreement.referee import MAIN, Referee
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.host.processes import allow_files
@@ -220,19 +220,21 @@ class Ranks:
         todo = deque(answers)
         while todo:
             one = todo.popleft()
-            rank, seq, why = self.ranks[one.rank], one.number, one.why
+            rank, seq, why = self.ranks[one.rank], one.number, one.refusal
             match one.word:
                 case "run":
                     todo += self.begin(rank, seq)
                 case "go":
                     todo += self.launch(rank)
                 case "refuse":
+                    assert why is not None
                     info = wire.ErrorInfo("Divergence", why.kind, [], 2)
                     todo += self.end(rank, "refused", info)
                 case "skip":
                     _, send = rank.has.pop(seq)
-                    send("reply", wire.CellReply(rank.number, seq, "skipped", 0.0, skipped=why))
-                case "closed" if one.tells and seq in rank.has:
+                    reply = wire.CellReply(rank.number, seq, "skipped", 0.0, skipped=one.skipped)
+                    send("reply", reply)
+                case "closed" if one.tells and seq in rank.has and why is not None:
                     rank.has[seq][1]("closed", wire.Closed(seq, why))
                 case "over":
                     _, send = rank.has.pop(seq)
@@ -269,10 +271,10 @@ class Ranks:
         seq, rank.seq = rank.seq, 0
         _, send = rank.has[seq]
         send("reply", wire.CellReply(rank.number, seq, status, 0.001, info))
-        return self.referee.end(rank.number, "ok" if status == "ok" else "error")
+        return self.referee.end(rank.number, End("ok" if status == "ok" else "error"))
 
     def tick(self) -> None:
-        if self.referee.patience_s:
+        if self.referee.is_certain:
             self.answer(self.referee.tick())
 
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.agreement.cellqueue import BASE
+from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec
 from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
-from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.refusals import Place, Program, Refusal
 from jaxcluster.agreement.server import Server
 
 
@@ -27,32 +27,34 @@ class Peer:
         self.tell("hello", rank, lane, name, seq)
 
     def tell(self, word: str, *arguments: Any) -> None:
-        self.socket.send(pack(word, *arguments))
+        self.socket.send(pack((word, *arguments)))
 
     def launch(
         self,
         *processes: int,
         fingerprint: int = 7,
         given: int = 0,
+        folded: int = 0,
         signature: str = "float32[8]",
         meets_all: bool = False,
     ) -> None:
         number = next(self.numbers)
-        told = number, processes, fingerprint, "jit(sum)", signature, meets_all
-        self.tell("site", *told, 4, 3, "s = jnp.sum(x)", "")
-        self.socket.send(LAUNCH.pack(b"L", number, given, 0))
+        program = Program(processes, fingerprint, "jit(sum)", signature, meets_all=meets_all)
+        self.tell("site", number, program, Place(4, 3, "s = jnp.sum(x)"))
+        self.socket.send(LAUNCH.pack(b"L", number, given, folded))
 
     def hears(self) -> bytes:
         return self.socket.recv(BUFFER)
 
-    def is_told(self) -> list[Any]:
-        return [*unpack(self.hears())]
+    def is_told(self) -> Answer:
+        answer: Answer = unpack(self.hears(), Answer)
+        return answer
 
     def is_refused(self) -> Refusal:
         """Why its launch is refused."""
-        word, _, plain, _ = self.is_told()
-        assert word == "refuse"
-        return Refusal.parse(plain)
+        told = self.is_told()
+        assert told.word == "refuse" and told.refusal is not None
+        return told.refusal
 
     def close(self) -> None:
         self.socket.close()
@@ -66,7 +68,7 @@ class RankPeer:
 
     def begin(self, seq: int, *ranks: int) -> None:
         """It has a cell, and is told to begin it once all of these have it."""
-        self.base.tell("arrive", {"seq": seq, "ranks": ranks, "is_skippable": False})
+        self.base.tell("arrive", CellSpec(seq, ranks, is_skippable=False))
 
     def close(self) -> None:
         self.base.close()

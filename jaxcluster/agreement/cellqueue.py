@@ -10,19 +10,17 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jaxcluster.agreement.refusals import Place, Program, Refusal
+from jaxcluster.agreement.refusals import Looked, Place, Program, Refusal
 
 REMEMBERED = 256  # cells that were cancelled or failed, for what arrives late
 LAUNCHES = 256  # of a cell
-MOST_TURNS = 64  # of a loop that a rank may have left out
 # How a cell may end on a rank, beside "ok", "error" and an error's text.
 FAILED_IN_XLA, DIED = "failed in XLA", "died"
 # What XLA does at a cell's end: it is at work, or is so still a while after an interrupt.
 AT_WORK, STUCK = "at work", "stuck"
 BASE = "base"  # the lane of a rank's control thread
 
-# By processes of a program, a hash of the launches without collectives in a cell.
-Folded = dict[tuple[int, ...], int]
+Hashes = dict[tuple[int, ...], int]  # of launches in a cell, by the processes of their programs
 
 
 @dataclass(frozen=True)
@@ -59,13 +57,14 @@ class Answer(NamedTuple):
     """What a rank is told on the connection of one of its threads.
 
     ========= ===================================================================================
-    go        launch: the ``number``-th agreed launch of the rank. ``is_alone``: it has no other
-              thread that launches, so these come in order anyway
+    go        launch: the ``number``-th agreed launch of the rank; 0 if no other thread of it
+              launches, so these come in order anyway
     refuse    don't launch
     run       begin cell ``number``
     skip      don't begin it
     closed    nothing more is launched in it. One rank ``tells`` the notebook
-    over      it has ended on all of its ranks; without a ``why`` it is ok on all
+    over      it has ended on all of its ranks; without a ``refusal`` it is ok on all
+    looked    what was asked for by this ``number``
     ========= ===================================================================================
     """
 
@@ -73,9 +72,27 @@ class Answer(NamedTuple):
     rank: int
     lane: str = BASE
     number: int = 0
-    why: Refusal | Skipped | None = None
+    refusal: Refusal | None = None
+    skipped: Skipped | None = None
     tells: bool = False
-    is_alone: bool = False
+    looked: Looked | None = None
+
+
+@dataclass(frozen=True)
+class End:
+    """How a cell has ended on a rank.
+
+    Args:
+      outcome: "ok", "error", FAILED_IN_XLA, DIED, or the error's text.
+      folded: hashes the launches without collectives.
+      unmade: hashes the agreed launches that XLA has refused.
+      at_work: AT_WORK or STUCK if XLA still computes; else "".
+    """
+
+    outcome: str
+    folded: Hashes = field(default_factory=dict)
+    unmade: Hashes = field(default_factory=dict)
+    at_work: str = ""
 
 
 @dataclass(eq=False)
@@ -83,26 +100,27 @@ class Cell:
     """A cell on its way through the ranks.
 
     Attributes:
-      ended, at_work, folded: by rank, see ``Referee.end``.
+      ended: the ranks on which it has ended.
       launched: the last agreed launches of its main threads, with their places.
-      is_torn: XLA has launched an agreed program on some ranks alone.
     """
 
     spec: CellSpec
     arrived: set[int] = field(default_factory=set)
-    ended: dict[int, str] = field(default_factory=dict)
-    at_work: dict[int, str] = field(default_factory=dict)
-    folded: dict[int, Folded] = field(default_factory=dict)
+    ended: dict[int, End] = field(default_factory=dict)
     refusal: Refusal | None = None
-    is_torn: bool = False
     launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
 
     @property
-    def is_split(self) -> bool:
-        """Whether some of its ranks wait in XLA for others that are out of it."""
-        if FAILED_IN_XLA in self.ended.values():
-            return bool(self.at_work)
-        return STUCK in self.at_work.values() and len(self.at_work) < len(self.ended)
+    def is_torn(self) -> bool:
+        """Whether XLA has made a launch on some of its ranks alone, so that these wait for ever."""
+        ends = self.ended.values()
+        at_work = [end.at_work for end in ends if end.at_work]
+        if any(end.outcome == FAILED_IN_XLA for end in ends) and at_work:
+            return True
+        if STUCK in at_work and len(at_work) < len(ends):
+            return True
+        unmade = {rank: end.unmade for rank, end in self.ended.items() if end.outcome != DIED}
+        return bool(odd_ones(unmade))
 
     def covers(self, program: Program) -> bool:
         """Whether all processes of a program run the cell."""
@@ -112,35 +130,36 @@ class Cell:
     def mixed(self, awaited: Program) -> tuple[Place, int] | None:
         """Since which launch turns of a loop may have met other turns, and how many launches.
 
-        A rank that has left out some launches meets the others' earlier turns, as long as it makes
-        the same launches as these: from one place on, each launch is that of so many later. The
-        next launch that the others wait for is such a one, too.
+        A rank that has left out some launches meets the others' earlier turns. So what is awaited
+        was launched before: in the loop, which begins with the programs that come again.
         """
         made = [one for one in self.launched if one[0].processes == awaited.processes]
-        first = count = len(made)
-        for left_out in range(1, min(MOST_TURNS, count) + 1):
-            at = count - left_out
-            if made[at][0] is awaited:
-                while at and made[at - 1][0] is made[at - 1 + left_out][0]:
-                    at -= 1
-                first = min(first, at)
-        return (made[first][1], count - first) if first < count else None
+        programs = [program for program, _ in made]
+        if awaited not in programs:
+            return None
+        first = programs.index(awaited)
+        while first and programs[first - 1] in programs[first:]:
+            first -= 1
+        return made[first][1], len(made) - first
 
-    def odd_ones(self) -> tuple[int, ...]:
-        """The ranks whose launches without collectives are not those of the most."""
-        for processes in {processes for folded in self.folded.values() for processes in folded}:
-            ranks = sorted(self.folded.keys() & {*processes})
-            found = {rank: self.folded[rank].get(processes, 0) for rank in ranks}
-            counts = Counter(found.values())
-            # Of two as many: who has launched nothing is the odd one.
-            most = max(counts, key=lambda folded: (counts[folded], folded != 0))
-            if odd := tuple(rank for rank in ranks if found[rank] != most):
-                return odd
-        return ()
+
+def odd_ones(hashes: dict[int, Hashes]) -> tuple[int, ...]:
+    """The ranks, of those with such hashes, whose hashes are not those of the most."""
+    for processes in {processes for of_rank in hashes.values() for processes in of_rank}:
+        found = {r: hashes[r].get(processes, 0) for r in sorted(hashes.keys() & {*processes})}
+        counts = Counter(found.values())
+        # Of two as many: who has launched nothing is the odd one.
+        most = max(counts, key=lambda value: (counts[value], value != 0))
+        if odd := tuple(rank for rank, value in found.items() if value != most):
+            return odd
+    return ()
 
 
 class CellQueue:
     """Which cell each rank is in, and which cells wait.
+
+    Args:
+      answers: takes what ranks are told.
 
     Attributes:
       running: by rank, the cell that it is in.
@@ -148,56 +167,49 @@ class CellQueue:
       failed: the last cells that have failed.
     """
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, answers: list[Answer]) -> None:
         self.running: list[Cell | None] = [None] * num_ranks
         self.dead: set[int] = set()
         self.failed: deque[CellSpec] = deque(maxlen=REMEMBERED)
+        self._answers = answers
         self._waiting: dict[int, Cell] = {}  # by seq
         self._cancelled: deque[int] = deque(maxlen=REMEMBERED)
 
-    def arrive(self, rank: int, spec: CellSpec) -> list[Answer]:
+    def arrive(self, rank: int, spec: CellSpec) -> None:
         """A rank has a cell."""
         self._waiting.setdefault(spec.seq, Cell(spec)).arrived.add(rank)
-        return self.step()
+        self.step()
 
-    def cancel(self, seq: int) -> list[Answer]:
+    def cancel(self, seq: int) -> None:
         """Don't run a cell that has not begun; also if it arrives later."""
         self._cancelled.append(seq)
-        return self.step()
+        self.step()
 
-    def step(self) -> list[Answer]:
+    def step(self) -> None:
         """Skip what is not to be run any more, and begin what can begin."""
-        answers: list[Answer] = []
-        for seq, cell in list(self._waiting.items()):
-            if (why := self._why_skip(cell.spec)) is not None:
+        blocked: set[tuple[str | None, int]] = set()  # for cells of this notebook, None: of any
+        for seq, cell in sorted(self._waiting.items()):
+            spec = cell.spec
+            if (why := self._why_skip(spec)) is not None:
                 del self._waiting[seq]
-                answers += [Answer("skip", rank, BASE, seq, why) for rank in sorted(cell.arrived)]
-        needed: set[int] = set()  # by cells that are before
-        for seq, cell in list(self._waiting.items()):
-            ranks = {*cell.spec.ranks}
-            if cell.arrived != ranks or self._is_behind(cell.spec):
+                told = [Answer("skip", rank, BASE, seq, skipped=why) for rank in cell.arrived]
+                self._answers += told
                 continue
-            if needed.isdisjoint(ranks) and not any(self.running[rank] for rank in ranks):
-                del self._waiting[seq]
-                for rank in cell.spec.ranks:
-                    self.running[rank] = cell
-                    answers.append(Answer("run", rank, BASE, seq))
-            needed |= ranks
-        return answers
+            is_next = blocked.isdisjoint((who, r) for r in spec.ranks for who in (spec.owner, None))
+            is_next = is_next and len(cell.arrived) == len(spec.ranks)
+            if not is_next or any(self.running[rank] for rank in spec.ranks):
+                who = None if is_next else spec.owner
+                blocked.update((who, rank) for rank in spec.ranks)
+                continue
+            del self._waiting[seq]
+            for rank in spec.ranks:
+                self.running[rank] = cell
+                self._answers.append(Answer("run", rank, BASE, seq))
 
     def next_of(self, rank: int) -> Cell | None:
         """The next cell of a rank; one that not all of its ranks have comes last."""
         mine = [cell for cell in self._waiting.values() if rank in cell.spec.ranks]
         return min(mine, key=lambda cell: len(cell.arrived) < len(cell.spec.ranks), default=None)
-
-    def _is_behind(self, spec: CellSpec) -> bool:
-        """Whether an earlier cell of its notebook, which needs one of its ranks, waits too."""
-        return any(
-            other.owner == spec.owner
-            and other.seq < spec.seq
-            and not {*other.ranks}.isdisjoint(spec.ranks)
-            for other in (cell.spec for cell in self._waiting.values())
-        )
 
     def _why_skip(self, spec: CellSpec) -> Skipped | None:
         if spec.seq in self._cancelled:

@@ -19,11 +19,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.cellqueue import BASE
+from jaxcluster.agreement.cellqueue import BASE, Answer, End, Hashes
 from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 from jaxcluster.agreement.words import explain
@@ -62,6 +63,7 @@ class Lane:
     Attributes:
       answers: each ``next`` sends a message, waits for its answer, and gives True for "go"; in C.
       folds: by processes, the count and hash of launches without collectives.
+      unmade: by processes, a hash of the agreed launches that XLA has refused.
       deferred: what a signal handler raised while a launch was on its way, and is still to be.
       signal: whose handler that was.
     """
@@ -71,6 +73,7 @@ class Lane:
         self.socket = agreement.dial([agreement.rank, name, task, seq])
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
+        self.unmade: Hashes = {}
         self.deferred: BaseException | None = None
         self.signal = 0
         self._sites: dict[tuple[Program, Place], int] = {}
@@ -90,9 +93,9 @@ class Lane:
         if site is None:  # an error here only sends it once more
             site = len(self._sites)
             name, signature = program.name[:TEXT_CHARS], program.signature[:SIGNATURE_CHARS]
-            what = program.processes, program.fingerprint, name, signature, program.meets_all
-            where = place.cell, place.line, place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
-            self.socket.send(pack("site", site, *what, *where))
+            text, within = place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
+            what = replace(program, name=name, signature=signature)
+            self.socket.send(pack(("site", site, what, replace(place, text=text, within=within))))
             self._sites[program, place] = site
         return LAUNCH.pack(b"L", site, given, folded)
 
@@ -160,7 +163,7 @@ class Agreement:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             peer.connect(self._path)
-            peer.send(pack("hello", *hello))
+            peer.send(pack(("hello", *hello)))
         except OSError:
             peer.close()
             raise
@@ -189,20 +192,21 @@ class Agreement:
         """The main thread, which calls it, begins a cell."""
         self.seq, self.refusals = seq, 0
         self._tasks.clear()
-        self._lane().folds.clear()
+        lane = self._lane()
+        lane.folds.clear()
+        lane.unmade.clear()
 
     def end(self, outcome: str, at_work: str = "") -> None:
         """The main thread, which calls it, makes no more launches in its cell.
 
         Args:
-          outcome, at_work: see ``Referee.end``.
+          outcome, at_work: see ``cellqueue.End``.
         """
         lane = self._lane()
         self.note_failed(lane)
         self.seq = 0
         folded = {processes: value for processes, (_, value) in lane.folds.items()}
-        lane.folds.clear()
-        _say(lane.socket, "end", outcome, folded, at_work)
+        _say(lane.socket, "end", End(outcome, folded, lane.unmade, at_work))
 
     # --------------------------------------------------------------- launches
 
@@ -289,11 +293,11 @@ class Agreement:
         place, is_agreed, folded = self._place_of(caller), True, 0
         count, value = lane.folds.get(program.processes, (0, 0))
         if not program.collective:
-            value = (value * 1_000_003 + program.fingerprint + 1) & HASH
+            value = _hashed(value, program)
             lane.folds[program.processes] = count + 1, value
             is_agreed = not (count + 1) % FOLDS
         if is_agreed:
-            folded = value if lane is self._main else 0
+            folded = value ^ lane.unmade.get(program.processes, 0) if lane is self._main else 0
             message = lane.announcement(program, place, self._given(program), folded)
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.messages.append(message)
@@ -322,8 +326,10 @@ class Agreement:
         """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
         record = self.begun.pop(lane.ident, None)
         if record is not None and record[-1] and not lane.messages:  # else it was not announced
-            if not record[0].meets_all:  # a rendezvous is over, however it ended
-                _say(lane.socket, "unmade")
+            program = record[0]
+            if not program.meets_all:  # a rendezvous is over, however it ended
+                value = lane.unmade.get(program.processes, 0)
+                lane.unmade[program.processes] = _hashed(value, program)
             self._taken += 1
 
     def hear(self, frame: bytes) -> bool:
@@ -334,18 +340,18 @@ class Agreement:
           BaseException: what a signal handler has raised meanwhile.
         """
         lane = self._lane()
-        told: Any = unpack(frame) if frame else ["gone"]
-        if told[0] == "go":
-            while self.taken() < told[1] - 1:  # another thread's launch comes first
+        told: Answer | None = unpack(frame, Answer) if frame else None
+        if told is not None and told.word == "go":
+            while self.taken() < told.number - 1:  # another thread's launch comes first
                 time.sleep(ORDER_S)
             return True
         self.begun.pop(get_ident(), None)
         deferred, lane.deferred = lane.deferred, None
         if deferred is not None:
             raise deferred
-        if told[0] == "gone":
+        if told is None or (refusal := told.refusal) is None:
             raise ConnectionError("The referee is gone: nothing can be launched any more.")
-        refusal, self.is_refused = Refusal.parse(told[2]), True
+        self.is_refused = True
         if lane is self._main:
             self.refusals += 1
         if refusal.kind == "stopped":
@@ -463,7 +469,12 @@ def _signal_again(number: int, lane: Lane, deferred: BaseException | None) -> No
 def _say(to: socket.socket | None, method: str, *arguments: Any) -> None:
     if to is not None:
         with contextlib.suppress(OSError):  # the referee is gone
-            to.send(pack(method, *arguments))
+            to.send(pack((method, *arguments)))
+
+
+def _hashed(value: int, program: Program) -> int:
+    """The hash of launches, after one more."""
+    return (value * 1_000_003 + program.fingerprint + 1) & HASH
 
 
 def _task_of(thread: threading.Thread) -> str:

@@ -1,13 +1,12 @@
 """Frames between ranks and the referee.
 
-A frame is one message: a word with its arguments, as ``pack`` makes it.
+A frame is one message. A rank says a word with its arguments, and is told an ``Answer``.
 
-    from a rank                                     to a rank: see ``Answer``
-    hello     its rank, lane, name, seq             go        is b"g" alone, if ``is_alone``
-    site      the next number, program and place    refuse, run, skip, closed, over
-    withdraw, unmade, arrive, end, stop, look       answer    what it has looked at
+    hello     its rank, lane, name, seq
+    site      the next number, program and place
+    arrive, end, withdraw, stop, look: see ``Referee``
 
-A launch is a frame of ``LAUNCH``: b"L", its site, given, folded.
+A launch is a frame of ``LAUNCH``: b"L", its site, given, folded. A "go" without a number is b"g".
 
 Ranks connect to a Unix socket. On other hosts than the referee's that is a ``Relay``'s, which sends
 what the ranks of its host say together as one message over TCP.
@@ -16,7 +15,6 @@ what the ranks of its host say together as one message over TCP.
 from __future__ import annotations
 
 import contextlib
-import marshal
 import os
 import select
 import socket
@@ -28,23 +26,27 @@ from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
+import msgspec
+
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
 LONG = 1 << 14  # bytes from which on a frame is compressed: hundreds of ranks do much the same
 LAUNCH = struct.Struct("<cIQQ")
 Send = Callable[[bytes], None]
 Thread = tuple[int, str]  # of a rank: its number, and the thread's lane
+Said = tuple[Thread, bytes]
 
 
-def pack(*words: Any) -> bytes:
-    """A frame of a word and its arguments, without objects of classes."""
-    frame = marshal.dumps(words)
+def pack(message: Any) -> bytes:
+    """A frame of a message."""
+    frame = msgspec.msgpack.encode(message)
     return frame if len(frame) < LONG else b"z" + zlib.compress(frame, 1)
 
 
-def unpack(frame: bytes) -> Any:
-    """What ``pack`` was given, as a tuple."""
-    return marshal.loads(zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame)
+def unpack(frame: bytes, kind: Any = Any) -> Any:
+    """What ``pack`` was given, of this type."""
+    frame = zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame
+    return msgspec.msgpack.decode(frame, type=kind)
 
 
 def receive(peer: socket.socket) -> bytes:
@@ -157,7 +159,7 @@ class Stream:
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self.connection = connection
-        self._queue: list[tuple[Thread, bytes]] = []
+        self._queue: list[Said] = []
 
     def queue(self, thread: Thread, frame: bytes) -> None:
         """Send it with the next ``flush``."""
@@ -168,15 +170,15 @@ class Stream:
         if self._queue:
             frames, self._queue = self._queue, []
             with contextlib.suppress(OSError):
-                self.connection.send_bytes(marshal.dumps(frames))
+                self.connection.send_bytes(pack(frames))
 
-    def receive(self) -> list[tuple[Thread, bytes]]:
+    def receive(self) -> list[Said]:
         """What has come together.
 
         Raises:
           OSError, EOFError: the peer is gone.
         """
-        frames: list[tuple[Thread, bytes]] = marshal.loads(self.connection.recv_bytes())
+        frames: list[Said] = unpack(self.connection.recv_bytes(), list[Said])
         return frames
 
 

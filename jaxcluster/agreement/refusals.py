@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 # See ``words.WORDS`` for what each says.
 Kind = Literal[
@@ -80,20 +80,6 @@ class Refusal:
     mixed: Place | None = None
     mixed_launches: int = 0
 
-    def plain(self) -> tuple[Any, ...]:
-        """As a frame can have it."""
-        return astuple(self)
-
-    @classmethod
-    def parse(cls, plain: Sequence[Any]) -> Refusal:
-        """What ``plain`` has made."""
-        kind, causes, doing, mixed, count = plain
-        told = tuple(
-            Doing(ranks, does, name, signature, Place(*place), *more)
-            for ranks, does, name, signature, place, *more in doing
-        )
-        return cls(kind, causes, told, mixed and Place(*mixed), count)
-
 
 def grouped(doing: Iterable[Doing]) -> tuple[Doing, ...]:
     """Each rank's action; ranks with equal actions stand together."""
@@ -109,8 +95,7 @@ def grouped(doing: Iterable[Doing]) -> tuple[Doing, ...]:
 # --------------------------------------------------------------------------- a look at the referee
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """A thread that waits for other ranks to announce the same launch.
 
     ``lane`` is "" for the main thread, ``seq`` its cell's or 0, ``since`` the referee's time, and
@@ -126,8 +111,7 @@ class Waiting:
     missing: list[int]
 
 
-@dataclass(frozen=True)
-class AgreedLaunch:
+class AgreedLaunch(NamedTuple):
     """A launch that was agreed: rank ``last`` came last, ``late_s`` after the others."""
 
     number: int
@@ -152,11 +136,3 @@ class Looked:
     agreed: list[AgreedLaunch] = field(default_factory=list)
     running: list[int | None] = field(default_factory=list)
     connected: list[int] = field(default_factory=list)
-
-    def plain(self) -> dict[str, Any]:
-        """As a frame can have it."""
-        waits, agreed = (
-            [{**vars(one), "place": vars(one.place)} for one in part]
-            for part in (self.waits, self.agreed)
-        )
-        return {**vars(self), "waits": waits, "agreed": agreed}

@@ -10,16 +10,18 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
-from typing import Any
 
-from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec
+from msgspec import convert
+
+from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End
 from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, pack, unpack
 from jaxcluster.agreement.referee import Referee
-from jaxcluster.agreement.refusals import Place, Program, Refusal
+from jaxcluster.agreement.refusals import Place, Program
+
+TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
 
 
 class Server(Hub):
@@ -49,9 +51,7 @@ class Server(Hub):
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
         self._sites: dict[Thread, dict[int, tuple[Program, Place]]] = {}
         self._streams: list[Stream] = []
-        self._patience_s: float | None = None  # the referee's, and when it ends
-        self._until = 0.0
-        self._told: tuple[Any, Any] = None, None  # the last reason, and its plain form
+        self._until = 0.0  # when the referee's patience ends; 0 if nothing is certain
 
     def listen(self, address: str) -> None:
         """Hear relays of other hosts at this address, too."""
@@ -73,15 +73,15 @@ class Server(Hub):
 
     def step(self, timeout_s: float | None = None) -> bool:
         """Wait for messages, and answer those that have come; returns whether some have."""
-        if (patience_s := self.referee.patience_s) is not None:
-            if patience_s != self._patience_s:
-                self._until = self._clock() + patience_s
+        if not self.referee.is_certain:
+            self._until = 0.0
+        else:
+            self._until = self._until or self._clock() + TICK_S
             left_s = max(0.0, self._until - self._clock())
             timeout_s = left_s if timeout_s is None else min(left_s, timeout_s)
-        self._patience_s = patience_s
         has_heard = super().step(timeout_s)
-        if patience_s is not None and self._clock() >= self._until:
-            self._patience_s = None
+        if self._until and self._clock() >= self._until:
+            self._until = 0.0
             self._answer(self.referee.tick())
         for stream in self._streams:
             stream.flush()
@@ -116,41 +116,31 @@ class Server(Hub):
             self._answer(referee.launch(rank, lane, program, given, folded, place, now))
             return
         match unpack(frame) if frame else ("gone",):
-            case ["site", site, processes, fingerprint, name, signature, meets_all, *where]:
-                key = processes, fingerprint
-                program = Program(*key, name, signature, meets_all=meets_all)
-                program = self._programs.setdefault(key, program)
-                self._sites[thread][site] = program, Place(*where)
+            case ["site", site, program, place]:
+                told = convert(program, Program)
+                key = told.processes, told.fingerprint
+                found = self._programs.setdefault(key, told)
+                self._sites[thread][site] = found, convert(place, Place)
             case ["hello", *hello]:
                 self._sites[thread] = {}
-                self._answer(referee.hello(*hello))
+                referee.hello(*hello)
             case ["gone"]:
                 if self._sites.pop(thread, None) is not None:
                     self._answer(referee.gone(rank, lane))
             case ["arrive", spec]:
-                self._answer(referee.arrive(rank, CellSpec(**spec)))
-            case ["end", *how]:
-                self._answer(referee.end(rank, *how))
+                self._answer(referee.arrive(rank, convert(spec, CellSpec)))
+            case ["end", end]:
+                self._answer(referee.end(rank, convert(end, End)))
             case ["withdraw"]:
                 self._answer(referee.withdraw(rank, lane))
-            case ["unmade"]:
-                self._answer(referee.unmade(rank, lane))
             case ["stop", seq]:
                 self._answer(referee.stop(seq))
             case ["look", number, launches]:
-                looked = referee.look(self._clock(), launches).plain()
-                connected = sorted(rank for rank, lane in self.sends if lane == BASE)
-                told = pack("answer", number, {**looked, "connected": connected})
-                self.sends[thread](told)
+                looked = referee.look(self._clock(), launches)
+                looked.connected.extend(sorted(r for r, name in self.sends if name == BASE))
+                self._answer([Answer("looked", rank, lane, number, looked=looked)])
 
-    def _answer(self, answers: list[Answer]) -> None:
-        for word, rank, lane, number, why, tells, is_alone in answers:
-            if (send := self.sends.get((rank, lane))) is None:
-                continue  # it has died
-            if word == "go":
-                send(b"g" if is_alone else pack("go", number))
-                continue
-            if why is not self._told[0]:  # it mostly goes to all ranks
-                plain = why.plain() if isinstance(why, Refusal) else why and asdict(why)
-                self._told = why, plain
-            send(pack(word, number, self._told[1], tells))
+    def _answer(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            if (send := self.sends.get(answer[1:3])) is not None:  # else it has died
+                send(pack(answer) if answer.number or answer.word != "go" else b"g")

@@ -20,14 +20,13 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.cellqueue import Answer, CellSpec
 from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.frames import KEY, receive, unpack
-from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.refusals import Looked, Refusal
 from jaxcluster.agreement.words import explain
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.places import Places
@@ -42,7 +41,7 @@ STUCK_S = 10.0  # ... and this one's threads, such as Orbax's, which may wait fo
 POLL_S = 0.05
 STOP_S = 1.0  # in which the referee closes the script after a stop, or it is not heard any more
 RAISE_S = 0.3  # that a launch has to raise why it is refused, or that is done elsewhere
-ASKED, STALLED, LEAVING = "asked", "stalled", "leaving"  # why the referee is asked who waits
+ASKED, STALLED, LEAVING = 1, 2, 3  # why the referee is asked who waits
 ERROR_CHARS = 200
 LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
 _set_handler = signal.signal  # Python's, which takes no lock that another thread may have at a fork
@@ -112,7 +111,7 @@ class Job:
           RuntimeError: other processes did not come to this in time.
         """
         assert self._base is not None
-        self.agreement.tell("arrive", asdict(CellSpec(1, tuple(range(self._num_ranks)))))
+        self.agreement.tell("arrive", CellSpec(1, tuple(range(self._num_ranks))))
         self._base.settimeout(START_S)
         if not receive(self._base):
             raise RuntimeError(
@@ -209,21 +208,21 @@ class Job:
                 told = since
                 self._look(STALLED)
 
-    def _look(self, why: str) -> None:
+    def _look(self, why: int) -> None:
         self.agreement.tell("look", why, 0)
 
     def _hear(self, frame: bytes) -> None:
-        match unpack(frame):
-            case ["closed" | "over", _, refusal, _]:
-                if refusal is not None and not self._has_failed:
-                    self._has_failed = True
-                    self._close(Refusal.parse(refusal))
-                self._all_over.set()
-            case ["answer", why, found]:
-                self._connected = found["connected"]
-                first = min((wait["rank"] for wait in found["waits"]), default=None)
-                if why == ASKED or (why == STALLED and first == self._rank):
-                    _say(describe(found))
+        told = unpack(frame, Answer)
+        if told.word in ("closed", "over"):
+            if told.refusal is not None and not self._has_failed:
+                self._has_failed = True
+                self._close(told.refusal)
+            self._all_over.set()
+        elif told.looked is not None:
+            self._connected = told.looked.connected
+            first = min((wait.rank for wait in told.looked.waits), default=None)
+            if told.number == ASKED or (told.number == STALLED and first == self._rank):
+                _say(describe(told.looked))
 
     def _close(self, refusal: Refusal) -> None:
         """Nothing more is launched: say why, or interrupt code that makes no launch."""
@@ -255,15 +254,14 @@ def end_child(number: int, frame: FrameType | None) -> None:
     os.kill(os.getpid(), number)
 
 
-def describe(found: dict[str, Any]) -> str:
+def describe(looked: Looked) -> str:
     """Who waits for whom, as the referee tells it: a line for each launch."""
     lines = dict[tuple[str, ...], list[int]]()
-    for wait in found["waits"]:
-        place = wait["place"]
-        where = f"line {place['line']}   {place['text']}" if place["line"] else place["within"]
-        missing = name_ranks(wait["missing"])
-        since = f"{found['now'] - wait['since']:.0f} s"
-        lines.setdefault((where, wait["name"], missing, since), []).append(wait["rank"])
+    for wait in looked.waits:
+        place = wait.place
+        where = f"line {place.line}   {place.text}" if place.line else place.within
+        since = f"{looked.now - wait.since:.0f} s"
+        lines.setdefault((where, wait.name, name_ranks(wait.missing), since), []).append(wait.rank)
     if not lines:
         return "No rank waits for another one."
     return "\n".join(

@@ -11,11 +11,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.cellqueue import Answer, CellSpec
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.frames import BUFFER, unpack
 from jaxcluster.agreement.refusals import Refusal
@@ -58,7 +58,7 @@ class Turns:
     def __init__(self, control: ControlChannel, agreement: Agreement) -> None:
         self._control, self._agreement = control, agreement
         self._turns: dict[int, Turn] = {}  # until they are over on all ranks
-        self._asked: dict[int, wire.Inbox[Any]] = {}
+        self._asked: dict[int, wire.Inbox[Looked]] = {}
         self._base: socket.socket | None = None
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
@@ -80,7 +80,7 @@ class Turns:
     def arrive(self, turn: Turn) -> None:
         """Wait for a turn. The control thread."""
         self._turns[turn.spec.seq] = turn
-        self._agreement.tell("arrive", asdict(turn.spec))
+        self._agreement.tell("arrive", turn.spec)
 
     def stop(self, seq: int | None) -> bool:
         """Don't give this turn, on any rank, and stop it if it has begun; None: all that run.
@@ -99,10 +99,11 @@ class Turns:
     def look(self, launches: int) -> Looked | None:
         """Who waits for whom; None if the referee does not answer. Not on the control thread."""
         number = time.monotonic_ns()
-        inbox = self._asked[number] = wire.Inbox()
+        inbox: wire.Inbox[Looked] = wire.Inbox()
+        self._asked[number] = inbox
         try:
             self._agreement.tell("look", number, launches)
-            return wire.parse(Looked, inbox.get(timeout=ASK_S))
+            return inbox.get(timeout=ASK_S)
         except queue.Empty:
             return None
         finally:
@@ -120,22 +121,24 @@ class Turns:
         if not frame:
             self._control.unwatch(self._base.fileno())
             return
-        match unpack(frame):
-            case ["run", seq, _, _]:
+        told = unpack(frame, Answer)
+        seq = told.number
+        match told.word:
+            case "run":
                 self.taken = seq
                 self._turns[seq].waits = False
                 self._control.call_main(self._turns[seq].begin)
-            case ["skip", seq, why, _]:
+            case "skip":
                 if (turn := self._turns.pop(seq, None)) is not None and turn.waits:
-                    turn.skip(wire.Skipped(**why))
-            case ["closed", seq, refusal, tells]:
-                self._on_closed(seq, Refusal.parse(refusal), tells)
-            case ["over", seq, refusal, tells]:
-                if (over := self._turns.pop(seq, None)) is not None and tells:
-                    over.tell("over", wire.Over(seq, refusal and Refusal.parse(refusal)))
-            case ["answer", number, found]:
-                if (inbox := self._asked.get(number)) is not None:
-                    inbox.put(found)
+                    turn.skip(told.skipped)
+            case "closed":
+                self._on_closed(seq, told.refusal, told.tells)
+            case "over":
+                if (over := self._turns.pop(seq, None)) is not None and told.tells:
+                    over.tell("over", wire.Over(seq, told.refusal))
+            case "looked":
+                if (inbox := self._asked.get(seq)) is not None:
+                    inbox.put(told.looked)
 
     def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
         """Nothing more is launched in a turn: a main thread without launches is interrupted."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.agreement import referee as core
-from jaxcluster.agreement.cellqueue import Answer, CellSpec
+from jaxcluster.agreement.cellqueue import Answer, CellSpec, End
 from jaxcluster.agreement.refusals import Place, Program, Refusal, Waiting
 
 MOST_STEPS = 20_000
@@ -62,13 +62,15 @@ class Lane:
     steps: list[Op]
     at: int = 0
     state: str = "runs"
-    count: int = 0
+    count: int = 0  # of its last agreed launch among those of its rank, and
+    number: int = 0  # ... among all
     folds: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    unmade: dict[tuple[int, ...], int] = field(default_factory=dict)
     op: Op | None = None
     raises: bool = False  # after the launch, or in place of it
 
     def fold_hash(self, processes: tuple[int, ...]) -> int:
-        return self.folds.get(processes, [0, 0])[1]
+        return hash((self.folds.get(processes, [0, 0])[1], self.unmade.get(processes, 0)))
 
 
 @dataclass
@@ -78,7 +80,8 @@ class SimRank:
     lanes: dict[str, Lane] = field(default_factory=dict)
     made: dict[int, Op] = field(default_factory=dict)  # by the number among all launches
     order: list[int] = field(default_factory=list)
-    taken: int = 0  # agreed launches that were made, or refused by XLA
+    goes: int = 0  # launches that were agreed
+    taken: int = 0  # ... that were made, or refused by XLA
     spoiled: set[int] = field(default_factory=set)  # numbers that XLA has refused here
     out: dict[str, deque[tuple[Any, ...]]] = field(default_factory=dict)  # by connection
     inbox: dict[str, deque[Answer]] = field(default_factory=dict)
@@ -117,14 +120,12 @@ class Schedule:
         self.catches = self.fault not in ("none", "pool") and self.rng.random() < 0.3
         self.ranks = [SimRank(rank) for rank in range(self.num_ranks)]
         self.referee = core.Referee(self.num_ranks)
-        self.number_of: dict[tuple[int, int], int] = {}  # (rank, count) -> number
         self.granted: dict[int, tuple[Program, int, str]] = {}  # number -> program, seq, lane
         self.closed: dict[int, Refusal] = {}
         self.decided: dict[int, Refusal | None] = {}
         self.left: set[int] = set()  # cells in which a main flow has left a wait
         self.troubled: set[int] = set()  # cells that a rank has left or failed in
         self.refusals: list[tuple[int, str, Refusal]] = []
-        self.outlived: set[int] = set()  # launches of threads that outlive their cell
         self.skips: dict[int, dict[int, bool]] = {}  # seq -> rank -> whether it was run
         self.is_struck = False
         self.strikes_at = self.rng.randint(3, 60)
@@ -269,8 +270,7 @@ class Schedule:
             if step >= self.strikes_at and not self.is_struck:
                 self.strike()
             moves = list(self.moves())
-            patience_s = self.referee.patience_s
-            if patience_s and (not moves or (patience_s < 1 and self.rng.random() < 0.05)):
+            if self.referee.is_certain and (not moves or self.rng.random() < 0.05):
                 self.ticks += 1
                 self.hear(self.referee.tick())
                 continue
@@ -357,22 +357,23 @@ class Schedule:
         goes = [one for one in answers if one.word == "go"]
         agreed: dict[int, set[int]] = {}
         for go in goes:
-            number = self.referee.agreed[-1][0]
-            self.number_of[go.rank, go.number] = number
-            lane = self.ranks[go.rank].lanes.get(go.lane)
+            number, rank = self.referee.agreed[-1].number, self.ranks[go.rank]
+            lane = rank.lanes.get(go.lane)
             if lane is None or lane.state != "waits" or lane.op is None:
                 raise Broken(f"P1 go for a lane that does not wait: {go}")
+            rank.goes += 1
+            lane.count, lane.number = rank.goes, number
+            if go.number not in (0, rank.goes):
+                raise Broken("P1 a launch of another number")
             program = self.program(lane.op)
             told = self.granted.setdefault(number, (program, lane.seq, lane.name))
             if told[0] is not program:
                 raise Broken("P1 one number for two programs")
             agreed.setdefault(number, set()).add(go.rank)
-            if lane.name != core.MAIN and lane.seq in self.decided:
-                self.outlived.add(number)
             if lane.seq in self.closed or (lane.name == core.MAIN and lane.seq in self.left):
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
-            seq, why = answer.number, answer.why
+            seq, why, skipped = answer.number, answer.refusal, answer.skipped
             if self.is_left(answer):
                 lane = self.ranks[answer.rank].lanes[core.MAIN]
                 if lane.op is not None and lane.op.kind != "meet":
@@ -382,23 +383,17 @@ class Schedule:
                 if any(main is not None and main.seq == seq for main in mains):
                     raise Broken("P7 a cell is over before its end")
                 self.decided[seq] = why
-                self.outlived.update(
-                    number
-                    for number, (_, of, lane) in self.granted.items()
-                    if of == seq and lane != core.MAIN
-                    and any(lane in r.lanes or r.out.get(lane) for r in self.ranks)
-                )  # fmt: skip
             if answer.word == "run":
                 spec = self.cells[seq].spec
                 for before, refusal in self.decided.items():
                     is_own = self.cells[before].spec.owner == spec.owner
                     if refusal is not None and is_own and spec.seen < before < spec.seq:
                         raise Broken("P7 a cell is run after one that failed")
-            if answer.word == "closed" and (seq not in self.closed or why.kind == "torn"):
-                self.closed[seq] = why
-            if answer.word == "skip" and why.after:
-                spec, failed = self.cells[seq].spec, self.decided[why.after]
-                if failed is None or not spec.seen < why.after < seq:
+            if answer.word == "closed" and why is not None:
+                self.closed.setdefault(seq, why)
+            if skipped is not None and skipped.after:
+                spec, failed = self.cells[seq].spec, self.decided[skipped.after]
+                if failed is None or not spec.seen < skipped.after < seq:
                     raise Broken("P7 a cell is skipped after one that is none of its reasons")
             if answer.word == "skip" and self.skips.setdefault(seq, {}).setdefault(
                 answer.rank, False
@@ -412,19 +407,21 @@ class Schedule:
 
     def is_left(self, answer: Answer) -> bool:
         """Whether a main thread has left its wait."""
-        left = answer.word == "refuse" and answer.why.kind == "left"
-        return left and answer.rank in answer.why.causes and answer.lane == core.MAIN
+        why = answer.refusal if answer.word == "refuse" else None
+        is_left = why is not None and why.kind == "left" and answer.rank in why.causes
+        return is_left and answer.lane == core.MAIN
 
     def answer(self, rank: SimRank, answer: Answer) -> None:
         seq = answer.number
         match answer.word:
             case "go":
                 lane = rank.lanes[answer.lane]
-                lane.state, lane.count = "granted", answer.number
-                if answer.is_alone and rank.taken != answer.number - 1:
+                lane.state = "granted"
+                if not answer.number and rank.taken != lane.count - 1:
                     raise Broken("P1 another thread's launch comes first")
             case "refuse":
-                self.refusals.append((rank.rank, answer.lane, answer.why))
+                assert answer.refusal is not None
+                self.refusals.append((rank.rank, answer.lane, answer.refusal))
                 self.raise_in(rank, answer.lane, rank.lanes[answer.lane], self.is_left(answer))
             case "run":
                 if self.skips.setdefault(seq, {}).setdefault(rank.rank, True) is False:
@@ -444,7 +441,7 @@ class Schedule:
                 notebook.seen = max(notebook.seen, seq)
             case "over" if answer.tells:
                 notebook = self.notebook_of(seq)
-                notebook.over[seq] = answer.why
+                notebook.over[seq] = answer.refusal
                 notebook.seen = max(notebook.seen, seq)
 
     def go_on(self, rank: SimRank, name: str, lane: Lane) -> None:
@@ -476,12 +473,13 @@ class Schedule:
 
     def make(self, rank: SimRank, name: str, lane: Lane) -> None:
         """Launch what was agreed; or XLA refuses it here."""
-        number = self.number_of[rank.rank, lane.count]
+        number = lane.number
         assert lane.op is not None
         rank.taken += 1
         lane.state = "runs"
         if self.is_unmade(rank, number):
-            rank.say(name or "main", "unmade", name)
+            value = lane.unmade.get(lane.op.processes, 0), lane.op.fingerprint
+            lane.unmade[lane.op.processes] = hash(value)
             rank.spoiled.add(number)
             self.fail(rank, name, lane, "error")
             return
@@ -512,7 +510,7 @@ class Schedule:
             if how != "ok":
                 self.troubled.add(lane.seq)
             folded = {processes: value for processes, (_, value) in lane.folds.items()}
-            rank.say("main", "end", how, folded)
+            rank.say("main", "end", End(how, folded, lane.unmade))
         else:
             rank.say(name, "gone", name)
         del rank.lanes[name]
@@ -629,7 +627,7 @@ class Schedule:
 
     def check_launches(self) -> None:
         """P1, P5: what one rank of a set has launched all of it have, in one order."""
-        for number, (program, seq, _) in self.granted.items():
+        for number, (program, seq, lane) in self.granted.items():
             made = {r.rank: r.made[number] for r in self.ranks if number in r.made}
             living = [r for r in program.processes if self.ranks[r].is_alive]
             refused = {r.rank for r in self.ranks if number in r.spoiled}
@@ -646,7 +644,7 @@ class Schedule:
             if (
                 made
                 and refused
-                and number not in self.outlived
+                and lane == core.MAIN
                 and (self.cell_ended(seq) and self.torn(seq) is False)
             ):
                 raise Broken("P1 a launch was made on some ranks alone, and nobody says so")

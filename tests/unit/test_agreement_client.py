@@ -18,6 +18,7 @@ from helpers import until
 from refereepeers import Peer, RankPeer, serving
 
 from jaxcluster.agreement import client, frames
+from jaxcluster.agreement.cellqueue import Answer, CellSpec, End
 from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
 from jaxcluster.agreement.frames import unpack
 from jaxcluster.agreement.refusals import Place, Program
@@ -43,7 +44,7 @@ class Rank:
         self.base.settimeout(20)
 
     def begin(self, seq: int = 5) -> None:
-        self.agreement.tell("arrive", {"seq": seq, "ranks": (0, 1), "is_skippable": False})
+        self.agreement.tell("arrive", CellSpec(seq, (0, 1), is_skippable=False))
         self.other.begin(seq, 0, 1)
         self.other.base.is_told()
         self.base.recv(frames.BUFFER)
@@ -103,7 +104,7 @@ def test_where_jax_asks_for_a_layout_the_answer_is_waited_for(rank: Rank) -> Non
 
 
 def test_what_is_refused_is_not_launched_and_says_why(rank: Rank) -> None:
-    rank.other.main.tell("end", "ok")
+    rank.other.main.tell("end", End("ok"))
     with pytest.raises(Divergence, match="Rank 1 ended the cell without") as c:
         rank.launch(call=lambda: pytest.fail("it was launched"))
     assert c.value.refusal is not None and c.value.refusal.causes == (1,)
@@ -141,13 +142,14 @@ def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Ran
 def test_their_hash_is_told_at_the_cells_end(rank: Rank) -> None:
     rank.launch(FOLDED)
     rank.agreement.end("ok")
-    rank.other.main.tell("end", "ok", {(0, 1): 1}, "")
-    what, seq, refusal, _ = rank.other.base.is_told()
-    assert (what, seq, refusal[0]) == ("over", 5, "uneven")
+    rank.other.main.tell("end", End("ok", {(0, 1): 1}))
+    told = rank.other.base.is_told()
+    assert (told.word, told.number) == ("over", 5)
+    assert told.refusal is not None and told.refusal.kind == "uneven"
     rank.begin(6)
     rank.agreement.end("ok")  # none of the cell before
-    rank.other.main.tell("end", "ok")
-    assert rank.other.base.is_told()[2] is None
+    rank.other.main.tell("end", End("ok"))
+    assert rank.other.base.is_told().refusal is None
 
 
 # --------------------------------------------------------------------------- failed launches
@@ -161,8 +163,9 @@ def test_what_xla_refuses_on_one_rank_alone_is_told(rank: Rank) -> None:
     rank.agreement.end("error")
     assert rank.agreement.taken() == 1  # it has its place among the agreed ones
     rank.other.base.is_told()  # closed, since it failed
-    rank.other.main.tell("end", "error")
-    assert rank.other.base.is_told()[2][0] == "torn"
+    rank.other.main.tell("end", End("error"))
+    told = rank.other.base.is_told()
+    assert told.refusal is not None and told.refusal.kind == "torn"
 
 
 def test_an_error_while_a_launch_is_announced_shifts_no_later_one(rank: Rank) -> None:
@@ -355,7 +358,7 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     thread.start()
     until(lambda: rank.is_waiting, "the thread waits")
     (wait,) = rank.server.referee.look(0.0).waits
-    name, seq = rank.server.referee._ranks[0].lanes[wait.lane]
+    name, seq = rank.server.referee._threads[0][wait.lane]
     assert name.startswith("loader test_") and name.endswith("load 1") and seq == 5
     lane = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
     until(lambda: (1, "its loader") in rank.server.sends, "the thread is known")
@@ -364,7 +367,7 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     thread.join(20)
     agreed = {"loader": lane.hears(), "main": rank.other.main.hears()}
     lane.close()
-    assert order == sorted(agreed, key=lambda name: unpack(agreed[name]))
+    assert order == sorted(agreed, key=lambda name: unpack(agreed[name], Answer).number)
     assert rank.agreement.taken() == 2
 
 
@@ -405,7 +408,7 @@ def test_a_child_says_nothing_of_launches_of_its_parents_threads(
     thread.start()
     until(lambda: rank.is_waiting, "the thread waits")
     (wait,) = rank.server.referee.look(0.0).waits
-    name, seq = rank.server.referee._ranks[0].lanes[wait.lane]
+    name, seq = rank.server.referee._threads[0][wait.lane]
     other = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
     other.launch(0, 1, fingerprint=8)
     until(lambda: made == [0] and rank.is_waiting, "it waits again")
