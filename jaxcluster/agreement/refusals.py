@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 # See ``words.WORDS`` for what each says.
 Kind = Literal[
@@ -95,7 +95,8 @@ def grouped(doing: Iterable[Doing]) -> tuple[Doing, ...]:
 # --------------------------------------------------------------------------- a look at the referee
 
 
-class Waiting(NamedTuple):
+@dataclass(frozen=True)
+class Waiting:
     """A thread that waits for other ranks to announce the same launch.
 
     ``lane`` is "" for the main thread, ``seq`` its cell's or 0, ``since`` the referee's time, and
@@ -111,7 +112,8 @@ class Waiting(NamedTuple):
     missing: list[int]
 
 
-class AgreedLaunch(NamedTuple):
+@dataclass(frozen=True)
+class AgreedLaunch:
     """A launch that was agreed: rank ``last`` came last, ``late_s`` after the others."""
 
     number: int

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import itertools
+import textwrap
+from collections import Counter
 from collections.abc import Mapping
 
 from jaxcluster.agreement.refusals import Doing, Refusal
@@ -77,7 +79,7 @@ def explain(
         told[name], told[f"{name}_s"] = name_ranks(ranks, hosts), "" if len(ranks) > 1 else "s"
     is_alone = refusal.kind == "ended" and not others
     happened, fix = (text.format_map(told) for text in WORDS["alone" if is_alone else refusal.kind])
-    lines = [happened, *rows(refusal, sources or {}, hosts)]
+    lines = [happened, *_rows(refusal, sources or {}, hosts)]
     if refusal.mixed is not None:
         place, count = refusal.mixed, refusal.mixed_launches
         where = f"line {place.line}" if place.line else place.within or "this program"
@@ -90,28 +92,28 @@ def explain(
     return "\n".join([*lines, fix.strip()])
 
 
-def rows(
-    refusal: Refusal, sources: Mapping[int, str], hosts: Mapping[int, str] | None = None
+def _rows(
+    refusal: Refusal, sources: Mapping[int, str], hosts: Mapping[int, str] | None
 ) -> list[str]:
     """What the ranks did, a line for those that did the same."""
     waiting = [one for one in refusal.doing if one.does == "waits"]
-    is_one = len({one.fingerprint for one in waiting}) == 1
     inputs = [one.signature.split(", ") for one in waiting]
     alike = len([*itertools.takewhile(lambda same: len({*same}) == 1, zip(*inputs, strict=False))])
-    branch, looks = _branch(refusal, sources), dict[str, set[int]]()
-    for one in refusal.doing:
-        looks.setdefault(_row(one, alike), set()).add(one.fingerprint)
+    has_values = refusal.kind == "differs" and len({one.fingerprint for one in waiting}) == 1
+    branch = _branch(refusal, sources)
+    looks = {one: _row(one, alike) for one in refusal.doing}
+    programs = Counter(row for row, _ in {(row, one.fingerprint) for one, row in looks.items()})
     groups: dict[str, list[int]] = {}
-    for one in refusal.doing:
-        row = _row(one, alike)
-        if len(looks[row]) > 1:
-            row += f"   program #{one.fingerprint & 0xFFFFFF:06x}"
-        elif is_one and refusal.kind == "differs" and one.does == "waits":
-            row += f"   values #{one.given & 0xFFFFFF:06x}"
+    for one, row in looks.items():
+        more = ""
+        if programs[row] > 1:
+            more = f"   program #{one.fingerprint & 0xFFFFFF:06x}"
+        elif has_values and one.does == "waits":
+            more = f"   values #{one.given & 0xFFFFFF:06x}"
         elif one.does == "ended" and branch:
-            row += f"   {branch}"
-        groups[row] = sorted([*groups.get(row, ()), *one.ranks])
-    told = [(name_ranks(ranks, hosts), row) for row, ranks in groups.items()]
+            more = f"   {branch}"
+        groups.setdefault(row + more, []).extend(one.ranks)
+    told = [(name_ranks(sorted(ranks), hosts), row) for row, ranks in groups.items()]
     if len(told) > MOST_ROWS:
         rest = sorted(rank for ranks in [*groups.values()][MOST_ROWS - 1 :] for rank in ranks)
         told = [*told[: MOST_ROWS - 1], (name_ranks(rest, hosts), "each something else")]
@@ -124,28 +126,20 @@ def _row(one: Doing, alike: int) -> str:
     """What a rank did.
 
     Args:
-      alike: the first inputs that the programs of all ranks have.
+      alike: the first inputs that the programs of all ranks have; many are left out.
     """
     if one.does != "waits":
         does = {"works": "still at work", "idle": "in no cell"}.get(one.does, one.does)
         return f"{does}   {one.name}".rstrip()
-    place, program = one.place, f"{one.name} {_short(one.signature, alike)}".strip()
-    if not place.line:
-        return f"{place.within}   {program}" if place.within else program
+    place, signature = one.place, one.signature
+    if len(signature) > TEXT_CHARS:
+        differing = signature.split(", ")[alike:]
+        signature = ", ".join(["...", *differing]) if alike and differing else signature
+        signature = textwrap.shorten(signature, TEXT_CHARS, placeholder=" ...")
     text = place.text if len(place.text) <= TEXT_CHARS else place.text[:TEXT_CHARS] + "..."
-    within = f"   ({place.within})" if place.within else ""
-    return f"{f'line {place.line}   {text}'.rstrip()}{within}   {program}"
-
-
-def _short(signature: str, alike: int) -> str:
-    """A program's inputs; of many the first that differ."""
-    inputs = signature.split(", ")
-    if len(signature) > TEXT_CHARS and 0 < alike < len(inputs):
-        signature = ", ".join(["...", *inputs[alike:]])
-    if len(signature) <= TEXT_CHARS:
-        return signature
-    cut = signature[:TEXT_CHARS]
-    return f"{cut.rpartition(', ')[0] or cut}, ..."
+    line = f"line {place.line}   {text}".rstrip() if place.line else ""
+    within = f"({place.within})" if line and place.within else place.within
+    return "   ".join(filter(None, [line, within, f"{one.name} {signature}".strip()]))
 
 
 def _branch(refusal: Refusal, sources: Mapping[int, str]) -> str:
