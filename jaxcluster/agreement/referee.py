@@ -125,12 +125,11 @@ class Referee:
 
     def stop(self, seq: int | None = None) -> list[Answer]:
         """Close a cell, or don't run it; None: all that run, and every launch that waits."""
-        cells = [cell for cell in {*self.cells.running} if cell and seq in (None, cell.spec.seq)]
-        for cell in sorted(cells, key=lambda cell: cell.spec.seq):
-            self._refuse("stopped", cells=[cell])
-        for wait in self._all_waits() if seq is None else ():
-            self._refuse("stopped", waits=[wait])
-        if seq is not None and not cells:
+        if seq is None:
+            self._refuse("stopped", waits=self._all_waits(), cells=self._running())
+        elif cells := self._running(seq):
+            self._refuse("stopped", cells=cells)
+        else:
             self.cells.cancel(seq)
         return self._settled()
 
@@ -289,8 +288,7 @@ class Referee:
         for key in lost:
             group = self._groups[key]
             if ended := self._ended_without(key):
-                others = [r for r in self._missing(key) if r in ended or self._waits_for(r, group)]
-                return "ended", ended if len(group) >= len(others) else group, [*group.values()]
+                return "ended", ended if len(group) >= len(ended) else group, [*group.values()]
         for key in lost:
             processes = key.program.processes
             rivals = [self._groups[one] for one in lost if one.program.processes == processes]
@@ -331,11 +329,6 @@ class Referee:
         """The ranks that a main thread's launch needs, and that have ended the cell without it."""
         cells = self._cells_of(self._groups[key]) if key.name == MAIN else []
         return {rank for cell in cells for rank in cell.ended}.intersection(self._missing(key))
-
-    def _waits_for(self, rank: int, others: Group) -> bool:
-        """Whether a rank waits in another launch for one of these."""
-        wait = self._waits[rank].get(MAIN)
-        return wait is not None and not others.keys().isdisjoint(self._missing(wait.key))
 
     def _missing(self, key: Key) -> list[int]:
         group = self._groups[key]
@@ -415,9 +408,10 @@ class Referee:
         found = dict.fromkeys(self.cells.running[rank] for rank in ranks)
         return [cell for cell in found if cell is not None]
 
-    def _running(self, seq: int) -> list[Cell]:
-        """The cell of this number, if it runs."""
-        return [c for c in self._cells_of(range(len(self._goes))) if c.spec.seq == seq]
+    def _running(self, seq: int | None = None) -> list[Cell]:
+        """The cell of this number, if it runs; None: all that run."""
+        cells = self._cells_of(range(len(self._goes)))
+        return [cell for cell in cells if seq in (None, cell.spec.seq)]
 
     def _tell(self, word: str, cell: Cell) -> None:
         """Answer each living rank of a cell; the first of them tells the notebook."""

@@ -106,12 +106,6 @@ def test_a_skip_is_told_with_what_each_rank_did(ranks: jaxcluster.Cluster) -> No
     assert printed(record) == ["2 False\n" if rank == 1 else "1 False\n" for rank in RANKS]
 
 
-def test_one_rank_that_launches_alone_is_named(ranks: jaxcluster.Cluster) -> None:
-    error = refused(ranks, "if r == 2: s = float(total(x))")
-    assert told(error).startswith("Rank 2 makes a launch that the others do not.")
-    assert error.ranks == (2,)
-
-
 def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
     error = refused(ranks, "s = float(largest(x) if r == 3 else total(x))")
     assert told(error).startswith("Ranks 0-3 came to launch different programs.")
@@ -246,18 +240,10 @@ def test_a_turn_that_one_rank_leaves_out_is_an_error_on_all(ranks: jaxcluster.Cl
     assert error.ranks == (1,)
 
 
-def test_a_rank_that_runs_more_turns_is_named(ranks: jaxcluster.Cluster) -> None:
-    error = refused(ranks, "for i in range(5 + (r == 0)):\n    s = total(x)", launches=5)
-    assert error.ranks == (0,)
-    assert "line 2" in str(error)
-
-
 @pytest.mark.parametrize(
     "cell",
     [
         "if r != 1:\n    try: float(total(x))\n    except BaseException: pass\n    float(total(x))",
-        "try: (total if r else largest)(x)\nexcept Exception: pass\nprint(float(total(x)))",
-        "try: (total if r else largest)(x)\nexcept Exception: pass",
         "try: (total if r else largest)(x)\nexcept Exception: raise ValueError('mine')",
     ],
 )
@@ -351,15 +337,9 @@ def test_cells_of_some_ranks_beside_cells_of_others_meet_in_one_program(
 
 
 def test_a_cell_of_some_ranks_that_needs_idle_ones_says_so(ranks: jaxcluster.Cluster) -> None:
-    error = refused_waiting(ranks, "float(total(x))", [0, 2, 3])
-    assert "wait for rank 1, which runs no cell." in error
-    assert "Run the cell on all ranks" in error
-
-
-def refused_waiting(cluster: jaxcluster.Cluster, source: str, some: list[int]) -> str:
-    with pytest.raises(Divergence) as caught:
-        cluster.run(source, ranks=some, show=False)
-    return str(caught.value)
+    with pytest.raises(Divergence, match="wait for rank 1, which runs no cell") as caught:
+        ranks.run("float(total(x))", ranks=[0, 2, 3], show=False)
+    assert "Run the cell on all ranks" in str(caught.value)
 
 
 # ---------------------------------------------------------------------------------------- cells
