@@ -274,7 +274,7 @@ class Ranks:
         return self.referee.end(rank.number, End("ok" if status == "ok" else "error"))
 
     def tick(self) -> None:
-        if self.referee.is_certain:
+        if self.referee.patience_s:
             self.answer(self.referee.tick())
 
 

@@ -330,6 +330,8 @@ class Agreement:
             if not program.meets_all:  # a rendezvous is over, however it ended
                 value = lane.unmade.get(program.processes, 0)
                 lane.unmade[program.processes] = _hashed(value, program)
+                if lane is self._main:
+                    _say(lane.socket, "unmade", program.processes)
             self._taken += 1
 
     def hear(self, frame: bytes) -> bool:

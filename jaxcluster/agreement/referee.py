@@ -43,6 +43,8 @@ MAIN = ""  # the lane of a rank's main thread; other threads have a name of thei
 ANY = "*"  # the name of a lane in a rendezvous that all may meet in
 REMEMBERED = 4096  # closed cells
 SHOWN = 256  # agreed launches
+TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
+SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 
 
 class Key(NamedTuple):
@@ -79,7 +81,7 @@ class Referee:
       cells: the cells that run and wait.
       agreed: the last agreed launches.
       is_certain: a refusal is certain, but what others announce in a moment shows who is alone
-        with what it does: then ``tick`` is to be called.
+        with what it does.
     """
 
     def __init__(self, num_ranks: int) -> None:
@@ -90,6 +92,8 @@ class Referee:
         self._number = 0
         self._groups: dict[Key, Group] = {}
         self._closed: dict[int, Refusal] = {}  # by seq; threads may outlive their cell
+        # By a cell's seq and processes: the ranks on which XLA has refused a launch of these.
+        self._unmade: dict[tuple[int, tuple[int, ...]], set[int]] = {}
         # By rank: how many agreed launches it has; what its lanes wait in; its threads that
         # launch, with their names and the cells that started them.
         self._goes = [0] * num_ranks
@@ -196,6 +200,15 @@ class Referee:
             return self._agreed(group, wait)
         return self._settled() if self._is_doubtful(wait) else []
 
+    def unmade(self, rank: int, processes: tuple[int, ...]) -> list[Answer]:
+        """XLA has refused an agreed launch of these in a cell: those that are silent are in it."""
+        if (cell := self.cells.running[rank]) is not None:
+            refused = self._unmade.setdefault((cell.spec.seq, processes), set())
+            refused.add(rank)
+            if len(refused) == len(processes):  # an error of the program's
+                del self._unmade[cell.spec.seq, processes]
+        return []
+
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
         """Something raised in a wait. It is refused, unless ``go`` is on its way.
 
@@ -206,9 +219,24 @@ class Referee:
             self._refuse("left", (rank,), [wait])
         return self._settled()
 
+    @property
+    def patience_s(self) -> float | None:
+        """How long ranks may say nothing until ``tick`` is called; None for ever."""
+        return TICK_S if self.is_certain else SILENT_S if self._unmade else None
+
     def tick(self) -> list[Answer]:
         """The ranks have had their time."""
-        return self._settled(is_patient=not self.is_certain)
+        if self.is_certain:
+            return self._settled(is_patient=False)
+        for (seq, processes), refused in self._unmade.items():
+            cells = self._running(seq)
+            if any(
+                self.cells.running[rank] in cells and MAIN not in self._waits[rank]
+                for rank in {*processes} - refused
+            ):
+                self._refuse("torn", refused, cells=cells)
+        self._unmade.clear()
+        return self._settled()
 
     def look(self, now: float, launches: int = 0) -> Looked:
         """Who waits for whom, and the last agreed launches."""

@@ -21,8 +21,6 @@ from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, pack, unpac
 from jaxcluster.agreement.referee import Referee
 from jaxcluster.agreement.refusals import Place, Program
 
-TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
-
 
 class Server(Hub):
     """Gives what ranks say to a ``Referee``, and its answers to the ranks.
@@ -51,7 +49,8 @@ class Server(Hub):
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
         self._sites: dict[Thread, dict[int, tuple[Program, Place]]] = {}
         self._streams: list[Stream] = []
-        self._until = 0.0  # when the referee's patience ends; 0 if nothing is certain
+        self._patience_s: float | None = None  # the referee's, and when it ends
+        self._until = 0.0
 
     def listen(self, address: str) -> None:
         """Hear relays of other hosts at this address, too."""
@@ -73,15 +72,15 @@ class Server(Hub):
 
     def step(self, timeout_s: float | None = None) -> bool:
         """Wait for messages, and answer those that have come; returns whether some have."""
-        if not self.referee.is_certain:
-            self._until = 0.0
-        else:
-            self._until = self._until or self._clock() + TICK_S
+        if (patience_s := self.referee.patience_s) is not None:
+            if patience_s != self._patience_s:
+                self._until = self._clock() + patience_s
             left_s = max(0.0, self._until - self._clock())
             timeout_s = left_s if timeout_s is None else min(left_s, timeout_s)
+        self._patience_s = patience_s
         has_heard = super().step(timeout_s)
-        if self._until and self._clock() >= self._until:
-            self._until = 0.0
+        if patience_s is not None and self._clock() >= self._until:
+            self._patience_s = None
             self._answer(self.referee.tick())
         for stream in self._streams:
             stream.flush()
@@ -131,6 +130,8 @@ class Server(Hub):
                 self._answer(referee.arrive(rank, convert(spec, CellSpec)))
             case ["end", end]:
                 self._answer(referee.end(rank, convert(end, End)))
+            case ["unmade", processes]:
+                self._answer(referee.unmade(rank, tuple(processes)))
             case ["withdraw"]:
                 self._answer(referee.withdraw(rank, lane))
             case ["stop", seq]:

@@ -385,37 +385,29 @@ asking = g._executable.unsafe_call.xla_executable
 true = asking.executable
 asking.executable = Refusing(true, ValueError("INTERNAL: no idea")) if r in {ranks} else true
 try: y = g(x)
-except ValueError: {does}
+except ValueError: pass
 finally: asking.executable = true
 """
 
 
 def test_what_xla_refuses_on_all_ranks_is_an_ordinary_error(ranks: jaxcluster.Cluster) -> None:
     pids = list(ranks.record.pids)
-    source = REFUSING.format(ranks="(0, 1)", does="pass") + "print(float(total(x)))"
+    source = REFUSING.replace("{ranks}", "(0, 1)") + "print(float(total(x)))"
     record = ranks.run(source, show=False)
     assert [record.stdout(rank) for rank in range(2)] == ["28.0\n"] * 2
     assert ranks.record.pids == pids
 
 
-@pytest.mark.parametrize(
-    ("does", "then", "told"),
-    [
-        ("pass", "", "XLA launched a program on some ranks, and refused it on others."),
-        ("pass", "z = total(x)", "XLA launched a program on some ranks, and refused it on others."),
-        ("raise", "float(y)", "ValueError on rank 0: INTERNAL: no idea"),
-    ],
-    ids=["and ends", "and goes on", "and fails"],
-)
+@pytest.mark.parametrize("then", ["", "z = float(total(x))"], ids=["and ends", "and goes on"])
 def test_what_xla_refuses_on_one_rank_gives_the_ranks_new_processes(
-    ranks: jaxcluster.Cluster, does: str, then: str, told: str
+    ranks: jaxcluster.Cluster, then: str
 ) -> None:
     """The others are in a launch that can't end."""
     pids = list(ranks.record.pids)
     ranks.run("kept = [1, 2]", show=False)
     with pytest.raises(JaxClusterError) as caught:
-        ranks.run(REFUSING.format(ranks="(0,)", does=does) + then, show=False)
-    assert told in str(caught.value)
+        ranks.run(REFUSING.replace("{ranks}", "(0,)") + f"float(y) if r else 0\n{then}", show=False)
+    assert "XLA launched a program on some ranks, and refused it on others." in str(caught.value)
     assert set(pids).isdisjoint(ranks.record.pids)
     ranks.run(SETUP, show=False)
     assert ranks["kept"] == [1, 2]

@@ -12,9 +12,10 @@ import pytest
 from helpers import until
 from refereepeers import Peer, serving
 
-from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End
+from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End, Skipped
 from jaxcluster.agreement.frames import BUFFER, LONG, Relay, pack, unpack
-from jaxcluster.agreement.server import TICK_S, Server
+from jaxcluster.agreement.referee import SILENT_S, TICK_S
+from jaxcluster.agreement.server import Server
 from jaxcluster.agreement.words import explain
 
 KEY = "a key"
@@ -157,6 +158,14 @@ def test_a_death_shows_by_the_end_of_the_control_threads_connection(made: Made) 
     assert made.main[0].is_refused().kind == "died"
 
 
+def test_a_cell_of_a_rank_that_dies_before_it_has_come_is_skipped(made: Made) -> None:
+    made.base[0].tell("arrive", CellSpec(5, (0, 1)))
+    made.step()
+    made.base[1].close()
+    made.step()
+    assert made.base[0].is_told() == Answer("skip", 0, BASE, 5, skipped=Skipped(dead=1))
+
+
 def test_a_rank_that_has_gone_before_its_answer_ends_nobody(made: Made) -> None:
     made.base[1].tell("look", 1, 10)
     made.base[1].socket.close()
@@ -192,6 +201,21 @@ def test_who_looks_is_told_who_waits_and_what_was_agreed(made: Made) -> None:
     made.step()
     looked = made.base[0].is_told().looked
     assert looked is not None and looked.agreed == []
+
+
+def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made) -> None:
+    made.begin(5, 0, 1)
+    made.main[0].tell("unmade", (0, 1))
+    made.main[0].tell("end", End("ok", {}, {(0, 1): 77}))
+    made.step()
+    made.clock.now += SILENT_S - 1
+    made.step()
+    assert made.server.referee.cells.running[1] is not None
+    made.clock.now += 2
+    made.step()
+    told = made.base[1].is_told()
+    assert (told.word, told.number) == ("closed", 5)
+    assert told.refusal is not None and (told.refusal.kind, told.refusal.causes) == ("torn", (0,))
 
 
 @pytest.mark.parametrize("catches", [True, False])
