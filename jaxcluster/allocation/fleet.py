@@ -26,7 +26,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
-from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.supervision.ends import wait
 from jaxcluster.text import join_words, seconds

@@ -11,8 +11,8 @@ from jaxcluster.agent.report import HostFacts
 from jaxcluster.allocation.fleet import Host
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.commands import StartedAgent
-from jaxcluster.launchers.hosts import ranks_by_host
 from jaxcluster.plan import placement
+from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.plan.spec import GPU_PLATFORMS, INSTALL, check_spec, platform_in
 from jaxcluster.text import format_table, plural
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
 
 from jaxcluster.errors import UsageError
 
@@ -23,6 +21,8 @@ _WORD = re.compile(
     r"|(?P<name>\w[\w.+,\[\]-]*))"
     r"(:(?P<ranks>[0-9]+|(?=:[0-9]))(:(?P<port>[0-9]{1,5}))?)?"
 )
+# The other number is Open MPI's; what is asked for is less.
+_SLOTS = re.compile(r"slots=([1-9][0-9]{0,2})( max[-_]slots=[0-9]+)?", re.IGNORECASE)
 _RANGES = re.compile(r"[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*")
 
 
@@ -65,8 +65,8 @@ def named_hosts(hosts: str, file: str) -> tuple[Host, ...]:
 def read_hostfile(path: Path) -> tuple[Host, ...]:
     """The hosts of a hostfile, in its order.
 
-    A line is a host as in ``--hosts``, with ``slots=2``, ``user=me`` and ``port=22`` behind it
-    (Open MPI, DeepSpeed), or a Slurm nodelist. ``#`` begins a comment.
+    A line is a host as in ``--hosts``, with ``slots=2`` after it (Open MPI, DeepSpeed), or a Slurm
+    nodelist. ``#`` begins a comment.
 
     Raises:
       UsageError: it can't be read, a line is none of these, or the file names no host.
@@ -78,10 +78,13 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
         told = f"The hostfile {path} can't be read: {error.strerror}."
         raise UsageError(told, FILE_EXAMPLE) from None
     for number, line in enumerate(lines, 1):
-        words, where = line.partition("#")[0].split(), f"{path}, line {number}"
-        if words:
-            settings = _settings(words[1:], where)
-            found += [replace(h, **settings) for h in _parse(words[0], where, FILE_EXAMPLE)]
+        word, _, slots = " ".join(line.partition("#")[0].split()).partition(" ")
+        where, count = f"{path}, line {number}", _SLOTS.fullmatch(slots)
+        if slots and not count:
+            raise UsageError(f"{where}: {slots!r} is not slots=N.", FILE_EXAMPLE)
+        ranks = int(count[1]) if count else None
+        for host in _parse(word, where, FILE_EXAMPLE) if word else ():
+            found.append(replace(host, ranks=ranks or host.ranks))
     if not found:
         raise UsageError(f"The hostfile {path} names no host.", FILE_EXAMPLE)
     return _merged(found)
@@ -90,53 +93,6 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 def expand_nodelist(text: str) -> tuple[str, ...]:
     """The names that ``n[01-04,07],login`` stands for, in order. Raises ValueError."""
     return tuple(name for word in _split(text) for name in _expand(word))
-
-
-def place_on(
-    many: int, what: str, each: int | None, num_processes: int | None, example: str
-) -> tuple[int, ...] | None:
-    """As ``place``, for hosts that have no names yet (nodes, pods), with ``each`` so many ranks."""
-    hosts = [Host(f"{what} {i}", each) for i in range(many)]
-    return place(hosts, num_processes, what, f"For example: {example}, without -n")
-
-
-def place(
-    hosts: Sequence[Host], num_processes: int | None, what: str = "host", hint: str = ""
-) -> tuple[int, ...] | None:
-    """How many ranks each host gets; None where the hosts' own devices are to decide it.
-
-    Raises:
-      UsageError: the hosts' numbers and ``-n`` don't fit each other.
-    """
-    given = [host.ranks for host in hosts if host.ranks is not None]
-    if len(given) == len(hosts):
-        if num_processes not in (None, sum(given)):
-            raise UsageError(
-                f"-n {num_processes} does not match the {what}s' ranks, {sum(given)} in all.",
-                hint or "Leave out -n, or the numbers of the hosts.",
-            )
-        return tuple(given)
-    if given:
-        host = next(host for host in hosts if host.ranks is None)
-        raise UsageError(
-            f"{host.name} has no number of ranks, and other hosts have one.",
-            f"For example: --hosts {hosts[0].name}:2,{hosts[-1].name}:2",
-        )
-    if num_processes is None:
-        return None
-    each, rest = divmod(num_processes, len(hosts))
-    if rest:
-        raise UsageError(
-            f"{num_processes} ranks can't be shared out evenly among {len(hosts)} {what}s.",
-            hint or f"Give each host its number: --hosts {hosts[0].name}:{each + 1},...",
-        )
-    return (each,) * len(hosts)
-
-
-def ranks_by_host(counts: Iterable[int]) -> tuple[range, ...]:
-    """The ranks of each host: contiguous, in the hosts' order."""
-    ends = [0, *accumulate(counts)]
-    return tuple(range(first, end) for first, end in pairwise(ends))
 
 
 def _parse(text: str, where: str, example: str) -> Iterator[Host]:
@@ -152,23 +108,6 @@ def _parse(text: str, where: str, example: str) -> Iterator[Host]:
                 yield Host(name, ranks, found["user"], port)
     except ValueError as error:
         raise UsageError(f"{where}: {error}.", example) from None
-
-
-def _settings(words: Iterable[str], where: str) -> dict[str, Any]:
-    """What a hostfile says of a host: ``slots=2``, ``user=me``, ``port=22``."""
-    settings: dict[str, Any] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        key, number = key.lower().replace("-", "_"), int(value) if value.isdecimal() else 0
-        if key == "slots" and 0 < number <= MOST_RANKS:
-            settings["ranks"] = number
-        elif key == "port" and 0 < number < 65536:
-            settings["port"] = number
-        elif key in ("user", "username") and re.fullmatch(_USER, value):
-            settings["user"] = value
-        elif key != "max_slots":  # Open MPI's; what is asked for is less
-            raise UsageError(f"{where}: {word!r} is not slots=, user= or port=.", FILE_EXAMPLE)
-    return settings
 
 
 def _merged(hosts: Iterable[Host]) -> tuple[Host, ...]:

@@ -32,10 +32,10 @@ from jaxcluster.launchers.base import (
     agent_argv,
     quote_path,
 )
-from jaxcluster.launchers.hosts import place_on
 from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import TEXT
+from jaxcluster.plan.shares import place_on
 from jaxcluster.supervision.starting import ROOT
 
 LOOK_S = 0.1

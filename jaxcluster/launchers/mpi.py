@@ -24,11 +24,12 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.detection import Inside, lacks
 from jaxcluster.launchers.failures import run_briefly
-from jaxcluster.launchers.hosts import Host, expand_nodelist, place, read_hostfile
+from jaxcluster.launchers.hosts import Host, expand_nodelist, read_hostfile
 from jaxcluster.launchers.shared_options import HOSTFILE, NAMED_HOSTS
 from jaxcluster.launchers.ssh import NEVER_ASK
 from jaxcluster.options.table import Option
 from jaxcluster.options.value_types import PATH, WORDS
+from jaxcluster.plan.shares import place
 from jaxcluster.text import plural
 
 # It ends its daemons on the hosts first, and gives an agent on its own host a second and more to

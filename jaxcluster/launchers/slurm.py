@@ -30,10 +30,11 @@ from jaxcluster.launchers.base import (
 )
 from jaxcluster.launchers.detection import Inside, lacks
 from jaxcluster.launchers.failures import Reason, run_briefly
-from jaxcluster.launchers.hosts import expand_nodelist, place_on
+from jaxcluster.launchers.hosts import expand_nodelist
 from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
 from jaxcluster.options.table import VISIBLE, Field, Option
 from jaxcluster.options.value_types import COUNT, SWITCH, TEXT, TEXTS
+from jaxcluster.plan.shares import place_on
 from jaxcluster.text import plural
 
 if TYPE_CHECKING:

@@ -25,10 +25,11 @@ from jaxcluster.launchers.base import (
     quote_path,
 )
 from jaxcluster.launchers.failures import Reason
-from jaxcluster.launchers.hosts import Host, place
+from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.table import NO_OPTION, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
+from jaxcluster.plan.shares import place
 
 if TYPE_CHECKING:
     from jaxcluster.launchers.commands import Run

@@ -19,7 +19,7 @@ from jaxcluster.allocation.placing import share_out
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
-from jaxcluster.launchers.hosts import ranks_by_host
+from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.wire import forks
 
 # --------------------------------------------------------------------------- events of hosts

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.hosts import (
-    Host,
-    parse_hosts,
-    place,
-    ranks_by_host,
-    read_hostfile,
-)
+from jaxcluster.launchers.hosts import Host, parse_hosts, read_hostfile
+from jaxcluster.plan.shares import place, ranks_by_host
 
 
 def refused(text: str) -> str:
@@ -98,7 +93,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("h1 slots=2\nh2 slots=2 max_slots=4\n", [Host("h1", 2), Host("h2", 2)]),
         ("# all\n\nh1\nh2 # the second\n", [Host("h1"), Host("h2")]),
-        ("n[1-2] slots=4 port=2222\n", [Host(f"n{i}", 4, None, 2222) for i in (1, 2)]),
+        ("n[1-2]::2222  slots=4\n", [Host(f"n{i}", 4, None, 2222) for i in (1, 2)]),
         ("h1 SLOTS=2 Max-Slots=2\r\n", [Host("h1", 2)]),
         # PBS_NODEFILE and LSF: a line for each slot.
         ("h1\nh1\nh2\nh2\n", [Host("h1", 2), Host("h2", 2)]),
@@ -113,8 +108,8 @@ def test_hostfiles_of_other_tools_are_read(text: str, hosts: list[Host], here: P
     ("text", "said"),
     [
         ("", "The hostfile hosts names no host."),
-        ("h1 slots=two\n", "hosts, line 1: 'slots=two' is not slots=, user= or port=."),
-        ("h1\nh2 slots=0\n", "hosts, line 2: 'slots=0' is not slots=, user= or port=."),
+        ("h1 slots=two\n", "hosts, line 1: 'slots=two' is not slots=N."),
+        ("h1\nh2 slots=0\n", "hosts, line 2: 'slots=0' is not slots=N."),
         ("h1:x\n", "hosts, line 1: 'h1:x' is not a host"),
     ],
 )

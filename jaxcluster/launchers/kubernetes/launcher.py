@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan
-from jaxcluster.launchers.hosts import place_on
 from jaxcluster.launchers.kubernetes import manifests
 from jaxcluster.launchers.shared_options import DIRECT, MEM, TIME
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS
+from jaxcluster.plan.shares import place_on
 
 if TYPE_CHECKING:
     from jaxcluster.launchers.kubernetes.pods import PodLaunch
