@@ -4,7 +4,7 @@ A frame is one message. A rank says a word with its arguments, and is told an ``
 
     hello     its rank, lane, name, seq
     site      the next number, program and place
-    arrive, end, withdraw, stop, look: see ``Referee``
+    arrive, end, withdraw, unmade, stop, look: see ``Referee``
 
 A launch is a frame of ``LAUNCH``: b"L", its site, given, folded. A "go" without a number is b"g".
 
