@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 import hashlib
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -41,7 +40,6 @@ from jaxcluster.engine.questions import Asking, Paused
 from jaxcluster.engine.tracebacks import attempt
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.errors import XLA_ERRORS
-from jaxcluster.host import kernel_private
 
 FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
 
@@ -51,6 +49,7 @@ class Running:
     """The cell that the main thread is in.
 
     Attributes:
+      shown: its output is shown, so the log is read.
       interrupted: somebody has stopped it.
       interrupts: how often its code was to be told so.
       heard: it was, once, and goes on as it likes.
@@ -59,14 +58,14 @@ class Running:
       over: it launches nothing any more.
       task: it runs its lines, which may await.
       raised: what its code has raised.
+      lines: as IPython has rendered that.
       printed: what IPython has printed as a traceback in it, as ``%run`` does.
       is_profiled: JAX's profiler was started for it.
     """
 
     request: Request[wire.CellRequest]
-    cell: wire.CellRequest
-    started: float
     shown: bool
+    started: float = field(default_factory=time.perf_counter)
     interrupted: bool = False
     interrupts: int = 0
     heard: bool = False
@@ -75,10 +74,15 @@ class Running:
     over: bool = False
     task: asyncio.Task[Any] | None = None
     raised: BaseException | None = None
+    lines: list[str] | None = None
     printed: BaseException | None = None
     error: wire.ErrorInfo | None = None
     status: str = ""
     is_profiled: bool = False
+
+    @property
+    def cell(self) -> wire.CellRequest:
+        return self.request.body
 
 
 class CellRunner:
@@ -178,7 +182,7 @@ class CellRunner:
 
         def begin() -> None:
             # In the context of all cells: what one sets there outlasts its task.
-            loop, code = asyncio.get_running_loop(), self._run_in_turn(request, cell)
+            loop, code = asyncio.get_running_loop(), self._run_in_turn(request)
             task = loop.create_task(code, context=self.context)
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
@@ -217,16 +221,14 @@ class CellRunner:
         if not is_heard and (is_stop or not self.paused.kind):
             self.interrupts.interrupt(seq)
 
-    async def _run_in_turn(
-        self, request: Request[wire.CellRequest], cell: wire.CellRequest
-    ) -> None:
+    async def _run_in_turn(self, request: Request[wire.CellRequest]) -> None:
         """One cell, to the reply that it gets whatever its code has done to this process."""
-        shown = self.rank in cell.shown_ranks
-        running = self.current = Running(request, cell, time.perf_counter(), shown)
+        seq, shown = request.body.seq, self.rank in request.body.shown_ranks
+        running = self.current = Running(request, shown)
         try:
             reply = await self._run(running)
         except BaseException as error:  # of ours: it must not cost the reply
-            reply = wire.CellReply(self.rank, cell.seq, "error", 0.0, self._outside(error))
+            reply = wire.CellReply(self.rank, seq, "error", 0.0, self._outside(error))
         finally:
             self._end_turn(running)
             self.current = None
@@ -261,19 +263,24 @@ class CellRunner:
 
     async def _run(self, running: Running) -> wire.CellReply:
         cell = running.cell
-        if cell.message is None:
-            self.last_result = None
-        self.home = running.request
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
         attempt(self._tidy)
         if cell.message is None:  # else it belongs to the cell before it
+            self.last_result, self.home = None, running.request
             attempt(self.history.begin, cell)
         self.given.forget()
         self.agreement.begin(cell.seq)
         running.taken = self.agreement.taken()
         self.control.ticking = running.shown
-        await self._execute(running)
+        try:
+            await interrupts.wait_for(self._run_code(running))
+        except BaseException as error:
+            if isinstance(error, Stopped) or not running.interrupted:
+                running.raised, running.error = error, self._outside(error)
+            elif running.error is None:  # whatever IPython makes of it
+                running.status = "interrupted"
+        running.status = running.status or self._status(running)
         if self.is_child():  # forked by the cell, which ends with it
             log.write("\n".join(running.error.traceback if running.error else []))
             _end_child(0 if running.status == "ok" else 1)
@@ -298,57 +305,37 @@ class CellRunner:
 
     # ------------------------------------------------------------------ running
 
-    async def _execute(self, running: Running) -> None:
-        """Run the cell's code; how that ended is in ``running``. It raises nothing."""
-        try:
-            await interrupts.wait_for(self._run_code(running))
-        except BaseException as error:
-            if isinstance(error, Stopped) or not running.interrupted:
-                running.raised, running.error = error, self._outside(error)
-            elif running.error is None:  # whatever IPython makes of it
-                running.status = "interrupted"
-        running.status = running.status or self._status(running)
-
     def _status(self, running: Running) -> str:
         """How a cell has ended whose code has come to an end."""
         if running.error is None:
             return "ok"
-        if type(running.raised) is Stopped:
+        is_stopped = running.interrupted and _is_of_a_stop(running.error)
+        is_left = running.error.ename == debugging.QUIT  # by the user, in the debugger
+        if type(running.raised) is Stopped or is_stopped or is_left:
             return "interrupted"
-        if running.interrupted and _is_of_a_stop(running.error):
-            return "interrupted"
-        if running.error.ename == debugging.QUIT:
-            return "interrupted"  # by the user, in the debugger
         return "refused" if type(running.raised) is Divergence else "error"
 
     async def _run_code(self, running: Running) -> None:
         """Run one cell, whichever kind it is."""
         if running.interrupted:  # before it began
             raise KeyboardInterrupt
-        cell, do = running.cell, functools.partial(self._do, running)
-        if cell.profile:
-            do(profiling.begin, cell, self.rank)
-            running.is_profiled = running.error is None
-        if running.error is not None:
-            pass
-        elif cell.message is not None:
-            do(self.comms.deliver, running.request, cell.message)
-        else:
-            await self._run_source(running)
-
-    def _do(self, running: Running, run: Callable[..., None], *args: Any) -> None:
-        """Run what stands in place of a cell's source; an error in that is the cell's."""
+        cell = running.cell
         try:
-            run(*args)
+            if cell.profile:
+                profiling.begin(cell, self.rank)
+                running.is_profiled = True
+            if cell.message is not None:
+                self.comms.deliver(running.request, cell.message)
         except BaseException as error:
-            running.raised = error
-            running.error = self._plain(error)
+            running.raised, running.error = error, self.plain(error)
+            return
+        if cell.message is None:
+            await self._run_source(running)
 
     async def _run_source(self, running: Running) -> None:
         """IPython's run of one cell, as ipykernel's ``do_execute`` does it."""
         shell, source = self.shell, running.cell.source
         shell.execution_count = running.cell.execution_count
-        kernel_private.set_last_traceback(shell, None)
         running.task = asyncio.current_task()
         transformed, problem, result = source, None, None
         try:
@@ -362,32 +349,28 @@ class CellRunner:
                 transformed_cell=transformed,
                 preprocessing_exc_tuple=problem,
             )
-            self._take_result(running, result)
+            before = result.error_before_exec
+            error = result.error_in_exec if before is None else before
+            if issubclass(type(error), BaseException):
+                running.raised = error
+                running.error = tracebacks.error_info(error, running.lines, self.cell_numbers)
+                # For %debug, whatever the rendering of it has raised.
+                last = {"last_exc": error, "last_value": error}
+                vars(sys).update(last, last_traceback=error.__traceback__)
+            elif running.printed is not None:  # it was shown: what comes later must not hide it
+                running.raised, running.error = running.printed, self.plain(running.printed)
         finally:
             shell.events.trigger("post_execute")
             shell.events.trigger("post_run_cell", result)
 
-    def _take_result(self, running: Running, result: Any) -> None:
-        before = result.error_before_exec
-        error = result.error_in_exec if before is None else before
-        if issubclass(type(error), BaseException):
-            lines = kernel_private.last_traceback(self.shell)
-            running.raised = error
-            running.error = tracebacks.error_info(error, lines, self.cell_numbers)
-            # For %debug, whatever the rendering of it has raised.
-            last = {"last_exc": error, "last_value": error, "last_traceback": error.__traceback__}
-            vars(sys).update(last)
-        elif running.printed is not None:  # it was shown: what comes later must not hide it
-            running.raised = running.printed
-            running.error = self._plain(running.printed)
-
-    def _plain(self, error: BaseException) -> wire.ErrorInfo:
+    def plain(self, error: BaseException) -> wire.ErrorInfo:
+        """An exception for the notebook, as Python writes it."""
         return tracebacks.error_info(error, None, self.cell_numbers)
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
         """An error that went past IPython: a hook's, or IPython's own or ours, told as such."""
         if tracebacks.line_of(error, self.cell_numbers) is not None:
-            return self._plain(error)
+            return self.plain(error)
         log.error(error)
         name, told = "InternalError", tracebacks.of_ours(error)
         lines = [
@@ -401,14 +384,11 @@ class CellRunner:
     def _render_error(self, *args: Any, **kwargs: Any) -> None:
         """IPython's ``showtraceback``, which fails of no exception."""
         running, error = self.current, sys.exc_info()[1]
-        if running is None or error is None or args or kwargs.get("exc_tuple"):
+        is_given = bool(args or kwargs.get("exc_tuple"))
+        if running is None or error is None or is_given or not tracebacks.is_odd(error):
             self._show_traceback(*args, **kwargs)
-            return
-        if tracebacks.is_odd(error):
-            lines = tracebacks.plain_lines(error, self.cell_numbers)
-            kernel_private.set_last_traceback(self.shell, lines)
         else:
-            self._show_traceback(**kwargs)
+            running.lines = tracebacks.plain_lines(error, self.cell_numbers)
 
     def _tidy(self) -> None:
         """What each Jupyter kernel has between cells: SIGINT's handler, and streams that work."""

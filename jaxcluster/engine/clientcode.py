@@ -7,7 +7,6 @@ answer never comes. Here the handler stays the runner's, and raises in the clien
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sys
@@ -23,8 +22,6 @@ from traitlets import Any
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.output import LogTail
 from jaxcluster.engine.places import outward
-from jaxcluster.host import kernel_private
-from jaxcluster.supervision.processes import process_token, send_signal
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
 
@@ -52,7 +49,7 @@ class RankKernel(IPythonParallelKernel):
     async def signal_request(self, stream: AnyType, ident: AnyType, parent: AnyType) -> None:
         """Send this process a signal that a client asks for. On the kernel's control thread."""
         try:
-            send_signal(process_token(os.getpid()), parent["content"]["sig"])
+            os.kill(os.getpid(), parent["content"]["sig"])
             content = {"status": "ok"}
         except Exception:
             content = error.wrap_exception()
@@ -68,12 +65,10 @@ class ClientCode:
         self._depth = 0
         self._request = 0  # counts them: an interrupt is for the one in which it came
         self._stdout = sys.stdout  # a cell may put another one there, or close it
-        self._awaited: list[asyncio.Future[AnyType]] = []  # cells with top-level await
 
     def attach(self, kernel: AnyType) -> None:
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
-        kernel_private.replace_cancelling(kernel, self._cancelled_on_sigint)
         execute, apply = kernel.do_execute, kernel.do_apply
 
         async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
@@ -115,23 +110,10 @@ class ClientCode:
     def _leave(self) -> None:
         self._depth -= 1
 
-    @contextlib.contextmanager
-    def _cancelled_on_sigint(self, cell: asyncio.Future[AnyType]) -> Iterator[None]:
-        """ipykernel's own takes SIGINT from all other code for as long as the cell awaits."""
-        self._awaited.append(cell)
-        try:
-            yield
-        finally:
-            self._awaited.remove(cell)
-
     def _on_sigint(self, frame: FrameType | None) -> None:
-        if not self._depth:
-            return
-        if self._in_client_code(frame):
-            raise KeyboardInterrupt
-        for cell in self._awaited:
-            cell.get_loop().call_soon_threadsafe(cell.cancel)
-        if not self._awaited:
+        if self._depth:
+            if self._in_client_code(frame):
+                raise KeyboardInterrupt
             self._on_unraisable()
 
     def _on_unraisable(self) -> None:

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from jupyter_client.session import Session
+
 from jaxcluster import wire
-from jaxcluster.engine import tracebacks
 from jaxcluster.engine.arrays import describe, spans_processes
 from jaxcluster.engine.library_code import CELL_DIRECTORY, name_cells
-from jaxcluster.host import kernel_private
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
@@ -43,15 +43,31 @@ READ_NBYTES = 1 << 20  # at a time while the cell runs, and of a line that does 
 LAST_NBYTES = 1 << 24  # at the cell's end, which nothing interrupts: a flood may be of gigabytes
 
 
-class RankStream(io.TextIOBase):
+VIEW_MIME = "application/vnd.jupyter.widget-view+json"
+
+Sink = Callable[[str, str], bool]
+
+
+class RankStream(io.TextIOWrapper):
     """A ``sys.stdout`` whose text goes to the running cell's notebook, else to ``inner``."""
 
-    def __init__(self, name: str, fd: int, inner: Any, sink: Callable[[str, str], bool]) -> None:
+    def __init__(self, name: str, fd: int, inner: Any, sink: Sink) -> None:
+        self._raw = _Raw(name, fd, inner, sink)
+        super().__init__(self._raw, "utf-8", "backslashreplace", write_through=True)
+
+    def set_parent(self, parent: Any) -> None:
+        """ipykernel says whose code runs: without it ipyparallel's clients get no output."""
+        if hasattr(self._raw.inner, "set_parent"):
+            self._raw.inner.set_parent(parent)
+
+
+class _Raw(io.RawIOBase):
+    """Takes the bytes of a ``RankStream``."""
+
+    def __init__(self, name: str, fd: int, inner: Any, sink: Sink) -> None:
         super().__init__()
-        self.name = name
-        self.inner = inner
-        self._fd = fd
-        self._sink = sink
+        self.name, self.inner = name, inner
+        self._fd, self._sink = fd, sink
         os.register_at_fork(after_in_child=self._in_child)
 
     def _in_child(self) -> None:
@@ -62,62 +78,26 @@ class RankStream(io.TextIOBase):
         self.inner = open(self._fd, "w", buffering=1, closefd=False)  # noqa: SIM115
         self._sink = lambda name, text: False
 
-    encoding = "utf-8"
-    errors = "replace"
-
-    def write(self, text: str) -> int:
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        shown = text if text.isascii() else wire.clean(text)
-        if self.name == "stderr" and CELL_DIRECTORY in shown:
-            shown = name_cells(shown)
-        if shown and not self._sink(self.name, shown):
-            self.inner.write(shown)
-        return len(text)
+    def write(self, data: Any, /) -> int:
+        taken = bytes(data)
+        text = taken.decode("utf-8", "backslashreplace")
+        if self.name == "stderr" and CELL_DIRECTORY in text:
+            text = name_cells(text)
+        if text and not self._sink(self.name, text):
+            self.inner.write(text)
+        return len(taken)
 
     def flush(self) -> None:
         self.inner.flush()
 
-    @property
-    def buffer(self) -> io.RawIOBase:
-        """What takes bytes, as that of a script's own ``sys.stdout`` does."""
-        return _Bytes(self)
-
-    def reconfigure(self, **options: Any) -> None:
-        """As of a script's own stream; this one is UTF-8, and holds nothing back."""
-
-    def set_parent(self, parent: Any) -> None:
-        """ipykernel says whose code runs: without it ipyparallel's clients get no output."""
-        if hasattr(self.inner, "set_parent"):
-            self.inner.set_parent(parent)
+    def close(self) -> None:
+        """A cell may close what it prints to; the next one prints all the same."""
 
     def writable(self) -> bool:
         return True
-
-    def isatty(self) -> bool:
-        return False
 
     def fileno(self) -> int:
         return self._fd
-
-
-class _Bytes(io.RawIOBase):
-    """Writes bytes to a ``RankStream``, as text."""
-
-    def __init__(self, stream: RankStream) -> None:
-        super().__init__()
-        self._stream = stream
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def write(self, data: Any, /) -> int:
-        taken = bytes(data)
-        self._stream.write(taken.decode("utf-8", "backslashreplace"))
-        return len(taken)
 
 
 class LogTail:
@@ -126,20 +106,14 @@ class LogTail:
     def __init__(self, path: str) -> None:
         self.path = path
         self._offset = 0
-        self._partial = b""
         self._after_gloo = False
-        self._lock = threading.Lock()  # the control thread and the main thread both read
 
     def reset(self) -> None:
         """Begin here."""
-        with self._lock:
-            self._offset, self._partial = self._size(0), b""
+        self._offset = self._size()
 
-    def _size(self, unknown: int) -> int:
-        try:
-            return os.stat(self.path).st_size
-        except OSError:
-            return unknown
+    def _size(self) -> int:
+        return os.stat(self.path).st_size if os.path.exists(self.path) else 0
 
     def read(self, last: bool = False) -> str:
         """Text to show, of what there is by now; it may be left for later.
@@ -148,32 +122,23 @@ class LogTail:
           last: this is the cell's end: an unfinished line does not wait, and of very much the end
             is told alone.
         """
-        with self._lock:
-            size = self._size(self._offset)
-            self._offset = min(self._offset, size)  # somebody has emptied it
-            shown = ""
-            if last and (too_many := size - self._offset - LAST_NBYTES) > 0:
-                shown = self._take(b"", last=True)
-                shown += f"\n[... {too_many:,} bytes, only in this rank's log ...]\n"
-                self._offset += too_many
-            nbytes, data = size - self._offset, b""
-            if nbytes:
-                nbytes = nbytes if last else min(nbytes, READ_NBYTES)
-                with open(self.path, "rb") as log:
-                    log.seek(self._offset)
-                    data = log.read(nbytes)
-                self._offset += nbytes
-            return shown + self._take(data, last)
-
-    def _take(self, data: bytes, last: bool) -> str:
-        """Whole lines, or so much of one that it need not wait for its end."""
-        self._partial += data
-        end = len(self._partial) if last else self._partial.rfind(b"\n") + 1
-        if not end and len(self._partial) > READ_NBYTES:
-            end = len(self._partial)
-        whole, self._partial = self._partial[:end], self._partial[end:]
-        lines = whole.decode(errors="replace").splitlines(keepends=True)
-        return "".join(line for line in lines if not self._is_chatter(line))
+        size = self._size()
+        self._offset = min(self._offset, size)  # somebody has emptied it
+        if self._offset == size:
+            return ""
+        note, most = "", LAST_NBYTES if last else READ_NBYTES
+        if last and (too_many := size - self._offset - most) > 0:
+            note = f"\n[... {too_many:,} bytes, only in this rank's log ...]\n"
+            self._offset += too_many
+        with open(self.path, "rb") as log:
+            log.seek(self._offset)
+            data = log.read(min(size - self._offset, most))
+        end = data.rfind(b"\n") + 1
+        if last or (not end and len(data) == most):  # else it waits for its line's end
+            end = len(data)
+        self._offset += end
+        lines = data[:end].decode(errors="replace").splitlines(keepends=True)
+        return note + "".join(line for line in lines if not self._is_chatter(line))
 
     def _is_chatter(self, line: str) -> bool:
         if GLOO.search(line):
@@ -185,31 +150,22 @@ class LogTail:
         return CHATTER.match(line) is not None
 
 
-VIEW_MIME = "application/vnd.jupyter.widget-view+json"
-_JSON = re.compile(r"application/(.*\+)?json")
-_TEXT = re.compile(r"text/|image/svg\+xml|application/javascript")
+class _Tap(Session):
+    """What IPython's displays and tracebacks are sent by: ``take`` may have them instead."""
 
+    def __init__(self, inner: Any, take: Callable[[str, dict[str, Any]], bool]) -> None:
+        super().__init__(session=inner.session, username=inner.username, key=inner.key)
+        self._inner, self._take = inner, take
 
-def mime_bundle(data: Any) -> dict[str, Any]:
-    """A MIME bundle that every frontend and notebook file can carry, of whatever was displayed.
-
-    nbformat asks for text in all but JSON's MIME types: bytes become base64 (text, where the type
-    is text), other objects their ``repr``.
-    """
-    bundle = {}
-    for key, value in dict(data).items():
-        if value is not None:
-            kind = wire.clean(str(key))
-            is_text = isinstance(value, bytes | bytearray) and _TEXT.match(kind)
-            made = value.decode("utf-8", "backslashreplace") if is_text else wire.plain(value)
-            is_fit = isinstance(made, str) or _JSON.fullmatch(kind)
-            bundle[kind] = made if is_fit else wire.told(value, 100_000)
-    return bundle
-
-
-def _shown(data: Any, metadata: Any) -> dict[str, Any]:
-    made = wire.plain(metadata or {})
-    return {"data": mime_bundle(data), "metadata": made if isinstance(made, dict) else {}}
+    def send(
+        self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **more: Any
+    ) -> Any:
+        """Send a message, or one of this type and content."""
+        is_made = isinstance(msg_or_type, dict)
+        kind = msg_or_type["header"]["msg_type"] if is_made else msg_or_type
+        if self._take(kind, msg_or_type["content"] if is_made else content):
+            return None
+        return self._inner.send(stream, msg_or_type, content, *args, **more)
 
 
 class CellOutput:
@@ -229,121 +185,76 @@ class CellOutput:
 
         Otherwise (a plain ipyparallel client runs code) it goes to ipyparallel's sockets as ever.
         """
-        publisher, hook = shell.display_pub, shell.displayhook
-        publish, clear_output = publisher.publish, publisher.clear_output
-        finish_displayhook = hook.finish_displayhook
+        for sender in (shell.display_pub, shell.displayhook):
+            sender.session = _Tap(sender.session, self._take)
 
-        def take(
-            data: dict[str, Any],
-            metadata: dict[str, Any] | None = None,
-            *,
-            transient: dict[str, Any] | None = None,
-            update: bool = False,
-            **kwargs: Any,
-        ) -> None:
-            if not self.is_heard():
-                publish(data, metadata, transient=transient, update=update, **kwargs)
-                return
-            named = (transient or {}).get("display_id")
-            ids = {} if named is None else {"display_id": wire.clean(str(named))}
-            kind = "update_display_data" if update else "display_data"
-            self.emit(kind, {**_shown(data, metadata), "transient": ids})
-
-        def take_clear_output(wait: bool = False) -> None:
-            if self.is_heard():
-                self.emit("clear_output", {"wait": wait})
-            else:
-                clear_output(wait)
-
-        def take_result() -> None:
-            if not self.is_heard():
-                finish_displayhook()
-            elif hook.msg and hook.msg["content"]["data"]:
-                content = hook.msg["content"]
-                self.emit("execute_result", _shown(content["data"], content["metadata"]))
-                hook.msg = None
-
-        def taking(show_traceback: Callable[..., Any]) -> Callable[..., Any]:
-            def take_traceback(kind: type, error: BaseException, lines: list[str]) -> None:
-                if self.is_heard():
-                    self.take_traceback(error, lines)
-                else:
-                    show_traceback(kind, error, lines)
-
-            return take_traceback
-
-        publisher.publish, publisher.clear_output = take, take_clear_output
-        hook.finish_displayhook = take_result
-        kernel_private.replace_traceback_display(shell, taking)
-
-    def is_heard(self) -> bool:
-        """Whether what is displayed now goes to a notebook of ours."""
-        return self._runner.current is not None or self._runner.comms.taker() is not None
+    def _take(self, kind: str, content: dict[str, Any]) -> bool:
+        """Whether a message of IPython's goes to a notebook of ours."""
+        if self._runner.current is None and self._runner.comms.taker() is None:
+            return False
+        content = wire.plain(content)
+        if kind == "error":
+            self._take_traceback(sys.exc_info()[1], content)
+        else:
+            self.emit(kind, content)
+        return True
 
     def emit(self, kind: str, content: dict[str, Any]) -> None:
-        if self._runner.comms.divert(kind, content):
+        runner = self._runner
+        if runner.comms.divert(kind, content) or (running := runner.current) is None:
             return
-        running = self._runner.current
-        if running is None:
-            return
-        if self._runner.is_child():  # its text goes to the log
+        if runner.is_child():  # its text goes to the log
             print(content.get("data", {}).get("text/plain", ""))
             return
         view = content.get("data", {}).get(VIEW_MIME)
-        if view is not None and not self._runner.comms.is_shown(view.get("model_id")):
+        if view is not None and not runner.comms.is_shown(view.get("model_id")):
             del content["data"][VIEW_MIME]
-        if kind == "execute_result" and spans_processes(self._runner.last_result):
+        if kind == "execute_result" and spans_processes(runner.last_result):
             with contextlib.suppress(Exception):  # its text alone is shown
-                content["array"] = asdict(replace(describe(self._runner.last_result), shards=()))
-        self._runner.history.add(kind, content)
-        output = wire.RankOutput(self._runner.rank, running.cell.seq, kind, content)
+                content["array"] = asdict(replace(describe(runner.last_result), shards=()))
+        runner.history.add(kind, content)
+        output = wire.RankOutput(runner.rank, running.cell.seq, kind, content)
         running.request.send("output", output)
 
-    def take_traceback(self, error: BaseException, lines: list[str]) -> None:
+    def _take_traceback(self, error: BaseException | None, content: dict[str, Any]) -> None:
         """IPython renders an error: the cell's own, or one that the cell itself has shown."""
-        running = self._runner.current
-        if running is not None:
-            kernel_private.set_last_traceback(self._runner.shell, lines)
-            if running.cell.message is None and not self._runner.in_a_cell(sys._getframe(1)):
-                return
-        told = {"ename": wire.type_name(type(error)), "evalue": tracebacks.message_of(error)}
-        if self._runner.comms.divert("error", {**told, "traceback": lines}) or running is None:
+        runner, lines = self._runner, content["traceback"]
+        running = runner.current
+        is_message = running is not None and running.cell.message is not None
+        if running is not None and not is_message and not runner.in_a_cell(sys._getframe(1)):
+            running.lines = lines
+        elif runner.comms.divert("error", content) or running is None:
             return
-        if running.cell.message is not None:  # of what observes a widget
-            with contextlib.suppress(Exception):  # IPython's renderer, on the user's exception
-                at = tracebacks.in_a_cell(error.__traceback__, self._runner.cell_numbers)
-                renderer = self._runner.shell.InteractiveTB
-                lines = renderer.structured_traceback(type(error), error, at, tb_offset=0)
-            info = tracebacks.error_info(error, lines, self._runner.cell_numbers)
-            if running.error is None:
-                running.error, running.raised = info, error
+        elif is_message:  # of what observes a widget
+            if running.error is None and error is not None:
+                running.raised, running.error = error, runner.plain(error)
         else:
+            running.printed = error
             text = "\n".join([*lines, ""])
             if not self.print("stderr", text):
                 sys.stderr.write(text)
-            running.printed = error
 
     def print(self, name: str, text: str) -> bool:
-        if self._runner.comms.divert("stream", {"name": name, "text": text}):
+        runner = self._runner
+        if runner.comms.divert("stream", {"name": name, "text": text}):
             return True
-        running = self._runner.current
-        if running is None or self._runner.is_child():  # the parent writes what waits
+        running = runner.current
+        if running is None or runner.is_child():  # the parent writes what waits
             return False
-        self._runner.history.text(name, text)
-        self._runner.control.stream(
-            running.request, self._runner.rank, running.cell.seq, name, text
-        )
+        runner.history.text(name, text)
+        runner.control.stream(running.request, runner.rank, running.cell.seq, name, text)
         return True
 
     def show_pages(self) -> None:
         """What ``name?`` and pagers have left for the frontend."""
         payloads = self._runner.shell.payload_manager
-        if not (pages := payloads.read_payload()):
-            return
-        payloads.clear_payload()
-        for payload in pages:
+        for payload in payloads.read_payload():
             if payload.get("source") == "page":
-                self.emit("display_data", {**_shown(payload["data"], {}), "transient": {}})
+                self.emit(
+                    "display_data",
+                    {"data": wire.plain(payload["data"]), "metadata": {}, "transient": {}},
+                )
+        payloads.clear_payload()
 
     def tick(self) -> None:
         """On the control thread, while a cell runs: show what has come to the log.

@@ -80,20 +80,6 @@ def test_an_interrupt_is_not_for_the_request_after(runner: Runner, kernel: Any) 
     assert not runner.again[0]()
 
 
-def test_a_cell_that_awaits_is_cancelled(runner: Runner, kernel: Any) -> None:
-    async def stop() -> None:
-        awaiting = asyncio.ensure_future(asyncio.sleep(1000))
-        with kernel._cancel_on_sigint(awaiting):
-            runner.on_idle_sigint(sys._getframe())
-            with pytest.raises(asyncio.CancelledError):
-                await awaiting
-        runner.on_idle_sigint(sys._getframe())  # it is awaited no more
-
-    kernel.pre_handler_hook()
-    asyncio.run(stop())
-    assert len(runner.again) == 1
-
-
 def test_what_is_shown_of_the_log_costs_no_answer(runner: Runner, tmp_path: Path) -> None:
     """Whatever has become of the stream, or of the log."""
     log = tmp_path / "rank-0.log"

@@ -10,7 +10,6 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.engine import log, tracebacks
-from jaxcluster.engine.output import mime_bundle
 
 
 class NoRepr:
@@ -110,23 +109,6 @@ def test_a_value_that_holds_itself_or_one_part_very_often_ends() -> None:
     for _ in range(100_000):
         deep = [deep]
     assert b"..." in wire.encode("op", "id", deep)
-
-
-@pytest.mark.parametrize(
-    ("data", "bundle"),
-    [
-        ({"text/plain": "t"}, {"text/plain": "t"}),
-        ({"text/html": b"<b>\xff"}, {"text/html": "<b>\\xff"}),
-        ({"image/svg+xml": b"<svg/>"}, {"image/svg+xml": "<svg/>"}),
-        ({"image/png": b"\x89PNG"}, {"image/png": "iVBORw=="}),
-        ({"text/plain": 5, "image/svg+xml": None}, {"text/plain": "5"}),
-        ({"application/json": float("inf")}, {"application/json": "inf"}),
-        ({"application/vnd.x+json": {2: (1,)}}, {"application/vnd.x+json": {"2": [1]}}),
-        ({5: "five", "\ud83d": "\ud83d"}, {"5": "five", "\\ud83d": "\\ud83d"}),
-    ],
-)
-def test_a_bundle_is_fit_for_a_notebooks_file(data: Any, bundle: dict[str, Any]) -> None:
-    assert mime_bundle(data) == bundle
 
 
 # --------------------------------------------------------------------------- exceptions
