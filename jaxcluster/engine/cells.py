@@ -187,8 +187,9 @@ class CellRunner:
             task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
         def skip(why: wire.Skipped) -> None:
-            attempt(self.history.skip, cell)
-            request.reply(wire.CellReply(self.rank, cell.seq, "skipped", 0.0, skipped=why))
+            reply = wire.CellReply(self.rank, cell.seq, "skipped", 0.0, skipped=why)
+            attempt(self.history.end, cell, reply)
+            request.reply(reply)
 
         self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
         return DEFERRED
@@ -232,7 +233,8 @@ class CellRunner:
         finally:
             self._end_turn(running)
             self.current = None
-        attempt(self.history.end, reply)
+        if running.cell.message is None:  # else it belongs to the cell before it
+            attempt(self.history.end, running.cell, reply)
         request.reply(reply)
 
     def _end_turn(self, running: Running) -> None:
@@ -266,7 +268,7 @@ class CellRunner:
         if running.shown:  # else it is not read
             attempt(self.output.log.reset)
         attempt(self._tidy)
-        if cell.message is None:  # else it belongs to the cell before it
+        if cell.message is None:
             self.last_result, self.home = None, running.request
             attempt(self.history.begin, cell)
         self.given.forget()

@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import json
 import os
+import queue
 import threading
 import time
 from pathlib import Path
@@ -25,16 +26,18 @@ CELLS, OUTPUT = "cells", "output"  # the two logs of a rank
 CELLS_NBYTES = 1 << 20
 OUTPUT_NBYTES = 8 << 20
 WRITE_S = 0.02  # printed text is gathered for this long
-WRITE_CHARS = 1 << 16  # or until it is so much
+FLUSH_S = 5.0  # that a cell waits for a slow disk at its beginning and end
 SOURCE_CHARS = 20_000
 SHORT_CHARS = 200  # of a source on all ranks but the cell's first, which has it
 TEXT_CHARS = 200_000  # of printed text in one line
 DISPLAY_CHARS = 2_000_000  # of one form of a display: most are figures, as base64
 SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")
 
+Line = dict[str, Any]
+
 
 class History:
-    """Writes a rank's cells to its folder. Thread-safe: what prints is on any thread.
+    """Writes a rank's cells to its folder, on a thread: what prints is on any, and in any state.
 
     Args:
       folder: of this rank; None keeps nothing.
@@ -42,19 +45,12 @@ class History:
     """
 
     def __init__(self, folder: Path | None, rank: int = 0) -> None:
-        self._folder = folder
-        self._rank = rank
+        self._folder, self._rank = folder, rank
         self._cells = RingFile((folder or Path()) / CELLS, CELLS_NBYTES)
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
-        self._texts: list[tuple[str, str]] = []
-        self._chars = 0
-        self._is_writing = False
+        self._waiting: wire.Inbox[Line | threading.Event] = wire.Inbox()
         self._is_full = False
-        self._ran: wire.CellRequest | None = None
         self._count = 0
-        # A finalizer or a signal's handler may print while this thread holds it.
-        self._lock = threading.RLock()
-        self._is_waiting = threading.Event()
 
     def start(self) -> None:
         """Go on with what an earlier process has left, and begin the thread that writes."""
@@ -62,98 +58,84 @@ class History:
             with contextlib.suppress(OSError):
                 self._folder.parent.mkdir(mode=0o700, exist_ok=True)
             self._count = _last_count(self._folder)
-            with self._lock:  # what that process had not ended, will not end
-                self._add_line(self._cells, {"process": os.getpid()})
+            self._put(process=os.getpid())  # what that one had not ended, will not end
             threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            self._is_waiting.wait()
-            time.sleep(WRITE_S)
-            self._is_waiting.clear()
-            self.flush()
 
     def begin(self, cell: wire.CellRequest) -> None:
         """A cell is run from now on, and what comes is its own."""
-        with self._lock:
-            self._write_texts()
-            self._ran = cell
-            self._count += 1
-            most = SOURCE_CHARS if self._rank == cell.ranks[0] else SHORT_CHARS
-            told = {
-                "count": self._count,
-                "sent": cell.sent_ns,
-                "seq": cell.seq,
-                "cell": cell.execution_count,
-                "who": cell.who,
-                "ranks": cell.ranks,
-                "shown": cell.shown_ranks,
-                "source": cell.source[:most],
-                "at": self._output.end if self._folder is not None else 0,
-            }
-            self._add_line(self._cells, told)
+        self._count += 1
+        most = SOURCE_CHARS if self._rank == cell.ranks[0] else SHORT_CHARS
+        self._put(
+            count=self._count,
+            sent=cell.sent_ns,
+            seq=cell.seq,
+            cell=cell.execution_count,
+            who=cell.who,
+            ranks=cell.ranks,
+            shown=cell.shown_ranks,
+            source=cell.source[:most],
+        )
+        self.flush()  # it may crash the process
 
     def text(self, name: str, text: str) -> None:
-        """The running cell has printed ``text``.
-
-        Without the lock, which is held while files are written: the control thread comes here, too.
-        """
-        self._texts.append((name, text))
-        self._chars += len(text)
-        if self._chars > WRITE_CHARS and threading.current_thread() is threading.main_thread():
-            self.flush()
-        if not self._is_waiting.is_set():
-            self._is_waiting.set()
+        """The running cell has printed ``text``."""
+        self._put(stream=name, text=text)
 
     def add(self, kind: str, content: dict[str, Any]) -> None:
         """The running cell has shown something, or changed what it has shown."""
-        line = {"kind": kind, "content": _kept(content)}
-        with self._lock:
-            self._write_texts()
-            self._add_line(self._output, line)
+        self._put(kind=kind, content=_kept(content))
 
-    def skip(self, cell: wire.CellRequest) -> None:
-        """A cell was interrupted before its turn: nothing of it comes from this rank."""
-        with self._lock:
-            told = {"ended": cell.sent_ns, "seq": cell.seq, "status": "interrupted", "seconds": 0.0}
-            self._add_line(self._cells, told)
-
-    def end(self, reply: wire.CellReply) -> None:
-        """How the cell has ended."""
-        with self._lock:
-            self._write_texts()
-            cell = self._ran
-            if cell is None or cell.seq != reply.seq:
-                return  # a widget's message, which belongs to the cell before it
-            told = {"ended": cell.sent_ns, "seq": reply.seq, "status": reply.status}
-            told |= {"seconds": reply.seconds, "error": reply.error and vars(reply.error)}
-            self._add_line(self._cells, told)
+    def end(self, cell: wire.CellRequest, reply: wire.CellReply) -> None:
+        """How the cell has ended; one that was skipped may not have begun."""
+        error = reply.error and vars(reply.error)
+        status = "interrupted" if reply.skipped else reply.status
+        self._put(
+            ended=cell.sent_ns, seq=cell.seq, status=status, seconds=reply.seconds, error=error
+        )
+        self.flush()
 
     def flush(self) -> None:
-        """Write what was printed by now."""
-        with self._lock:
-            self._write_texts()
+        """Wait until all is written."""
+        if self._folder is not None:
+            is_done = threading.Event()
+            self._waiting.put(is_done)
+            is_done.wait(FLUSH_S)
 
-    def _write_texts(self) -> None:
-        """What was printed, each stream's text in a row as lines of some length."""
-        if self._is_writing:  # a signal's handler prints: that is written after this
-            return
-        try:
-            self._is_writing, self._chars = True, 0
-            for name, group in itertools.groupby(list(self._texts), key=lambda one: one[0]):
-                parts = [text for _, text in group]
-                joined = "".join(parts)
+    def _put(self, **line: Any) -> None:
+        if self._folder is not None:
+            self._waiting.put(line)
+
+    # ------------------------------------------------------------------ the thread
+
+    def _serve(self) -> None:
+        while True:
+            found, until = [self._waiting.get()], time.monotonic() + WRITE_S
+            with contextlib.suppress(queue.Empty):
+                while not isinstance(found[-1], threading.Event):
+                    left_s = max(0.0, until - time.monotonic())
+                    found.append(self._waiting.get(timeout=left_s))
+            self._write(found)
+
+    def _write(self, found: list[Line | threading.Event]) -> None:
+        """Each stream's text in a row as lines of some length, and each other line."""
+        for name, group in itertools.groupby(found, key=_stream_of):
+            if name is not None:
+                joined = "".join(one["text"] for one in group)  # type: ignore[index]
                 for start in range(0, len(joined), TEXT_CHARS):
                     text = joined[start : start + TEXT_CHARS]
                     self._add_line(self._output, {"stream": name, "text": text})
-                del self._texts[: len(parts)]  # not before: an interrupt may have come
-        finally:
-            self._is_writing = False
+                continue
+            for one in group:
+                if isinstance(one, threading.Event):
+                    one.set()
+                elif "content" in one:
+                    self._add_line(self._output, one)
+                else:
+                    at = {"at": self._output.end} if "source" in one else {}
+                    self._add_line(self._cells, one | at)
 
-    def _add_line(self, to: RingFile, line: dict[str, Any]) -> None:
+    def _add_line(self, to: RingFile, line: Line) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""
-        if self._folder is None:
-            return
         try:
             to.write(wire.encode_body(line) + b"\n")
             self._is_full = False
@@ -161,6 +143,10 @@ class History:
             if not self._is_full:
                 log.write(f"the output of this cell could not be kept: {error}")
             self._is_full = True
+
+
+def _stream_of(one: Line | threading.Event) -> str | None:
+    return None if isinstance(one, threading.Event) else one.get("stream")
 
 
 def _last_count(folder: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ from jaxcluster.views import history as view
 S = 1_000_000_000
 
 
+def started(folder: Path, rank: int = 0) -> History:
+    made = History(folder, rank)
+    made.start()
+    return made
+
+
 class Ranks:
     """A world of ranks that write into a folder."""
 
@@ -29,17 +35,18 @@ class Ranks:
         self.processes = self
         self.folder = folder
         self.dead: dict[int, Any] = {}
-        self.ranks = [History(folder / f"rank-{rank}", rank) for rank in range(num_processes)]
+        self.ranks = [started(folder / f"rank-{rank}", rank) for rank in range(num_processes)]
 
     def read_history(self, log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
         return {r: ringfile.read(self.folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
 
     def cells(self) -> list[PastCell]:
+        for one in self.ranks:
+            one.flush()
         return list(Reader(self).look().cells)  # type: ignore[arg-type]
 
     def text(self, number: int, rank: int = 0) -> str:
-        for one in self.ranks:
-            one.flush()
+        self.cells()
         following = Following(self, find(self, number))  # type: ignore[arg-type]
         following.look()
         return following.record.records[rank].text()
@@ -67,7 +74,7 @@ def test_cells_and_what_they_put_out(ranks: Ranks) -> None:
     rank.begin(cell(1, "# first\n%magic\n\nx = 1", number=7))
     for name, text in [("stdout", "a"), ("stdout", "b\n"), ("stderr", "c"), ("stdout", "d")]:
         rank.text(name, text)
-    rank.end(reply(1))
+    rank.end(cell(1), reply(1))
     rank.begin(cell(2))
     rank.text("stdout", "é\n\x1b[1m\r\n")
     rank.add("execute_result", {"data": {"text/plain": "42"}, "metadata": {}})
@@ -90,9 +97,8 @@ def test_cells_and_what_they_put_out(ranks: Ranks) -> None:
 def test_what_a_widget_does_after_a_cell_is_that_cells(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1))
-    rank.end(reply(1))
+    rank.end(cell(1), reply(1))
     rank.text("stdout", "clicked\n")
-    rank.end(reply(2))  # of a message
     rank.begin(cell(3))
     assert ranks.text(1) == "clicked\n"
     assert [one.state for one in ranks.cells()] == ["ok", "running"]
@@ -110,7 +116,7 @@ def test_a_cell_is_followed_to_its_end(ranks: Ranks) -> None:
         following.look()
         assert following.cell.state == "running"
     error = wire.ErrorInfo("ValueError", "no", ["ValueError: no"], 3)
-    rank.end(reply(1, "error", error))
+    rank.end(cell(1), reply(1, "error", error))
     following.look()
     assert following.cell.state == "error"
     assert [what.content["text"] for what in seen[:-1]] == ["a\n", "b\n"]
@@ -133,7 +139,7 @@ def test_what_is_longer_than_one_read_is_read_on(
         for line in lines:
             ranks.ranks[0].text("stdout", line)
             ranks.ranks[0].flush()
-        ranks.ranks[0].end(reply(seq))
+        ranks.ranks[0].end(cell(seq), reply(seq))
     assert [one.seq for one in ranks.cells()] == [1, 2, 3, 4, 5]
     assert ranks.text(5) == "".join(lines)
 
@@ -146,8 +152,7 @@ def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     if how == "dead":
         ranks.dead[0] = wire.Death("killed")
     else:
-        ranks.ranks[0] = History(ranks.folder / "rank-0")
-        ranks.ranks[0].start()
+        ranks.ranks[0] = started(ranks.folder / "rank-0")
     (one,) = ranks.cells()
     assert one.state == "died"
     assert ranks.text(1) == "last words"
@@ -168,7 +173,7 @@ def test_output_without_end_leaves_its_end(ranks: Ranks) -> None:
     assert first.endswith("bytes of output before this are not kept]")
     assert [int(one) for one in lines] == list(range(int(lines[0]), 50_000))
     assert 5_000 < len(lines) <= 10_000
-    rank.end(reply(1))
+    rank.end(cell(1), reply(1))
     rank.begin(cell(2))
     for _ in range(50):
         rank.add("display_data", {"data": {"image/png": "x" * 10_000}, "metadata": {}})
@@ -180,7 +185,7 @@ def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
     rank._cells = ringfile.RingFile(ranks.folder / "rank-0" / "cells", 100_000)
     for seq in range(1, 1_001):
         rank.begin(cell(seq))
-        rank.end(reply(seq))
+        rank.end(cell(seq), reply(seq))
     found = Reader(ranks).look()  # type: ignore[arg-type]
     assert 200 < len(found.cells) < 800
     assert found.dropped == 1_000 - len(found.cells)
@@ -189,9 +194,7 @@ def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
         find(ranks, 1)  # type: ignore[arg-type]
     shown = view.table(found, 2_000 * S, "me", 20)["text/plain"]
     assert shown.endswith(f"{found.dropped} older cells no longer kept.")
-    again = History(ranks.folder / "rank-0")
-    again.start()
-    again.begin(cell(1_001))
+    started(ranks.folder / "rank-0").begin(cell(1_001))
     assert ranks.cells()[-1].seq == 1_001
 
 
@@ -216,13 +219,13 @@ def test_a_cell_that_a_rank_has_not_begun_is_not_over(tmp_path: Path) -> None:
     both = cell(1, ranks=(0, 1))
     first, second = ranks.ranks
     first.begin(both)
-    first.end(reply(1))
+    first.end(both, reply(1))
     assert ranks.cells()[0].state == "running"
-    second.skip(both)  # interrupted before its turn
+    second.end(both, replace(reply(1), skipped=wire.Skipped()))  # before its turn
     assert ranks.cells()[0].state == "ok"
     later = cell(2, ranks=(0, 1))
     first.begin(later)
-    first.end(reply(2))
+    first.end(later, reply(2))
     assert ranks.cells()[1].state == "running"
     ranks.dead[1] = {}
     assert ranks.cells()[1].state == "died"
@@ -246,31 +249,6 @@ def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
     assert shown.content["transient"] == {"display_id": "d"}
 
 
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
-def test_what_a_signals_handler_prints_or_raises_meanwhile_costs_no_text(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, error: type[BaseException] | None
-) -> None:
-    rank, write = ranks.ranks[0], ringfile.RingFile.write
-    rank.begin(cell(1))
-    long = "h" * (writing.WRITE_CHARS + 1)
-
-    def handle(file: ringfile.RingFile, lines: bytes) -> None:
-        monkeypatch.undo()
-        rank.text("stdout", long)
-        rank.text("stdout", "handler\n")
-        if error is not None:
-            raise error
-        write(file, lines)
-
-    for number in range(5):
-        rank.text("stdout", f"{number}\n")
-    monkeypatch.setattr(ringfile.RingFile, "write", handle)
-    with pytest.raises(error) if error is not None else contextlib.nullcontext():
-        rank.flush()
-    rank.text("stdout", "after\n")
-    assert ranks.text(1) == f"0\n1\n2\n3\n4\n{long}handler\nafter\n"
-
-
 def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1))
@@ -290,7 +268,7 @@ def test_the_table_has_what_each_cell_was(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2)
     for number, rank in enumerate(ranks.ranks):
         rank.begin(cell(1, "x" * 100))
-        rank.end(reply(1, "error" if number else "ok"))
+        rank.end(cell(1), reply(1, "error" if number else "ok"))
     ranks.ranks[0].begin(cell(2, "<b>", who="me"))
     bundle = view.table(Reader(ranks).look(), 5 * S, "me", 20)  # type: ignore[arg-type]
     head, first, second = bundle["text/plain"].splitlines()
