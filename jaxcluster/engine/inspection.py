@@ -106,14 +106,14 @@ def inspect(runner: CellRunner, body: Inspect) -> Inspection:
     """``inspect``: what ``name?`` shows, as a MIME bundle; an empty one for an unknown name."""
     from IPython.utils.tokenutil import token_at_cursor
 
-    name = body.name or token_at_cursor(body.code, body.cursor)
+    name = token_at_cursor(body.code, body.cursor)
     if not name or runner.shell is None:
-        return Inspection(False, name, {})
+        return Inspection(False, {})
     try:
         data = runner.shell.object_inspect_mime(name, detail_level=body.detail)
     except KeyError:
-        return Inspection(False, name, {})
-    return Inspection(True, name, {k: str(v) for k, v in data.items()})
+        return Inspection(False, {})
+    return Inspection(True, {k: str(v) for k, v in data.items()})
 
 
 def rss_nbytes() -> int:

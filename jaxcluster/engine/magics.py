@@ -18,20 +18,11 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from types import FrameType
 from typing import Any
-
-from IPython.core.interactiveshell import InteractiveShell
-
-from jaxcluster.engine.places import outward
 
 # The names under which IPython compiles what these run; ``capture`` runs it as a cell.
 _BODIES = ("<timed exec>", "<timed eval>", "<magic-timeit>")
 _NAMES = ("time", "timeit", "capture")
-_MAGICS = re.compile(rf"(\s*%%({'|'.join(_NAMES)})\b[^\n]*\n)*")
-_RUN = tuple(
-    run.__code__ for run in (InteractiveShell.run_cell_magic, InteractiveShell.run_line_magic)
-)
 _TOOL = r"(?:\S*python\S*\s+-m\s+)?\S*\b(?:pip3?|uv|conda|mamba|micromamba)"
 _CHANGES = re.compile(
     rf"^\s*['\"]?{_TOOL}['\"]?\s.*\b(?:install|uninstall|add|remove|update|upgrade|sync)\b"
@@ -46,19 +37,22 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
       source: the cell that runs.
     """
     run = shell.run_cell_magic
-
-    def lines_above() -> int:
-        found = _MAGICS.match(source())
-        return found[0].count("\n") if found is not None else 0
+    running: list[str] = []  # the magics that run a cell's body; innermost last
 
     def run_cell_magic(magic: str, line: str, cell: str) -> Any:
-        if magic in _NAMES and not cell.lstrip().startswith("%%"):
-            cell = "#\n" * lines_above() + cell
-        return run(magic, line, cell)
+        whole, body = source().rstrip(), cell.strip()
+        if magic not in _NAMES or body.startswith("%%") or not whole.endswith(body):
+            return run(magic, line, cell)
+        running.append(magic)
+        try:
+            lines_above = whole[: len(whole) - len(cell.rstrip())].count("\n")
+            return run(magic, line, "#\n" * lines_above + cell)
+        finally:
+            running.pop()
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]
         def __call__(self, code: Any, filename: str, *args: Any, **more: Any) -> Any:
-            if filename in _BODIES and _is_body(sys._getframe(1)) and lines_above():
+            if running and filename in _BODIES:
                 filename = self.cache(source(), shell.execution_count)
             return super().__call__(code, filename, *args, **more)
 
@@ -67,12 +61,6 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
 
     shell.run_cell_magic = run_cell_magic
     shell.compile.__class__ = Compiler
-
-
-def _is_body(frame: FrameType) -> bool:
-    """Whether a cell's magic compiles something, and no line's."""
-    codes = (one.f_code for one in outward(frame))
-    return next((code is _RUN[0] for code in codes if code in _RUN), False)
 
 
 def run_once(shell: Any, cell: Callable[[], str]) -> None:

@@ -11,11 +11,9 @@ for it aren't either. Its notebook hears of it at once (``paused``), all others 
 from __future__ import annotations
 
 import builtins
-import cmd
 import contextlib
 import getpass
 import itertools
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
 PROMPT_CHARS = 20_000
 INPUT, DEBUGGER = "input", "debugger"  # by what a rank is held
-_CMDLOOP = cmd.Cmd.cmdloop.__code__
 
 
 class Paused:
@@ -95,7 +92,6 @@ class Asking:
     def _ask(self, prompt: str, is_secret: bool) -> str:
         runner = self._runner
         running = runner.current
-        is_debugger = sys._getframe(2).f_code is _CMDLOOP  # or another shell made of ``cmd``
         if running is None or runner.is_child():
             raise StdinNotImplementedError(
                 "a process forked by a cell can't ask: ask before the fork"
@@ -105,9 +101,9 @@ class Asking:
         answers: wire.Inbox[Answer | None] = wire.Inbox()
         number = next(self._ids)
         text = wire.clean(wire.shorten(prompt, PROMPT_CHARS))
-        question = wire.Question(
-            runner.rank, running.cell.seq, number, text, is_secret, is_debugger
-        )
+        is_debugger = runner.paused.kind == DEBUGGER
+        seq = running.cell.seq
+        question = wire.Question(runner.rank, seq, number, text, is_secret, is_debugger)
         try:
             with runner.paused.by(INPUT):
                 self._open[number] = (threading.get_ident(), answers)

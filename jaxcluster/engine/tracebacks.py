@@ -11,7 +11,7 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -30,7 +30,10 @@ T = TypeVar("T")
 DEEP = 100  # frames of a traceback that IPython renders
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
 MESSAGE_CHARS = 20_000  # of an error's message, and of a frame
-_FRAME = re.compile(r'^ *File "([^"\n]*)", line \d+.*\n(?:    .*\n)*', re.MULTILINE)
+# A frame as Python writes it, in a group behind bars.
+_FRAME = re.compile(
+    r'^(?P<bars>[ |]*?)  File "(?P<file>[^"\n]*)", line \d+.*\n(?:(?P=bars)    .*\n)*', re.M
+)
 
 
 def is_on() -> bool:
@@ -61,42 +64,24 @@ def install(shell: Any) -> None:
     renderer.get_records = folded
 
 
-def entries(etb: TracebackType | None) -> Iterator[TracebackType]:
-    """Those of a traceback, outermost first."""
-    while etb is not None:
-        yield etb
-        etb = etb.tb_next
+def fold(text: str) -> str:
+    """Text that may have tracebacks in it, as Python writes them, without these frames.
 
-
-def fold(told: traceback.TracebackException) -> traceback.TracebackException:
-    """The same without these frames, in all exceptions that belong to it."""
-    if is_on():
-        seen: set[int] = set()
-        todo: list[traceback.TracebackException | None] = [told]
-        while todo:
-            one = todo.pop()
-            if one is None or id(one) in seen:
-                continue
-            seen.add(id(one))
-            own = [frame for frame in one.stack if not is_folded_file(frame.filename)]
-            one.stack[:] = own
-            todo += [one.__cause__, one.__context__, *(one.exceptions or [])]
-    return told
-
-
-def fold_text(text: str) -> str:
-    """A message that has a traceback in it without these frames, and those around the cell's.
-
-    XLA puts one into the error of a program whose callback has failed, from the process's first
-    frame on.
+    Nor those around a cell. XLA puts all from the process's first one on into the error of a
+    program whose callback has failed.
     """
-    if OURS not in text or not is_on():
-        return text
-    files = [(at.start(), at[1]) for at in _FRAME.finditer(text)]
-    begin = next((start for start, file in files if file.startswith(CELL_DIRECTORY)), 0)
+    frames = list(_FRAME.finditer(text))
+    if not frames or not is_on():
+        return name_cells(text)
+    begin, has_ours = 0, False
+    for at in frames:
+        if has_ours and at["file"].startswith(CELL_DIRECTORY):
+            begin = at.start()
+            break
+        has_ours = has_ours or at["file"].startswith(OURS)
 
     def own(at: re.Match[str]) -> str:
-        return "" if at.start() < begin or is_folded_file(at[1]) else at[0]
+        return "" if at.start() < begin or is_folded_file(at["file"]) else at[0]
 
     return name_cells(_FRAME.sub(own, text))
 
@@ -118,7 +103,7 @@ def error_info(
     return wire.ErrorInfo(
         ename=wire.type_name(type(error)),
         evalue=message_of(error),
-        traceback=[wire.clean(wire.shorten(fold_text(one), MESSAGE_CHARS)) for one in told],
+        traceback=[wire.clean(wire.shorten(fold(one), MESSAGE_CHARS)) for one in told],
         lineno=line_of(error, cells),
     )
 
@@ -129,13 +114,15 @@ def message_of(error: BaseException) -> str:
         text = str.__str__(str(error))
     except BaseException as why:  # of the user's class
         return f"<its __str__ raised {wire.type_name(type(why))}>"
-    return wire.clean(wire.shorten(fold_text(text), MESSAGE_CHARS))
+    return wire.clean(wire.shorten(fold(text), MESSAGE_CHARS))
 
 
 def line_of(error: BaseException, cells: Container[str]) -> int | None:
     """The innermost line of a cell that an exception has come through."""
-    files = [(at.tb_frame.f_code.co_filename, at.tb_lineno) for at in entries(error.__traceback__)]
-    return next((line for file, line in reversed(files) if file in cells), None)
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        found = line if frame.f_code.co_filename in cells else found
+    return found
 
 
 def is_odd(error: BaseException) -> bool:
@@ -152,8 +139,9 @@ def is_odd(error: BaseException) -> bool:
             is_long = len(str(error)) > MESSAGE_CHARS
         except BaseException:  # of the user's class
             return True
-        frames = [at for at in entries(error.__traceback__) if not is_folded(at.tb_frame.f_code)]
-        if isinstance(error, BaseExceptionGroup) or is_long or len(frames) > DEEP:
+        walked = traceback.walk_tb(error.__traceback__)
+        depth = sum(not is_folded(frame.f_code) for frame, _ in walked)
+        if isinstance(error, BaseExceptionGroup) or is_long or depth > DEEP:
             return True
         error = error.__cause__ or error.__context__ or error
     return False
@@ -162,24 +150,21 @@ def is_odd(error: BaseException) -> bool:
 def plain_lines(error: BaseException, cells: Container[str]) -> list[str]:
     """What Python writes of an exception, from the cell's own line on."""
     with contextlib.suppress(Exception):  # of the user's class
-        at = in_a_cell(error.__traceback__, cells)
-        shown = fold(traceback.TracebackException(type(error), error, at))
-        told = wire.clean(name_cells("".join(shown.format()))).rstrip("\n")
-        return [wire.shorten(told, MESSAGE_CHARS)]
+        at = error.__traceback__
+        while at is not None and at.tb_frame.f_code.co_filename not in cells:
+            at = at.tb_next
+        at = at or error.__traceback__
+        told = "".join(traceback.TracebackException(type(error), error, at).format())
+        return [wire.shorten(wire.clean(fold(told)).rstrip("\n"), MESSAGE_CHARS)]
     return [f"{wire.type_name(type(error))}: {message_of(error)}"]
-
-
-def in_a_cell(at: TracebackType | None, cells: Container[str]) -> TracebackType | None:
-    """A traceback from its first frame in a cell on; all of it where there is none."""
-    return next((one for one in entries(at) if one.tb_frame.f_code.co_filename in cells), at)
 
 
 def of_ours(error: BaseException) -> str:
     """An exception of jaxcluster's or IPython's own code, in a line."""
     place = ""
-    for at in entries(error.__traceback__):
-        code = at.tb_frame.f_code
-        place = f" ({code.co_filename.rpartition('/')[2]}:{at.tb_lineno}, {code.co_qualname})"
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        place = f" ({code.co_filename.rpartition('/')[2]}:{line}, {code.co_qualname})"
     return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from jaxcluster import wire
@@ -74,20 +74,14 @@ def take_debug(shell: Any, on_ranks: Callable[[], None]) -> Callable[[], None]:
     Returns:
       what undoes that.
     """
-    magics: Mapping[str, dict[str, Any]] = shell.magics_manager.magics
-    own = {kind: magics[kind]["debug"] for kind in ("line", "cell")}
+    own = shell.find_line_magic("debug")
 
     def debug(line: str, cell: str | None = None) -> Any:
         """IPython's %debug; after an %%spmd cell that has failed, ``%jaxcluster debug``."""
-        last = getattr(sys, "last_value", None)
-        is_ours = isinstance(last, JaxClusterError | CellInterrupted)
+        is_ours = isinstance(getattr(sys, "last_value", None), JaxClusterError | CellInterrupted)
         if is_ours and not line.strip() and cell is None:
             return on_ranks()
-        return own["line"](line) if cell is None else own["cell"](line, cell)
-
-    def undo() -> None:
-        for kind, magic in own.items():
-            magics[kind]["debug"] = magic
+        return own(line, cell)
 
     shell.register_magic_function(debug, "line_cell", "debug")
-    return undo
+    return lambda: shell.register_magic_function(own, "line_cell", "debug")

@@ -26,7 +26,7 @@ from jaxcluster.model import rewrite
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.cells import Cells
 from jaxcluster.notebook.commands import Commands, say_usage
-from jaxcluster.notebook.completion import Completion
+from jaxcluster.notebook.completion import ask_rank_0
 from jaxcluster.notebook.name_hints import tell_where_names_are
 from jaxcluster.notebook.page import Page
 from jaxcluster.options.commands import list_commands
@@ -150,7 +150,7 @@ def load(ipython: Any) -> None:
     cleanup[:0] = own
     for transform in own:
         undo.callback(cleanup.remove, transform)
-    undo.callback(Completion(lambda: magics.auto.on).install(ipython))
+    undo.callback(ask_rank_0(ipython, lambda: magics.auto.on))
     undo.callback(tell_where_names_are(ipython))
     undo.callback(
         debugging.take_debug(ipython, lambda: ipython.run_line_magic("jaxcluster", "debug"))

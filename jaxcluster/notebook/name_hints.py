@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -34,26 +35,16 @@ def _explain(error: NameError, namespace: Mapping[str, Any]) -> None:
         raised = raised.tb_next
     # A cell's own code looked for the name: a library has globals of its own.
     is_users = raised is not None and raised.tb_frame.f_globals is namespace
-    have = _ranks_with(name) if is_users and name not in namespace else []
-    if 0 in have:  # whose value a pull brings
+    names: Mapping[int, Any] = {}
+    if is_users and name not in namespace:
+        with contextlib.suppress(JaxClusterError):
+            names = cluster.current().world.names
+    if have := sorted(rank for rank, own in names.items() if name in own):
+        pull = f"%pull {name} brings it here, " if 0 in have else ""
         error.args = (
-            f"name {name!r} is not defined in the notebook. The ranks have it: %pull {name} "
-            "brings it here, %%spmd runs a cell there.",
+            f"name {name!r} is not defined in the notebook, but on {name_ranks(have)}: "
+            f"{pull}%%spmd runs a cell there.",
         )
-    elif have:
-        error.args = (
-            f"name {name!r} is not defined in the notebook. Only {name_ranks(have)} "
-            f"{'has' if len(have) == 1 else 'have'} it: %%spmd runs a cell there.",
-        )
-
-
-def _ranks_with(name: str) -> list[int]:
-    """Which ranks have a variable, as they said after their last cell."""
-    try:
-        names = cluster.current().world.names
-    except JaxClusterError:
-        return []
-    return sorted(rank for rank, own in names.items() if name in own)
 
 
 def point_to_push(error: CellFailed, namespace: Mapping[str, Any]) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import types
 
 import pytest
 
 from jaxcluster.cluster import handle
 from jaxcluster.notebook import completion
-from jaxcluster.notebook.completion import is_spmd, without_magic_line
-from jaxcluster.wire.link import Event
-from jaxcluster.wire.ops.cells import Complete, Inspect, Inspection
+from jaxcluster.notebook.completion import is_spmd
+from jaxcluster.wire.ops.cells import Complete
 
 
 @pytest.mark.parametrize(
@@ -44,30 +43,18 @@ def test_the_names_of_spmd_cells_are_the_ranks(code: str, auto: bool, answer: bo
 )
 def test_rank_0_sees_the_cell_without_its_magic(code: str, source: str) -> None:
     """``|`` is the cursor."""
-    asked, cursor = without_magic_line(code.replace("|", ""), code.index("|"))
-    assert asked[:cursor] + "|" + asked[cursor:] == source
-
-
-class Asked:
-    """Stands for a cluster: keeps what it was asked."""
-
-    def __init__(self, body: Any) -> None:
-        self.body = body
-        self.world = self
-        self.requests: list[tuple[Any, ...]] = []
-
-    def ask(self, ranks: list[int], request: Any, timeout_s: float) -> dict[int, Any]:
-        self.requests.append((ranks, request))
-        return {0: Event(0, "reply", "", self.body)}
+    asked: list[Complete] = []
+    shell = types.SimpleNamespace(Completer=types.SimpleNamespace(completions=lambda *_: ["own"]))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(completion, "_ask", asked.append)
+        undo = completion.ask_rank_0(shell, lambda: True)
+        found = list(shell.Completer.completions(code.replace("|", ""), code.index("|")))
+    assert found == ["own"], "without an answer the notebook's own completer gives one"
+    (one,) = asked
+    assert one.code[: one.cursor] + "|" + one.code[one.cursor :] == source
+    undo()
 
 
 def test_no_cluster_means_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "opened", {})
-    assert completion.Completion._ask(Complete("", 0)) is None
-
-
-def test_only_rank_0_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, inspect = Asked(Inspection(True, "x", {})), Inspect("x", "x", 1, 0)
-    monkeypatch.setattr(completion.cluster, "current", lambda: asked)
-    assert completion.Completion._ask(inspect) == asked.body
-    assert asked.requests == [([0], inspect)]
+    assert completion._ask(Complete("", 0)) is None

@@ -63,24 +63,19 @@ def test_ipythons_debug_leads_to_the_ranks_only_after_a_cell_that_failed_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[Any] = []
-    magics: dict[str, dict[str, Any]] = {
-        "line": {"debug": lambda line: said.append(("own", line))},
-        "cell": {"debug": lambda line, cell: said.append(("own", line, cell))},
-    }
-    before = {kind: dict(functions) for kind, functions in magics.items()}
-
-    def register(function: Any, kind: str, name: str) -> None:
-        magics["line"][name] = magics["cell"][name] = function
-
-    manager = types.SimpleNamespace(magics=magics)
-    shell = types.SimpleNamespace(magics_manager=manager, register_magic_function=register)
+    magics = {"debug": lambda line, cell=None: said.append(("own", line, cell))}
+    before = dict(magics)
+    shell = types.SimpleNamespace(
+        find_line_magic=magics.get,
+        register_magic_function=lambda function, kind, name: magics.update({name: function}),
+    )
     undo = take_debug(shell, lambda: said.append("ranks"))
     monkeypatch.setattr(sys, "last_value", ValueError("here"), raising=False)
-    magics["line"]["debug"]("")
+    magics["debug"]("")
     monkeypatch.setattr(sys, "last_value", CellFailed("there"), raising=False)
-    magics["line"]["debug"]("")
-    magics["line"]["debug"]("f(3)")
-    magics["cell"]["debug"]("", "f(3)")
-    assert said == [("own", ""), "ranks", ("own", "f(3)"), ("own", "", "f(3)")]
+    magics["debug"]("")
+    magics["debug"]("f(3)")
+    magics["debug"]("", "f(3)")
+    assert said == [("own", "", None), "ranks", ("own", "f(3)", None), ("own", "", "f(3)")]
     undo()
     assert magics == before

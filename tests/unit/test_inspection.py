@@ -105,6 +105,6 @@ def test_names_are_completed_and_looked_at(runner: Any, shell: InteractiveShell)
     found = inspection.complete(runner, Complete("losses.app", 10))
     assert [text for text, _ in found.matches] == ["append"]
     assert (found.start, found.end) == (7, 10)
-    looked = inspection.inspect(runner, Inspect("", "losses + 1", 2, 0))
-    assert looked.found and looked.name == "losses" and "list" in looked.data["text/plain"]
-    assert not inspection.inspect(runner, Inspect("nothing_of_this", "", 0, 0)).found
+    looked = inspection.inspect(runner, Inspect("losses + 1", 2, 0))
+    assert looked.found and "list" in looked.data["text/plain"]
+    assert not inspection.inspect(runner, Inspect("nothing_of_this", 3, 0)).found

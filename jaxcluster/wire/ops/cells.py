@@ -192,14 +192,12 @@ class Inspection(Message):
     """What ``name?`` shows, as a MIME bundle; an empty one for an unknown name."""
 
     found: bool
-    name: str
     data: dict[str, str]
 
 
 class Inspect(Operation[Inspection], op="inspect"):
-    """Look at a name; "": at that at the cursor."""
+    """Look at the name at the cursor."""
 
-    name: str
     code: str
     cursor: int
     detail: int
