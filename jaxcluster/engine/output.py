@@ -192,7 +192,13 @@ class CellOutput:
         """Whether a message of IPython's goes to a notebook of ours."""
         if self._runner.current is None and self._runner.comms.taker() is None:
             return False
-        content = wire.plain(content)
+        content = {key: wire.plain(value) for key, value in content.items()}
+        if "data" in content:  # nbformat asks for text in all but JSON's types
+            content["data"] = {
+                mime: one if mime.endswith("json") or isinstance(one, str) else wire.told(one)
+                for mime, one in content["data"].items()
+            }
+            content["metadata"] = content["metadata"] or {}
         if kind == "error":
             self._take_traceback(sys.exc_info()[1], content)
         else:
