@@ -8,7 +8,6 @@ around the cell. And it never takes SIGINT's handler, which is the runner's.
 from __future__ import annotations
 
 import bdb
-import os
 import pdb  # noqa: T100
 import re
 import sys
@@ -110,7 +109,7 @@ def install(runner: CellRunner) -> None:
     library: Any = pdb
     library.Pdb, library.set_trace = RankPdb, debugger.set_trace
     runner.shell.InteractiveTB.debugger_cls = RankPdb  # %debug and %pdb
-    sys.breakpointhook = _on_breakpoint
+    sys.breakpointhook = sys.__breakpointhook__  # which calls pdb.set_trace
 
 
 def end() -> None:
@@ -139,11 +138,3 @@ def _is_statement(frame: FrameType) -> bool:
     caller = frame.f_back
     is_run = caller is not None and caller.f_code in interrupts.RUNS
     return is_run and frame.f_code.co_filename in _runner.cell_numbers
-
-
-def _on_breakpoint(*args: Any, **kwargs: Any) -> Any:
-    """``breakpoint()``: of PYTHONBREAKPOINT, else ours."""
-    if os.environ.get("PYTHONBREAKPOINT"):
-        return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100
-    RankPdb().set_trace(sys._getframe(1))  # type: ignore[no-untyped-call]
-    return None

@@ -142,15 +142,6 @@ def test_a_thread_whose_cell_has_ended_is_told_so(
     cluster.run("if rank == 0: t.join(30); assert 'has ended' in why[0], why", show=False)
 
 
-def test_where_nobody_can_be_asked_the_error_says_why(cluster: jaxcluster.Cluster) -> None:
-    for source in ("input('?')", "breakpoint()\npass"):
-        with pytest.raises(CellFailed) as raised:
-            cluster.submit(source).wait()
-        assert raised.value.ename == "StdinNotImplementedError"
-        assert "Run it without --async" in str(raised.value)
-    check_in_lockstep(cluster)
-
-
 # ------------------------------------------------------------------------------------- debuggers
 
 

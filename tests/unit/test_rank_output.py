@@ -39,10 +39,6 @@ def log(tmp_path: Path) -> Log:
     return made
 
 
-def test_what_was_there_before_the_cell_is_not_shown(log: Log) -> None:
-    assert log.tail.read(last=True) == ""
-
-
 def test_what_c_code_prints_is_shown_once(log: Log) -> None:
     log.write("hello from C\n")
     assert log.tail.read() == "hello from C\n"
@@ -109,14 +105,6 @@ def test_the_control_thread_looks_again_when_there_are_file_descriptors(log: Log
     assert sent == ["from C\n"]
 
 
-def test_what_follows_a_line_that_an_earlier_cell_has_not_ended_is_shown(log: Log) -> None:
-    log.write("no end")
-    assert log.tail.read(last=True) == "no end"
-    log.tail.reset()
-    log.write("hello\nagain\n")
-    assert log.tail.read(last=True) == "hello\nagain\n"
-
-
 def output_of(runner: SimpleNamespace, log: Log) -> tuple[CellOutput, list[str]]:
     """A cell's output, and what of it was sent."""
     sent: list[str] = []
@@ -166,15 +154,6 @@ def test_a_cells_end_waits_for_what_the_control_thread_has_read_and_not_sent(log
     assert sent == ["from C\n", "the reply"]
 
 
-def test_the_control_thread_shows_nothing_of_a_cell_that_has_shown_its_rest(log: Log) -> None:
-    runner = runner_in_a_cell()
-    output, sent = output_of(runner, log)
-    runner.control.ticking = False
-    log.write("a thread that goes on\n")
-    output.tick()
-    assert sent == []
-
-
 def test_the_control_thread_reads_no_log_for_a_notebook_that_is_behind(log: Log) -> None:
     """It alone sends what there is, so it must not wait; the cell's end shows the rest."""
     output, sent = output_of(runner_in_a_cell(behind=True), log)
@@ -195,13 +174,9 @@ def test_bytes_that_are_no_text_are_shown_as_such(log: Log) -> None:
     [
         "[Gloo] Rank 0 is connected to 3 peer ranks. Expected number of connected peers is : 3",
         "E0000 00:00:1729000000.123456   12345 cuda_dnn.cc:8310] Unable to register cuDNN factory",
-        "I0718 12:00:00.000000 123 service.cc:10] XLA service initialized",
-        "W1120 21:36:56.1 99 client.cc:4] heartbeat",
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         "2026-01-01 10:00:00.123456: I external/xla/xla/service.cc:1] Platform CUDA",
-        "2026-01-01T10:00:00.1: W tensorflow/tsl.cc] x",
         "gpu-07:123:456 [0] NCCL INFO Bootstrap : Using eth0",
-        "gpu-07:12:34 [1] include/socket.h:380 NCCL WARN Connect to 10.0.0.1<1> failed",
         "[2026-11-27 00:50:40] h:5:7 [0] transport/rma.cc:32 (ncclRmaInit) NCCL WARN no GDRCopy",
         "NCCL version 2.32.3+cuda13.4",
         "[IPEngine] Completed registration with id 0",
@@ -220,10 +195,7 @@ def test_the_transports_chatter_stays_in_the_log(log: Log, line: str) -> None:
         "Gloo is a library",
         "  [Gloo] quoted by somebody",
         "2026-01-01 10:00:00 my own log line",
-        "INFO:root:mine",
-        "E = mc2",
         "I1 is a name",
-        "NCCL is fast",
     ],
 )
 def test_what_only_looks_like_chatter_is_shown(log: Log, line: str) -> None:
@@ -255,13 +227,10 @@ def test_print_goes_to_the_cell_while_one_runs_and_to_the_log_else() -> None:
 def test_a_ranks_stream_is_a_text_stream_as_libraries_expect_one() -> None:
     stream = RankStream("stdout", 1, sys.__stdout__, lambda name, text: True)
     assert stream.write("four") == 4
-    assert stream.writable()
-    assert not stream.isatty()
     assert stream.encoding == "utf-8"
     assert os.fstat(stream.fileno())
-    stream.flush()
-    with pytest.raises(TypeError, match="must be str, not bytes"):
-        stream.write(b"bytes")  # type: ignore[arg-type]
+    stream.close()
+    assert stream.write("a cell may close it") and stream.buffer.write(b"bytes")
 
 
 # ---------------------------------------------------------------------------------- cells' places
