@@ -7,11 +7,8 @@ answer never comes. Here the handler stays the runner's, and raises in the clien
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
 import threading
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any as AnyType
 
@@ -20,7 +17,6 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.output import LogTail
 from jaxcluster.engine.places import outward
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
@@ -64,40 +60,12 @@ class ClientCode:
         self.runner = runner
         self._depth = 0
         self._request = 0  # counts them: an interrupt is for the one in which it came
-        self._stdout = sys.stdout  # a cell may put another one there, or close it
 
     def attach(self, kernel: AnyType) -> None:
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
-        execute, apply = kernel.do_execute, kernel.do_apply
-
-        async def execute_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
-            with self._as_the_users():
-                return await execute(*args, **kwargs)
-
-        def apply_and_show_log(*args: AnyType, **kwargs: AnyType) -> AnyType:
-            with self._as_the_users():
-                return apply(*args, **kwargs)
-
-        kernel.do_execute, kernel.do_apply = execute_and_show_log, apply_and_show_log
         self.runner.on_idle_sigint = self._on_sigint
         self.runner.on_idle_unraisable = self._on_unraisable
-
-    @contextlib.contextmanager
-    def _as_the_users(self) -> Iterator[None]:
-        """What C code and subprocesses write is sent too, after what Python prints.
-
-        Nothing of it may cost the client its answer.
-        """
-        log, stream = LogTail(self.runner.output.log.path), self._stdout
-        with contextlib.suppress(OSError):
-            log.reset()
-        try:
-            yield
-        finally:
-            with contextlib.suppress(Exception):  # the stream may be the user's
-                if text := log.read(last=True):
-                    stream.write(text)
 
     def is_running(self) -> bool:
         """Whether this thread handles a client's request."""

@@ -9,7 +9,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord, Group, group_errors
-from jaxcluster.ranks import begin_ranks, name_ranks
+from jaxcluster.ranks import name_ranks
 
 MESSAGE_CHARS = 100
 
@@ -42,17 +42,12 @@ def choose(
     own = {r: e for r, e in errors.items() if replies[r].status != "interrupted"}
     groups = group_errors(own or errors)  # else where the ranks were when they were stopped
     chosen = min(groups, key=lambda group: (len(group.ranks), -group.ranks[0]))
-    rank = chosen.ranks[0]
-    number = record.execution_count
-    if len(groups) == 1:
-        also = f" It is equal on {name_ranks(chosen.ranks)}." if len(chosen.ranks) > 1 else ""
-        return rank, [f"Cell [{number}], rank {rank}: {_told(chosen)}.{also}"]
-    lines = [f"Cell [{number}]: {begin_ranks(chosen.ranks[:1])} differs:"]
-    for group in [chosen, *(g for g in groups if g is not chosen)]:
-        lines.append(f"  {name_ranks(group.ranks)}: {_told(group)}")
-    others = next(g for g in groups if g is not chosen)
-    lines.append(f"Showing rank {rank}. For another one: %jaxcluster debug {others.ranks[0]}")
-    return rank, lines
+    groups = [chosen, *(group for group in groups if group is not chosen)]
+    lines = [f"Cell [{record.execution_count}]:"]
+    lines += [f"  {name_ranks(group.ranks)}: {_told(group)}" for group in groups]
+    rank, other = chosen.ranks[0], groups[-1].ranks[-1]
+    hint = f" For another one: %jaxcluster debug {other}" if other != rank else ""
+    return rank, [*lines, f"Showing rank {rank}.{hint}"]
 
 
 def _told(group: Group) -> str:

@@ -322,8 +322,7 @@ def test_a_post_mortem_opens_where_the_rank_that_differs_has_failed(ranks: Noteb
     assert ranks.run(failing).ename == "CellFailed"
     cell = ranks.talk("%debug", ("rank 2> ipdb> ", "p rank"), ("rank 2> ipdb> ", "q"))
     assert not cell.error
-    assert "rank 2 differs:" in cell.text.lower()
-    assert "ZeroDivisionError" in cell.text
+    assert "rank 2: ZeroDivisionError" in cell.text
     cell = ranks.talk("%jaxcluster debug 0", ("rank 0> ipdb> ", "p inner"), ("rank 0> ipdb> ", "q"))
     text = plain(cell.stdout)
     assert "return jnp.ones(3) @ jnp.ones(inner)" in text

@@ -69,15 +69,6 @@ def test_both_work_on_the_same_names(cluster: jaxcluster.Cluster, client: Any) -
     assert record.stdout(2) == "from ipyparallel\n"
 
 
-def test_what_ipyparallel_runs_shows_what_its_subprocesses_print(client: Any) -> None:
-    shown = client[:].execute("import os; os.system('echo from a subprocess');", block=True)
-    until(lambda: all(shown.stdout), "the output has come")
-    assert shown.stdout == ["from a subprocess\n"] * len(client)
-    later = client[:].execute("print('mine')", block=True)
-    until(lambda: all(later.stdout), "the output has come")
-    assert later.stdout == ["mine\n"] * len(client)
-
-
 def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Cluster) -> None:
     done = python(
         "-c",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -36,7 +33,7 @@ def runner() -> Runner:
 
 @pytest.fixture
 def kernel(runner: Runner) -> Any:
-    kernel = types.SimpleNamespace(do_execute=None, do_apply=None)
+    kernel = types.SimpleNamespace()
     ClientCode(runner).attach(kernel)  # type: ignore[arg-type]
     return kernel
 
@@ -78,28 +75,3 @@ def test_an_interrupt_is_not_for_the_request_after(runner: Runner, kernel: Any) 
     assert not runner.again[0]()
     kernel.pre_handler_hook()
     assert not runner.again[0]()
-
-
-def test_what_is_shown_of_the_log_costs_no_answer(runner: Runner, tmp_path: Path) -> None:
-    """Whatever has become of the stream, or of the log."""
-    log = tmp_path / "rank-0.log"
-    log.touch()
-
-    async def execute(text: str) -> str:
-        log.write_text(text)
-        return "executed"
-
-    kernel = types.SimpleNamespace(do_execute=execute, do_apply=log.write_text)
-    runner.output = types.SimpleNamespace(log=types.SimpleNamespace(path=str(log)))  # type: ignore[attr-defined]
-    code = ClientCode(runner)  # type: ignore[arg-type]
-    code._stdout = shown = io.StringIO()
-    code.attach(kernel)
-    assert asyncio.run(kernel.do_execute("one\n")) == "executed"
-    assert kernel.do_apply("one\nand two\n") == 12
-    assert shown.getvalue() == "one\nand two\n"
-    shown.close()
-    assert kernel.do_apply("one\nand two\nmore\n") == 17
-    log.unlink()
-    log.mkdir()
-    with pytest.raises(IsADirectoryError):  # the function's own
-        asyncio.run(kernel.do_execute("x"))
