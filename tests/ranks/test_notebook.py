@@ -527,13 +527,3 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
     )
     notebook.until(lambda: len(notebook.processes()) == 1, "only the kernel is left", 30)
     assert notebook.run("%jaxcluster stop --all").ename == "NoCluster"
-
-
-def test_unloading_the_extension_takes_the_magics_away(
-    private_home: Home, open_notebook: Callable[[], Notebook]
-) -> None:
-    notebook = open_notebook()
-    notebook.ok("%unload_ext jaxcluster")
-    assert "not found" in notebook.run("%jaxcluster status").text
-    notebook.ok("%load_ext jaxcluster")
-    assert notebook.run("%jaxcluster status").ename == "NoCluster"
