@@ -39,38 +39,35 @@ class Paused:
     """
 
     def __init__(self, on_change: Callable[[str], None] = lambda kind: None) -> None:
-        self.on_change = on_change
-        self._holds: dict[object, str] = {}
+        self._on_change = on_change
+        self._holds: list[str] = []
         self._told = ""
 
     @property
     def kind(self) -> str:
         """``debugger``, ``input``, or "" while nobody holds the rank."""
-        holds = list(self._holds.values())
-        return DEBUGGER if DEBUGGER in holds else holds[0] if holds else ""
+        return DEBUGGER if DEBUGGER in self._holds else "".join(self._holds[:1])
 
     def end_all(self) -> None:
         """The cell is over, and so is whatever held it."""
-        self._holds.clear()
-        self._told = ""
+        self._holds, self._told = [], ""
 
     @contextlib.contextmanager
     def by(self, kind: str) -> Iterator[None]:
         """Hold it within the block, or until the cell is over."""
-        hold = object()
-        self._holds[hold] = kind
+        holds = self._holds
+        holds.append(kind)
         self._tell()
         try:
             yield
         finally:
-            if self._holds.pop(hold, None) is not None:
-                self._tell()
+            holds.remove(kind)
+            self._tell()
 
     def _tell(self) -> None:
-        kind = self.kind
-        if kind != self._told:
+        if (kind := self.kind) != self._told:
             self._told = kind
-            self.on_change(kind)
+            self._on_change(kind)
 
 
 class Asking:
