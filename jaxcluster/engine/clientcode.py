@@ -8,6 +8,7 @@ answer never comes. Here the handler stays the runner's, and raises in the clien
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from types import FrameType
 from typing import Any as AnyType
@@ -45,7 +46,8 @@ class RankKernel(IPythonParallelKernel):
     async def signal_request(self, stream: AnyType, ident: AnyType, parent: AnyType) -> None:
         """Send this process a signal that a client asks for. On the kernel's control thread."""
         try:
-            os.kill(os.getpid(), parent["content"]["sig"])
+            number = parent["content"]["sig"]  # or its name
+            os.kill(os.getpid(), getattr(signal, str(number), number))
             content = {"status": "ok"}
         except Exception:
             content = error.wrap_exception()

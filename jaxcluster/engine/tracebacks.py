@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 DEEP = 100  # frames of a traceback that IPython renders
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
+FOLDED_CHARS = 1_000_000  # of a text that is looked through for frames
 MESSAGE_CHARS = 20_000  # of an error's message, and of a frame
 # A frame as Python writes it, in a group behind bars.
 _FRAME = re.compile(
@@ -70,6 +71,8 @@ def fold(text: str) -> str:
     Nor those around a cell. XLA puts all from the process's first one on into the error of a
     program whose callback has failed.
     """
+    if 'File "' not in text:
+        return text
     frames = list(_FRAME.finditer(text))
     if not frames or not is_on():
         return name_cells(text)
@@ -155,6 +158,7 @@ def plain_lines(error: BaseException, cells: Container[str]) -> list[str]:
             at = at.tb_next
         at = at or error.__traceback__
         told = "".join(traceback.TracebackException(type(error), error, at).format())
+        told = wire.shorten(told, FOLDED_CHARS)
         return [wire.shorten(wire.clean(fold(told)).rstrip("\n"), MESSAGE_CHARS)]
     return [f"{wire.type_name(type(error))}: {message_of(error)}"]
 
