@@ -7,9 +7,12 @@ answer never comes. Here the handler stays the runner's, and raises in the clien
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any as AnyType
 
@@ -19,6 +22,7 @@ from traitlets import Any
 
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.places import outward
+from jaxcluster.host import kernel_private
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
 
@@ -62,8 +66,10 @@ class ClientCode:
         self.runner = runner
         self._depth = 0
         self._request = 0  # counts them: an interrupt is for the one in which it came
+        self._awaited: list[asyncio.Future[AnyType]] = []  # cells with top-level await
 
     def attach(self, kernel: AnyType) -> None:
+        kernel_private.replace_cancelling(kernel, self._cancelled_on_sigint)
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
         self.runner.on_idle_sigint = self._on_sigint
@@ -80,10 +86,23 @@ class ClientCode:
     def _leave(self) -> None:
         self._depth -= 1
 
+    @contextlib.contextmanager
+    def _cancelled_on_sigint(self, cell: asyncio.Future[AnyType]) -> Iterator[None]:
+        """ipykernel's own takes SIGINT from all other code for as long as the cell awaits."""
+        self._awaited.append(cell)
+        try:
+            yield
+        finally:
+            self._awaited.remove(cell)
+
     def _on_sigint(self, frame: FrameType | None) -> None:
-        if self._depth:
-            if self._in_client_code(frame):
-                raise KeyboardInterrupt
+        if not self._depth:
+            return
+        if self._in_client_code(frame):
+            raise KeyboardInterrupt
+        for cell in self._awaited:
+            cell.get_loop().call_soon_threadsafe(cell.cancel)
+        if not self._awaited:
             self._on_unraisable()
 
     def _on_unraisable(self) -> None:

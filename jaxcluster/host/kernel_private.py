@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+
+def replace_cancelling(kernel: Any, cancelling: Callable[..., Any]) -> None:
+    """Have a signal cancel a client's awaited code by ``cancelling``."""
+    kernel._cancel_on_sigint = cancelling
 
 
 def allows_stdin(kernel: Any) -> bool:
