@@ -96,13 +96,6 @@ class LabPage:
         self.ready()
         return self
 
-    def open_beside(self, name: str, *cells: str) -> None:
-        """Open another notebook on the same page."""
-        self.write(name, cells)
-        self.command("docmanager:open", {"path": name})
-        self.until(f"{CURRENT}?.context?.path === {json.dumps(name)}", f"{name} is current")
-        self.ready()
-
     def ready(self) -> None:
         self.until(
             f"(() => {{ const p = {CURRENT}; const k = p?.sessionContext?.session?.kernel;"

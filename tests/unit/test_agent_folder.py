@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.agent import folder as folders
-from jaxcluster.agent import report, server
+from jaxcluster.agent import report
 from jaxcluster.agent.folder import Folder, Record
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.supervision.processes import is_alive, pid_space, process_token
@@ -154,20 +154,6 @@ def test_a_login_sessions_folder_is_not_used(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------- what a host says
-
-
-def test_a_host_says_what_must_be_equal_everywhere() -> None:
-    said = report.host_report(environ={"PMI_RANK": "x", "JOB_COMPLETION_INDEX": "7"})
-    assert said.number == 7
-    assert set(said.versions) == {"python", "jaxcluster", *report.PACKAGES}
-    assert all(said.versions.values())
-    json.dumps(asdict(said))
-
-
-def test_an_agent_listens_on_the_family_of_its_hosts_address() -> None:
-    assert server.anywhere_for("10.0.0.2") == "tcp://0.0.0.0:*"
-    assert server.anywhere_for("2001:db8::7") == "tcp://[::]:*"
-    assert report.own_address()
 
 
 @pytest.mark.parametrize(

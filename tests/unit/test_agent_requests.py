@@ -52,27 +52,6 @@ def test_nothing_is_written_outside_of_it(folder: folders.Folder, tmp_path: Path
     assert (folder.path / "a").read_bytes() == b"x"
 
 
-def test_what_files_have_since_comes_together(folder: folders.Folder) -> None:
-    answer(folder, "put", b"abc", path="a", at=0)
-    found = answer(folder, "tail", files=[("a", 1), ("missing", 0), ("a", 3), ("a", 0)])
-    assert found == ([2, 0, 0, 3], b"bcabc")
-    with pytest.raises(PermissionError):
-        answer(folder, "tail", files=[("../out", 0)])
-
-
-def test_a_file_begins_anew_at_0_and_is_got_in_pieces(
-    folder: folders.Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer(folder, "put", b"a longer one", path="a", at=0)
-    answer(folder, "put", b"abc", path="a", at=0)
-    answer(folder, "put", b"def", path="a", at=3)
-    monkeypatch.setattr(requests, "CHUNK", 4)
-    assert answer(folder, "get", path="a", nbytes=100) == (6, b"abcd")
-    assert answer(folder, "get", path="a", at=4) == (6, b"ef")
-    assert answer(folder, "get", path="a", at=-100) == (6, b"cdef")
-    assert answer(folder, "get", path="a", at=-2) == (6, b"ef")
-
-
 def test_what_has_been_read_of_a_long_output_takes_no_room(folder: folders.Folder) -> None:
     """The folder may lie in memory."""
     path = folder.path / "out"

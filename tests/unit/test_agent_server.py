@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import zmq
 
-from jaxcluster.agent.family import own_environment
 from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.messages import ACK, HEAD, HELLO, VERSION, Session
 from jaxcluster.agent.requests import Mkdir
@@ -64,35 +63,10 @@ def agent(tmp_path: Path) -> Made:
     return Made(tmp_path)
 
 
-def test_the_first_client_may_come_later_than_one_comes_back(agent: Made) -> None:
-    agent.passes(59)
-    assert not agent.why
-    agent.passes(3)
-    assert agent.why == "its owner has not been connected to it for 20 s"
-
-
 def test_time_in_which_it_was_stopped_itself_is_no_absence(agent: Made) -> None:
     agent.alone_s = 0.0
     agent.passes(1000, step=1000)
     assert not agent.why
-    agent.passes(30)
-    assert agent.why
-
-
-@pytest.mark.parametrize(("is_detached", "ends"), [(True, False), (False, True)])
-def test_after_its_login_a_detached_agent_is_theirs_who_are_there(
-    agent: Made, is_detached: bool, ends: bool
-) -> None:
-    notebook = agent.comes(b"notebook")
-    agent.detached = is_detached
-    agent.input_ended()
-    assert bool(agent.why) is ends
-    if ends:
-        return
-    agent.alone_s = 0.0
-    agent.passes(100)
-    assert not agent.why  # as long as the notebook is there
-    notebook.session.is_open = False
     agent.passes(30)
     assert agent.why
 
@@ -150,11 +124,6 @@ def test_a_process_is_started_where_there_is_a_folder(
         assert placed.env == {"PATH": "/host", "JAX_ENABLE_X64": "1"}
 
 
-def test_a_rank_is_not_told_that_it_is_a_task_of_the_agents_job() -> None:
-    host = {"PATH": "/host", "JAX_ENABLE_X64": "0", "SLURM_PROCID": "3"}
-    assert own_environment(host) == {"PATH": "/host", "JAX_ENABLE_X64": "0"}
-
-
 def test_a_folder_of_a_client_that_was_killed_goes_with_it(agent: Made, tmp_path: Path) -> None:
     """What ranks have saved for a restart of its, in memory; a detached agent lives on."""
     client = agent.comes(b"killed")
@@ -168,24 +137,6 @@ def test_a_folder_of_a_client_that_was_killed_goes_with_it(agent: Made, tmp_path
     agent.passes(30)
     assert not agent.why and not agent.clients
     assert not (tmp_path / "state").exists() and (tmp_path / "ranks").exists()
-
-
-@pytest.mark.parametrize(
-    ("why", "asked", "more", "status"),
-    [
-        ("SIGTERM", 0, {}, 0),
-        ("SIGTERM", 143, {}, 143),
-        ("it was asked to end", 143, {}, 0),
-        ("no space", 0, {"has_failed": True}, 1),
-    ],
-)
-def test_its_status_is_what_jobs_and_mpiexec_make_of_it(
-    agent: Made, why: str, asked: int, more: dict[str, bool], status: int
-) -> None:
-    agent.options.signalled_status = asked
-    agent.end_for(why)
-    vars(agent).update(more)
-    assert agent.status == status
 
 
 @pytest.mark.parametrize(

@@ -222,50 +222,6 @@ def test_connections_that_say_nothing_are_closed(
         server.close()
 
 
-def test_a_client_that_is_not_there_is_told_by_sending_to_it(
-    context: zmq.Context[zmq.Socket[bytes]],
-) -> None:
-    keys = new_keys()
-    router, _ = open_router(context, "tcp://127.0.0.1:*", keys)
-    assert not transport.send(router, [b"jnobody", b"x"])
-    ours = open_dealer(context, b"jname", keys.public, new_keys())
-    ours.connect("tcp://127.0.0.1:1")
-    assert not transport.send(ours, [b"x"])
-
-
-def test_what_fails_at_one_message_leaves_no_other_lying(
-    context: zmq.Context[zmq.Socket[bytes]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A descriptor tells of all that has come at once, and not again."""
-    came: list[int] = []
-
-    def take(frames: list[Any]) -> None:
-        came.append(int(frames[0].bytes))
-        if came[-1] == 0:
-            raise ValueError("no such message")
-
-    async def listen() -> None:
-        here, there = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
-        there.bind("inproc://x")
-        here.connect("inproc://x")
-        for number in range(200):
-            there.send(b"%d" % number)
-        listener = Listener(here, take)
-        while len(came) < 200:
-            await asyncio.sleep(0.001)
-        listener.close()
-
-    asyncio.run(asyncio.wait_for(listen(), 60))
-    assert came == list(range(200))
-    assert "no such message" in capsys.readouterr().err
-
-
-def test_a_port_that_is_taken_is_said(context: zmq.Context[zmq.Socket[bytes]]) -> None:
-    _, taken = open_router(context, "tcp://127.0.0.1:*", new_keys())
-    with pytest.raises(OSError, match=f"can't listen on {taken}: Address"):
-        open_router(context, taken, new_keys())
-
-
 def test_public_keys_pass_through_any_shell_and_parser_and_secrets_are_not_shown() -> None:
     """One of 85 keys in zmq's own spelling begins with a hyphen, and was taken for an option."""
     for keys in (new_keys() for _ in range(300)):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.cluster import checkpoints
 from jaxcluster.cluster.checkpoints import Autosave
 from jaxcluster.errors import RecoveryError
 from jaxcluster.wire.link import Event
@@ -93,26 +92,3 @@ def test_what_fails_leaves_the_last_one(saves: Autosave, world: World) -> None:
     assert world.folder.removed and saves.kept is not None
     saves.forget()
     assert saves.kept is None
-
-
-def test_ranks_may_take_half_of_the_memory_and_so_much_of_a_disk(
-    saves: Autosave, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoints, "MOST_NBYTES", 8000)
-    after(saves, world, 1)
-    assert [place.room for place in world.asked[0][0].places] == [500, 2000]
-
-
-def test_a_long_save_is_followed_by_a_pause(
-    saves: Autosave, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoints, "LONG_S", -1.0)
-    monkeypatch.setattr(checkpoints, "SHARE", 1e9)
-    after(saves, world, 1)
-    after(saves, world, 2)
-    assert saves.cell == 1 and "comes later" in saves.why_not
-
-
-def test_none_is_saved_where_it_is_off(world: World) -> None:
-    after(Autosave(), world, 1)
-    assert world.asked == []

@@ -8,7 +8,6 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,59 +174,6 @@ def initialize(
     startup: Any = types.SimpleNamespace(agreement=None, given=None, note=None, compiled="")
     startup.connect = connect
     return bootstrap.initialize(request, startup)
-
-
-def test_jax_is_given_what_was_asked_for_and_detects_nothing(jax: FakeJax) -> None:
-    reply = initialize(jax)
-    assert (reply.rank, reply.process_count, reply.device_count) == (1, 2, 4)
-    assert reply.moved == {"jax.private": "It is not seen."}
-    assert [(d.id, d.kind, d.coords) for d in reply.devices] == [
-        (2, "cpu", None),
-        (3, "TPU v4", [0, 1, 2]),
-    ]
-    names, calls = [name for name, _ in jax.calls], dict(jax.calls)
-    assert calls["initialize"] == {
-        "coordinator_address": "10.0.0.1:9000",
-        "num_processes": 2,
-        "process_id": 1,
-        "local_device_ids": [0, 1],
-        "cluster_detection_method": "deactivate",
-        "initialization_timeout": 7,
-        "heartbeat_timeout_seconds": 11,
-        "coordinator_bind_address": "0.0.0.0:9000",
-    }
-    assert os.environ["JAXCLUSTER_TEST_ENV"] == "set"
-    assert (calls["jax_platforms"], calls["jax_num_cpu_devices"]) == ("cpu", 2)
-    assert (calls["gloo"], calls["referee"]) == ("10.0.0.2", "/run/referee.sock")
-    order = [one for one in names if not one.startswith("jax_")]
-    assert order == ["gloo", "referee", "agreed", "wait", "initialize", "waits"]
-    assert calls["wait"] == ("10.0.0.1:9000", 6)  # before the notebook gives up
-
-
-def test_without_agreement_nothing_of_jax_is_wrapped(jax: FakeJax) -> None:
-    reply = initialize(jax, replace(REQUEST, is_checked=False))
-    assert not reply.recording and not {"agreed", "waits"} & dict(jax.calls).keys()
-
-
-def test_rank_0_waits_for_nobody_and_checks_where_it_listens(jax: FakeJax) -> None:
-    jax.process_index = lambda: 0
-    first = replace(REQUEST, process_id=0)
-    initialize(jax, first)
-    assert "wait" not in dict(jax.calls)
-    there = {"coordinator_bind_address": None, "coordinator_address": "no-such.invalid:1"}
-    with pytest.raises(ValueError, match="can't listen at no-such"):
-        initialize(jax, replace(first, **there))
-
-
-def test_another_number_than_ours_and_a_referee_that_never_listens_are_errors(
-    jax: FakeJax,
-) -> None:
-    with pytest.raises(ConnectionRefusedError):
-        initialize(jax, replace(REQUEST, initialization_timeout=0), refused=1000)
-    assert "initialize" not in dict(jax.calls)
-    jax.process_index = lambda: 0
-    with pytest.raises(RuntimeError, match="JAX numbered this process 0, and jaxcluster 1"):
-        initialize(jax)
 
 
 # --------------------------------------------------------------------------- proxies

@@ -67,13 +67,6 @@ def test_what_is_put_on_two_hosts_comes_back(
     assert not any(Path(memory.path(n)).exists() for n in (0, 1))
 
 
-def test_a_file_that_is_too_short_is_an_error(places: list[Host]) -> None:
-    with bulk.memory(dict(enumerate(places))) as memory:
-        memory.put("value", {0: memoryview(b"abc")})
-        with pytest.raises(LaunchError, match="A part of a value from host h1 was lost"):
-            memory.get(0, "value", 4)
-
-
 @pytest.mark.parametrize(
     ("why", "raised"), [(os.strerror(errno.ENOSPC), bulk.NoRoom), ("no", LaunchError)]
 )

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
-import layouts
 import nbformat
-import numpy as np
 import pytest
 from nbconvert import HTMLExporter
 
 from jaxcluster import wire
-from jaxcluster.cluster import array_queries
 from jaxcluster.errors import CellFailed, CellInterrupted
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
@@ -63,21 +59,6 @@ def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
     assert cell_outputs.text(found.groups).splitlines() == [
         "── ranks 0, 2 ──", "a", "── rank 1 ──", "b", "── rank 3 ──", "(no output)",
     ]  # fmt: skip
-
-
-def test_the_ranks_on_which_the_cell_has_failed_are_named() -> None:
-    made = record("a", "a")
-    made.add_reply(wire.CellReply(0, 1, "ok", 0.1))
-    assert shown(made).failed == []
-    made.add_reply(wire.CellReply(1, 1, "error", 0.1))
-    assert shown(made).failed == [1]
-
-
-def test_an_array_that_spans_processes_is_no_groups_own() -> None:
-    made = record("a\n", "a\n")
-    array = {"data": {"text/plain": "Array"}, "metadata": {}, "array": {"shape": [8]}}
-    made.add_output(wire.RankOutput(0, 1, "execute_result", array))
-    assert "Array" not in cell_outputs.text(shown(made).groups)
 
 
 def test_pictures_html_and_text_each_have_their_html() -> None:
@@ -182,24 +163,6 @@ def test_what_is_true_for_a_while_has_one_place_and_leaves_a_finished_cell(
     log.close()
     assert log.on_status is None  # it is told now and then, as a notice
     assert capsys.readouterr().err == "Rank 1 still works (5 s).\n"
-
-
-def test_copies_of_a_result_are_compared_once_it_is_computed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    late = layouts.array((8,), {"i": 4}, (None,), ready=False)
-    looks = [late, replace(late, ready=True, odd=((0, 1, 2), (3,)))]
-    monkeypatch.setattr(array_queries, "look", lambda *_: looks.pop(0))
-    monkeypatch.setattr(array_queries, "corners", lambda *_: (np.zeros(8), False))
-    display = CellDisplay(object(), SimpleNamespace(world=None))  # type: ignore[arg-type]
-    monkeypatch.setattr(display, "show_result", lambda data, _: print(data["text/plain"]))
-    info = asdict(wire.ArrayInfo((8,), "float32", True))
-    shown = wire.RankOutput(0, 1, "execute_result", {"array": info})
-    display.on_output(record("", "", "", ""), shown)
-    display.finish(record("", "", "", ""))
-    found = capsys.readouterr()
-    assert "[0. 0. 0. 0. 0. 0. 0. 0.]" in found.out
-    assert "Ranks have different copies of it: " in found.err
 
 
 def test_a_message_goes_beside_the_output_and_an_alarm_to_stderr(

@@ -166,18 +166,6 @@ def test_a_removal_touches_no_other_cluster_of_that_name(root: Path) -> None:
     assert not (root / "main").exists()
 
 
-def test_a_folder_that_is_emptied_stays_claimed(root: Path) -> None:
-    mine = claims.claim("main")
-    assert mine is not None
-    for name in ("cluster.json", "rank-0.log", "rank-0.sock", "lock", "held"):
-        (root / "main" / name).touch()
-    mine.empty()
-    assert sorted(p.name for p in (root / "main").iterdir()) == ["alive", "held"]
-    assert mine.is_held
-    assert claims.claim("main") is None
-    mine.remove()
-
-
 def test_where_nothing_can_be_written_the_start_says_so(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

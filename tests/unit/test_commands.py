@@ -95,16 +95,6 @@ def test_bytes_of_no_encoding_and_endless_lines_come_through() -> None:
     assert "".join(long) == "x" * 200000
 
 
-def test_the_environment_is_added_and_dropped_and_there_is_no_input(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("GOES", "1")
-    script = "cat; echo ${ADDED} ${GOES:-none}"
-    command = Command("sh", "-c", script, env=[("ADDED", "a b")], drop=["GOES"])
-    command.wait()
-    assert command.said["out"] == ["a b none"]
-
-
 # ------------------------------------------------------------------------------- stop, and no more
 
 
@@ -123,19 +113,6 @@ def test_what_ignores_sigterm_is_killed_with_its_group_and_cancelled_once(tmp_pa
     assert command.end() == (-signal.SIGKILL, 0, "")
     command.commands.end()
     assert cancelled(cancel) == ["once"]
-
-
-def test_the_leader_is_asked_to_end_first_and_then_its_group(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-
-    def slow(who: str, code: int) -> str:
-        trap = f"trap 'sleep 0.3; echo {who} >> {told}; exit {code}' TERM; echo {who}"
-        return f"{trap}; while :; do sleep 0.01; done"
-
-    command = Command("sh", "-c", f"({slow('other', 0)}) & {slow('leader', 4)}", term_s=30)
-    command.until(2)
-    assert command.end()[0] == 4
-    assert told.read_text().split() == ["leader", "other"]
 
 
 def test_a_leader_that_ends_leaves_nobody_of_its_group(mark: str, tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import types
 from typing import Any
 
 from jaxcluster.engine import comms
-from jaxcluster.engine.comms import LATEST_S, Captured, merge
+from jaxcluster.engine.comms import Captured, merge
 
 
 def outputs_of(*said: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -57,20 +56,6 @@ def test_of_much_text_in_an_output_its_end_is_kept() -> None:
     (found,) = outputs_of(stream("x" * comms.KEPT_CHARS), stream("the end"))
     assert found["text"].endswith("xthe end")
     assert len(found["text"]) == comms.KEPT_CHARS
-
-
-def test_an_output_is_shown_while_more_may_come() -> None:
-    class Widget:
-        outputs: tuple[Any, ...] = ()
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            super().__setattr__(name, value)
-            told.set()
-
-    told = threading.Event()
-    captured = Captured(comm_of(Widget()))  # type: ignore[arg-type]
-    captured.add(*stream("soon"))
-    assert told.wait(30 + LATEST_S)
 
 
 def test_what_the_user_has_set_stays_before_what_is_put_out_later() -> None:

@@ -6,7 +6,6 @@ import types
 
 import pytest
 
-from jaxcluster.cluster import handle
 from jaxcluster.notebook import completion
 from jaxcluster.notebook.completion import is_spmd
 from jaxcluster.wire.ops.cells import Complete
@@ -53,8 +52,3 @@ def test_rank_0_sees_the_cell_without_its_magic(code: str, source: str) -> None:
     (one,) = asked
     assert one.code[: one.cursor] + "|" + one.code[one.cursor :] == source
     undo()
-
-
-def test_no_cluster_means_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "opened", {})
-    assert completion._ask(Complete("", 0)) is None

@@ -6,13 +6,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from jaxcluster.views import widget
 
 MODULES = sorted(widget.FOLDER.glob("*.js"))
 TOP = re.compile(r"^(?:export )?(?:const|let|function|async function|class) (.*)", re.MULTILINE)
-NAMES = re.compile(r"\{([^}]*)\} from '\./(\w+\.js)'")
 
 
 def names(text: str) -> list[str]:
@@ -38,26 +35,6 @@ def test_every_module_is_in_the_widgets_script_and_nothing_is_left_to_import() -
             assert re.search(rf"\b{name}\b", script), (path.name, name)
     assert re.findall(r"^import .*|^.* from '.*", script, re.MULTILINE) == []
     assert script.count("export default") == 1
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
-def test_a_module_imports_what_there_is_and_uses_it(path: Path) -> None:
-    text = path.read_text()
-    body = widget.IMPORT.sub("", text)
-    for line in text.splitlines():
-        if line.startswith("import "):
-            assert widget.IMPORT.match(line + "\n"), line
-    for listed, file in NAMES.findall(text):
-        exported = re.findall(
-            r"^export (?:const|function|async function) (\w+)|^export \{([^}]*)\}",
-            (widget.FOLDER / file).read_text(),
-            re.MULTILINE,
-        )
-        there = {name for one, many in exported for name in [one, *many.split(", ")]}
-        for name in listed.replace(",", " ").split():
-            assert name in there, (name, file)
-            passed_on = re.search(rf"^export \{{[^}}]*\b{name}\b", text, re.MULTILINE)
-            assert passed_on or re.search(rf"\b{name}\b", body), f"{name} is not used"
 
 
 ALONE = "alone.css"  # for pages without the extension: it is part of another bundle

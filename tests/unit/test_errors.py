@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,22 +65,6 @@ def test_every_error_is_shown_without_a_frame_of_ours(error_class: type) -> None
     assert "jaxcluster/" not in text
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
-    drawn: dict[str, str] = {}
-    above: list[tuple[int, str]] = []
-    for line in (errors.__doc__ or "").splitlines():
-        found = re.match(r"( {4}(?:[│ ] {3})*(?:[├└]── )?)([A-Z]\w+)(?:\s{2,}|$)", line)
-        if not found:
-            continue
-        indent, name = len(found[1]), found[2]
-        above = [a for a in above if a[0] < indent]
-        drawn[name] = above[-1][1] if above else ""
-        above.append((indent, name))
-    actual = {c.__name__: c.__bases__[0].__name__ for c in classes()}
-    actual |= {"JaxClusterError": "", "KeyboardInterrupt": ""}
-    assert drawn == actual
-
-
 def test_an_error_is_shown_as_its_class_and_text() -> None:
     (line,) = UsageError("No such word.", "Try another.")._render_traceback_()
     assert re.sub(r"\x1b\[[0-9;]*m", "", line) == "UsageError: No such word.\nTry another."
@@ -106,10 +89,3 @@ def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
     assert isinstance(error, KeyboardInterrupt)
     assert not isinstance(error, Exception)
     assert "KeyboardInterrupt" in error._render_traceback_()[0]
-
-
-def test_no_message_says_that_a_restart_loses_what_it_keeps() -> None:
-    assert "keeps their variables" in errors.RESTART_HINT
-    package = Path(errors.__file__).parent
-    said = [path.name for path in package.rglob("*.py") if "begins anew" in path.read_text()]
-    assert said == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine import log, tracebacks
+from jaxcluster.engine import tracebacks
 
 
 class NoRepr:
@@ -144,18 +144,3 @@ def test_a_group_is_shown_with_its_parts() -> None:
     assert "KeyError: '2nd'" in shown
     odd = ExceptionGroup("odd", [Mute()])
     assert tracebacks.plain_lines(odd, {})
-
-
-def test_a_step_of_ours_that_raises_is_told_and_logged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logged: list[str] = []
-    monkeypatch.setattr(log, "write", logged.append)
-
-    def look_up(name: str) -> None:
-        {}[name]
-
-    tracebacks.attempt(look_up, "key")
-    assert "KeyError: 'key' (test_failures.py:" in capsys.readouterr().err
-    assert "Traceback" in logged[0]
-    assert tracebacks.attempt(str.upper, "done") == "DONE"

@@ -12,13 +12,11 @@ from helpers import until
 
 from jaxcluster.agent.client import State
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation import fleet as fleets
 from jaxcluster.allocation.allocation import Allocation
 from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.allocation.placing import share_out
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.commands import StartedAgent
-from jaxcluster.launchers.failures import Reason
 from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.wire import forks
 
@@ -59,20 +57,6 @@ def test_a_host_whose_way_is_cut_is_given_up_before_its_lease_is_over(
     fleet.hosts[0].state, fleet.hosts[0].since = State.CUT, time.monotonic() - 16.0
     fleet._look_at(fleet.hosts[0])
     assert [lost.lost for lost in told] == ["it has not been reached for 16 s"] * is_lost
-    fleet.close()
-
-
-def test_an_agent_that_ends_before_it_is_connected_to_is_lost_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fleet = Fleet(new_keys())
-    told = listen(fleet)
-    monkeypatch.setattr(fleet, "_connect", lambda *_: host(fleet, 0, range(1)))
-    monkeypatch.setattr(fleets, "ask_each", lambda *_: None)
-    fleet.ended([0], Reason("its agent has ended.", has_ended=True))
-    fleet.add([("h1", StartedAgent(0, {}))])
-    until(lambda: told, "its loss", 10)
-    assert told[0].lost == "its agent has ended"
     fleet.close()
 
 
@@ -127,17 +111,6 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     assert told == [exit_of(1, "h1")] and not new.lost
 
 
-def test_an_agent_that_others_have_ended_is_lost(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("jaxcluster.allocation.fleet.REASON_S", 0.0)
-    told = listen(fleet)
-    fleet.hosts[0].why = "SIGTERM"
-    say(fleet.hosts[0], forks.Lost())
-    until(lambda: told, "its loss", 10)
-    assert fleet.hosts[0].lost == "SIGTERM"
-
-
 # --------------------------------------------------------------------------- hosts left out
 
 
@@ -146,11 +119,6 @@ def hosts(fleet: Fleet, *counts: int) -> None:
     fleet.hosts[:] = [
         host(fleet, number, ranks) for number, ranks in enumerate(ranks_by_host(counts))
     ]
-
-
-def test_a_rank_is_on_the_host_that_has_it_whichever_have_none(fleet: Fleet) -> None:
-    hosts(fleet, 0, 2, 0, 1, 0)
-    assert [fleet.host_of(rank).name for rank in range(3)] == ["h2", "h2", "h4"]
 
 
 def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None:

@@ -125,25 +125,6 @@ def test_a_cell_is_followed_to_its_end(ranks: Ranks) -> None:
     assert "ValueError: no" in view.how_ended(following.cell)
 
 
-def test_what_is_longer_than_one_read_is_read_on(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
-        logs = {rank: ranks.folder / f"rank-{rank}" / log for rank in wanted}
-        return {rank: ringfile.read(logs[rank], at, 600) for rank, at in wanted.items()}
-
-    monkeypatch.setattr(ranks, "read_history", read)
-    lines = [f"{'x' * 90} {number}\n" for number in range(50)]
-    for seq in range(1, 6):
-        ranks.ranks[0].begin(cell(seq))
-        for line in lines:
-            ranks.ranks[0].text("stdout", line)
-            ranks.ranks[0].flush()
-        ranks.ranks[0].end(cell(seq), reply(seq))
-    assert [one.seq for one in ranks.cells()] == [1, 2, 3, 4, 5]
-    assert ranks.text(5) == "".join(lines)
-
-
 @pytest.mark.parametrize("how", ["dead", "replaced"])
 def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     ranks.ranks[0].begin(cell(1))
@@ -159,25 +140,6 @@ def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     if how == "replaced":
         ranks.ranks[0].begin(cell(2, sent_ns=5 * S))
         assert [(c.seq, c.state) for c in ranks.cells()] == [(1, "died"), (2, "running")]
-
-
-def test_output_without_end_leaves_its_end(ranks: Ranks) -> None:
-    rank = ranks.ranks[0]
-    rank._output = ringfile.RingFile(ranks.folder / "rank-0" / "output", 100_000)
-    rank.begin(cell(1))
-    for number in range(50_000):
-        rank.text("stdout", f"{number:09}\n")
-        if number % 100 == 0:
-            rank.flush()
-    first, *lines = ranks.text(1).splitlines()
-    assert first.endswith("bytes of output before this are not kept]")
-    assert [int(one) for one in lines] == list(range(int(lines[0]), 50_000))
-    assert 5_000 < len(lines) <= 10_000
-    rank.end(cell(1), reply(1))
-    rank.begin(cell(2))
-    for _ in range(50):
-        rank.add("display_data", {"data": {"image/png": "x" * 10_000}, "metadata": {}})
-    assert ranks.text(1).count("not kept") == 1
 
 
 def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:

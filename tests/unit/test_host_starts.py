@@ -15,7 +15,7 @@ from helpers import Home
 from jaxcluster.allocation import limits
 from jaxcluster.allocation.allocation import SHARED_DIR, Allocation
 from jaxcluster.allocation.fleet import Host
-from jaxcluster.allocation.placing import in_order, place
+from jaxcluster.allocation.placing import place
 from jaxcluster.cluster import events, make_spec
 from jaxcluster.cluster.starting import dry_run, start_world
 from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
@@ -42,16 +42,6 @@ def agent(host: str, number: int | None = None, place: int | None = None) -> Sta
 def host(number: int, said: Mapping[str, Any]) -> Host:
     agents: Any = None
     return Host(agents, number, f"h{number + 1}", StartedAgent(number, said))
-
-
-def names(started: list[StartedAgent], typed: tuple[str, ...] = ()) -> list[str]:
-    return [name for name, _ in in_order(started, typed)]
-
-
-def test_hosts_have_the_order_that_was_typed_else_the_launchers() -> None:
-    assert names([agent("a", place=0), agent("b", place=1)], ("h1", "h2")) == ["h1", "h2"]
-    assert names([agent("n3", 1), agent("n9", 0)]) == ["n9", "n3"]
-    assert names([agent("b"), agent("a"), agent("c", 0)]) == ["c", "a", "b"]
 
 
 def test_a_dry_run_names_the_folder_that_hosts_share(
@@ -158,15 +148,6 @@ def test_too_few_files_are_refused_before_anything_is_started(
         limits.check_files(*asked)
 
 
-def test_a_process_allows_itself_the_files_that_hosts_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    raised: list[tuple[int, int]] = []
-    monkeypatch.setattr(limits.resource, "getrlimit", lambda which: (1024, 4096))
-    monkeypatch.setattr(limits.resource, "setrlimit", lambda which, limits: raised.append(limits))
-    limits.check_files(0, 256)
-    ((soft, hard),) = raised
-    assert 4 * 256 + 30 < soft < 4096 and hard == 4096
-
-
 GPUS: dict[str, Any] = {
     "gpus": ["0", "1"],
     "tpu_chips": 0,
@@ -217,14 +198,3 @@ def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
     assert "--platform cpu" in caught.value.hint
     with pytest.raises(UsageError, match="h1: 2 GPUs; h2: CPU alone"):
         placed(GPUS, {**GPUS, "gpus": []})
-
-
-def test_device_ids_are_for_as_many_ranks_as_the_hosts_decide() -> None:
-    hosts = [host(i, GPUS) for i in (0, 1)]
-    wanted = {"launcher": "ssh", "hosts": "h1:2,h2:1", "platform": "cuda"}
-    spec = make_spec(local_device_ids=[1], **wanted)
-    assert place(spec, hosts, [2, 1]).local_device_ids == [[1], [1], [1]]
-    spec = make_spec(local_device_ids=[[0], [1], [0]], **wanted)
-    assert place(spec, hosts, [2, 1]).local_device_ids == [[0], [1], [0]]
-    with pytest.raises(UsageError, match="2 lists for 3 ranks"):
-        place(make_spec(local_device_ids=[[0], [1]], **wanted), hosts, [2, 1])

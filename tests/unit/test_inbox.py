@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import queue
-import random
 import signal
-import threading
-import time
 
 import pytest
-from helpers import until
 
 from jaxcluster.wire import Inbox
 
@@ -36,46 +32,3 @@ def test_a_signal_handler_may_put() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-class Raised(Exception):
-    pass
-
-
-@pytest.mark.timeout(120)
-def test_a_signal_handler_that_raises_in_a_put_leaves_nobody_waiting() -> None:
-    """Either nothing is put, or who waits without limit is woken."""
-    inbox: Inbox[int] = Inbox()
-
-    def take() -> None:
-        while inbox.get():
-            pass
-
-    def fail(*_: object) -> None:
-        raise Raised
-
-    taker = threading.Thread(target=take)
-    taker.start()
-    before = signal.signal(signal.SIGALRM, fail)
-    raised = 0
-    try:
-        for _ in range(10_000):
-            try:
-                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 6e-5))
-                for _ in range(random.randrange(200)):
-                    pass
-                inbox.put(1)
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Raised:
-                raised += 1
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            except Raised:
-                raised += 1
-            time.sleep(1e-4)
-            until(inbox.empty, "the end of what was put", 10)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        inbox.put(0)
-        taker.join(10)
-    assert raised > 100

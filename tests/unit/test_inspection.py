@@ -13,7 +13,6 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster.engine import inspection
-from jaxcluster.wire.ops.cells import Complete, Inspect
 
 PROCESS = ("here", ["cpu:0"])
 
@@ -50,14 +49,6 @@ def runner(tmp_path: Path) -> Iterator[Any]:
     made.thread.join(20)
 
 
-def test_an_idle_rank_says_so(runner: Any) -> None:
-    runner.turns = [4, 5]
-    found = inspection.rank_state(runner, *PROCESS)
-    assert (found.rank, found.state, found.cell, found.seq) == (3, "idle", None, 0)
-    assert (found.queued, found.devices, found.line) == (2, ["cpu:0"], None)
-    assert inspection.rank_state(runner, "here", [], is_starting=True).state == "starting"
-
-
 def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
     runner.runs()
     runner.paused.kind = "debugger"
@@ -65,12 +56,6 @@ def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
     assert (found.state, found.seq, found.cell, found.line) == ("running", 70, 7, 3)
     assert found.seconds > 0
     assert (found.paused, found.launching) == ("debugger", "")
-
-
-def test_a_line_of_another_cell_is_not_this_ones(runner: Any) -> None:
-    runner.runs()
-    runner.cell_numbers = dict.fromkeys(runner.cell_numbers, 6)
-    assert inspection.rank_state(runner, *PROCESS).line is None
 
 
 def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> None:
@@ -98,13 +83,3 @@ def shell() -> Iterator[InteractiveShell]:
     yield made
     made.history_manager.end_session()
     InteractiveShell.clear_instance()
-
-
-def test_names_are_completed_and_looked_at(runner: Any, shell: InteractiveShell) -> None:
-    runner.shell = shell
-    found = inspection.complete(runner, Complete("losses.app", 10))
-    assert [text for text, _ in found.matches] == ["append"]
-    assert (found.start, found.end) == (7, 10)
-    looked = inspection.inspect(runner, Inspect("losses + 1", 2, 0))
-    assert looked.found and "list" in looked.data["text/plain"]
-    assert not inspection.inspect(runner, Inspect("nothing_of_this", 3, 0)).found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from helpers import Home
 
 from jaxcluster.agreement.refusals import Place
-from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, RankDied, RankHung
+from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.records.lastreport import MOST, LastReport, Reports, made_of
 from jaxcluster.records.runtimefolder import runtime_root
@@ -68,21 +67,6 @@ def test_an_error_of_all_ranks_says_all_itself() -> None:
     assert made_of(record_of(), CellInterrupted("stopped"), 5) is None
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (CellFailed("ValueError on rank 1", "", [1], "ValueError"), "ValueError"),
-        (CellFailed("It took long.", "", [0, 1, 2], "TimeoutError"), "TimeoutError"),
-        (RankHung("It hangs.", "", [1]), "RankHung"),
-        (Divergence("They differ."), "Divergence"),
-    ],
-)
-def test_what_ranks_did_not_share_is_kept(error: Exception, kind: str) -> None:
-    made = made_of(record_of(), error, 5)
-    assert made is not None
-    assert made.kind == kind
-
-
 def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
     reports, others = Reports("main"), Reports("main")
     reports.add(saved(1, 4))
@@ -114,9 +98,3 @@ def test_without_a_folder_none_is_kept(folder: Path) -> None:
     reports.add(saved(1, 4))
     assert reports.last_own == saved(1, 4) and reports.find() is None
     assert list(folder.iterdir()) == []
-
-
-def test_what_notebooks_add_at_once_is_all_there(folder: Path) -> None:
-    with ThreadPoolExecutor(MOST) as threads:
-        list(threads.map(lambda n: Reports("main").add(saved(n, n)), range(MOST)))
-    assert [one.cell for one in Reports("main").all()] == [*range(MOST)]

@@ -82,18 +82,6 @@ def test_the_part_of_a_silent_rank_is_a_gap_unless_another_has_a_copy() -> None:
     assert layout.array_layout("x", copied, known).missing == 0
 
 
-def test_gaps_cover_exactly_what_is_missing() -> None:
-    found = layouts.array((6, 4, 5), {"a": 3, "b": 2, "c": 5}, ("a", "b", "c"), ranks=1)
-    held = [part.index for k, part in enumerate(found.parts) if k % 3]
-    free = np.ones(found.shape, bool)
-    for index in held:
-        free[tuple(slice(*span) for span in index)] = False
-    told = np.zeros(found.shape, int)
-    for gap in layout.find_gaps(found.shape, held):
-        told[tuple(slice(*span) for span in gap)] += 1
-    assert (told == free).all()
-
-
 def own(rank: int, size: int = 3) -> wire.ArrayInfo:
     """An array that a rank has for itself."""
     shards = (wire.Shard(rank, 2048 * rank, ((0, size),), 4 * size),)

@@ -13,7 +13,6 @@ import zmq
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, RankSocket
 from jaxcluster.agent.transport import new_keys
-from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.errors import (
     JaxClusterError,
     NotSerialisable,
@@ -140,24 +139,6 @@ def next_event(sink: Sink) -> Event[Any]:
 # --------------------------------------------------------------------------- asking
 
 
-def test_an_answer_arrives_with_the_rank_and_the_request_it_belongs_to(link: Link) -> None:
-    sink = Sink()
-    ids = [link.request(rank, Say("op", {"n": rank}), sink=sink) for rank in (0, 1, 2)]
-    assert len(set(ids)) == 3
-    events = sorted((next_event(sink) for _ in ids), key=lambda event: event.rank)
-    assert [(e.rank, e.op, e.id, e.body) for e in events] == [
-        (rank, "reply", ids[rank], ["op", {"n": rank}]) for rank in range(3)
-    ]
-
-
-def test_what_comes_before_the_reply_comes_in_order(link: Link) -> None:
-    sink = Sink()
-    link.request(1, Say("chatter"), sink=sink)
-    events = [next_event(sink) for _ in range(101)]
-    assert [e.body for e in events] == [*map(printed, range(100)), "end"]
-    assert {e.op for e in events[:-1]} == {"output"}
-
-
 @pytest.mark.parametrize("buffers", [[], [b"sent by the thread"]], ids=["small", "large"])
 def test_whoever_asks_loses_no_answer_that_comes_just_then(
     link: Link, buffers: list[bytes]
@@ -177,16 +158,6 @@ def test_whoever_asks_loses_no_answer_that_comes_just_then(
     for thread in threads:
         thread.join()
     assert missed == []
-
-
-def test_raw_buffers_travel_beside_the_envelope_both_ways(
-    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
-) -> None:
-    rank = make_rank(addresses[0])
-    link = linked(agents, addresses[:1])
-    found = link.gather([0], Say("frames"), buffers=[b"sent", b"y" * 100_000], timeout_s=ANSWER_S)
-    assert [bytes(b) for b in found[0].buffers] == [b"first", b"\x00" * 200_000]
-    assert rank.received[0][2] == [b"sent", b"y" * 100_000]
 
 
 def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
@@ -217,16 +188,6 @@ def test_whoever_waits_may_end_that_meanwhile_or_by_an_answer(link: Link) -> Non
 # --------------------------------------------------------------------------- life and death
 
 
-def test_a_rank_that_listens_later_gets_what_was_sent_before(
-    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
-) -> None:
-    link = linked(agents, addresses[:1])
-    sink = Sink()
-    link.request(0, Say("op", "early"), sink=sink)
-    make_rank(addresses[0])
-    assert next_event(sink).body == ["op", "early"]
-
-
 def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     sink = Sink()
     waiting = link.request(1, Say("silence"), sink=sink)
@@ -238,38 +199,6 @@ def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     assert (answer.id, answer.op, answer.body) == (later, "died", wire.Death("killed by SIGKILL"))
     assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "died"
     assert link.gather([0, 1], Say("op"), timeout_s=ANSWER_S)[0].op == "reply"
-
-
-def test_a_rank_of_another_version_is_not_talked_to(link: Link) -> None:
-    found = link.gather([1, 2], {1: Say("op", "a"), 2: Say("op", "b")}, timeout_s=ANSWER_S)
-    assert [event.op for event in found.values()] == ["reply", "reply"]
-    for asked in ("other version", "op"):  # it is remembered, and is not a death
-        event = link.gather([2], Say(asked), timeout_s=ANSWER_S)[2]
-        assert event.op == "mismatch"
-        assert isinstance(event.body, wire.Failure)
-        with pytest.raises(VersionMismatch, match="install the same jaxcluster version") as caught:
-            unwrap(event)
-        assert str(caught.value).startswith(
-            "A message of rank 2 can't be read: it has jaxcluster protocol 99"
-        )
-        assert "%jaxcluster start" in caught.value.hint
-    assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "reply"
-
-
-def test_what_is_no_message_at_all_answers_nothing_and_ends_nothing(link: Link) -> None:
-    assert link.gather([0], Say("noise"), timeout_s=0.05) == {}
-    assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]
-
-
-def test_closing_does_not_wait_for_a_rank_that_is_not_there(addresses: list[str]) -> None:
-    agents = Agents(new_keys())
-    link = linked(agents, addresses)
-    link.request(0, Say("op"), sink=Sink())
-    link.close()
-    agents.close()  # it gives its thread 2 s to end, and the test 120
-    assert not agents._thread.is_alive()
-    agents.close()
-    assert link.gather([0], Say("state"), timeout_s=0.05) == {}
 
 
 # --------------------------------------------------------------------------- what ranks refuse
@@ -322,31 +251,3 @@ def test_other_fields_are_a_mismatch(link: Link, asked: Operation[Any], said: st
     with pytest.raises(VersionMismatch, match=said) as caught:
         unwrap(link.gather([1], asked, timeout_s=ANSWER_S)[1])
     assert "same jaxcluster" in caught.value.hint
-
-
-# --------------------------------------------------------------------------- what is sent
-
-
-class Written:
-    """A channel that keeps what it is to send."""
-
-    def __init__(self, rank: int, on_message: object) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, frames: Sequence[Any]) -> None:
-        self.sent.append(wire.decode(frames[0]))
-
-    def close(self) -> None: ...
-
-
-def test_one_body_for_all_ranks_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded: list[Any] = []
-    encode = wire.encode_body
-    monkeypatch.setattr(wire, "encode_body", lambda body: encoded.append(body) or encode(body))
-    link = Link(range(4), Written)
-    body = wire.CellRequest(CellSpec(7, (0, 1, 2)), "half a pair: \ud83d", 7, [0])
-    ids = link.request_each(dict.fromkeys(range(3), body), sink=Sink())
-    assert len(encoded) == 1
-    sent = [one.sent[-1] for one in link._channels.values() if one.sent]  # type: ignore[attr-defined]
-    assert [one["id"] for one in sent] == ids
-    assert all(one["body"]["source"] == "half a pair: \\ud83d" for one in sent)

@@ -67,25 +67,6 @@ def test_each_line_of_a_body_is_a_cells_with_the_number_that_it_has_there(
     assert places(shell, f"%%capture a\n%%{magic}\n\nhere()") == [("/cells", 4)]
 
 
-@pytest.mark.parametrize("magic", MAGICS)
-@pytest.mark.usefixtures("capsys")
-def test_what_a_line_magic_runs_is_at_that_magics_line(shell: InteractiveShell, magic: str) -> None:
-    """Only the frames below are IPython's: the innermost of a cell's is told."""
-    for inner in ("%time here()", "%timeit -n1 -r1 here()", "%prun -q here()"):
-        ((file, _),) = places(shell, f"%%{magic}\nx = 1\n{inner}\ny = 2\n")
-        assert file != "/cells"
-        ((file, _),) = places(shell, f"x = 1\n{inner}")
-        assert file != "/cells"
-
-
-@pytest.mark.usefixtures("capsys")
-def test_a_statement_on_the_magics_own_line_takes_no_line(shell: InteractiveShell) -> None:
-    assert places(shell, "%%timeit -n1 -r1 here()\nx = 1\nhere()") == [
-        ("/cells", 1),
-        ("/cells", 3),
-    ]
-
-
 @pytest.mark.parametrize("magic", MAGICS[:2])  # ``capture`` shows it, and goes on
 @pytest.mark.usefixtures("capsys")
 def test_an_error_has_the_cells_line(shell: InteractiveShell, magic: str) -> None:
@@ -95,15 +76,6 @@ def test_an_error_has_the_cells_line(shell: InteractiveShell, magic: str) -> Non
     cells = shell.user_ns["cells"]
     assert tracebacks.line_of(error, cells) == 3
     assert shell.compile.format_code_name(next(iter(cells))) == ("Cell", "In[7]")
-
-
-def test_other_magics_get_their_body_as_it_is(shell: InteractiveShell) -> None:
-    seen = []
-    shell.register_magic_function(lambda line, cell: seen.append(cell), "cell", "mine")
-    shell.run_cell("%%mine\n1\n2\n")
-    assert seen == ["1\n2\n"]
-    shell.run_cell("%%time\n1/0")
-    assert places(shell, "here()\nhere()") == [("/cells", 1), ("/cells", 2)]
 
 
 # --------------------------------------------------------------------------- installs

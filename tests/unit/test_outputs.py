@@ -134,15 +134,6 @@ def test_a_cell_is_ok_only_when_all_its_ranks_are() -> None:
 # --------------------------------------------------------------------------- several ranks
 
 
-def test_equal_outputs_are_said_once() -> None:
-    record = cell()
-    for rank in range(4):
-        record.add_output(text("same\n" if rank != 2 else "other\n", rank=rank))
-    groups = group_outputs(record.records)
-    assert [g.ranks for g in groups] == [(0, 1, 3), (2,)]
-    assert [g.outputs[0].content["text"] for g in groups] == ["same\n", "other\n"]
-
-
 def test_addresses_and_display_ids_make_no_difference() -> None:
     record = cell(2)
     for rank in range(2):

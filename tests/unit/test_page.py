@@ -25,11 +25,3 @@ def test_a_notebook_gets_the_bundle_and_a_terminal_its_text(
     assert (shown, capsys.readouterr().out) == ([BUNDLE], "")
     Page(SimpleNamespace()).show(BUNDLE)
     assert capsys.readouterr().out == "plain\n"
-
-
-def test_it_knows_what_the_page_has_sent_with_the_cell() -> None:
-    sent = {"metadata": {"cellId": "a1"}, "content": {"silent": True}}
-    one = page(sent, [])
-    assert (one.cell_id, one.is_silent()) == ("a1", True)
-    other = page({}, [])
-    assert (other.cell_id, other.is_silent()) == ("", False)

@@ -34,16 +34,6 @@ def test_all_private_names_are_in_this_jax_and_one_that_has_moved_is_told() -> N
     assert (found["then"], found["backends"]) == (["gloo address", "host values"], 0)
 
 
-def test_the_collectives_of_a_program_are_found() -> None:
-    hlo = """
-  tmp_1 = f32[8]{0} all-reduce-start(f32[8]{0} tmp_0), channel_id=1, to_apply={}
-  ROOT tmp_4 = f32[8]{0} fusion(f32[8]{0} tmp_2), kind=kLoop, calls=all-reduce.fused
-"""
-    reduce, fusion = hlo.strip("\n").splitlines()
-    found = [programs._is_collective(text) for text in (hlo, reduce, fusion, "")]
-    assert found == [True, True, False, True]
-
-
 def test_initialize_that_agrees_takes_what_jaxs_takes() -> None:
     """A start looks whether it takes ``partition_index``."""
     look = "import inspect, jax; print(inspect.signature(jax.distributed.initialize))"

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-import pytest
 import typescript
 
 from jaxcluster.panel import protocol
@@ -54,7 +53,6 @@ REPORT = Report(
     marked=[3],
     launches="program  at               ago      last rank\njit(f)   cell [6] line 2  2.250 s  1",
 )
-BUSY = Use(12, 512 << 20)
 USE = Use(104, 496 << 20, 85, 2 << 30, 80 << 30)
 WAITS = "waits for rank 2 (line 3, jit(sum))"
 
@@ -234,33 +232,6 @@ class Tree(TypedDict):
     leaves: list[Leaf | None]
     named: NotRequired[dict[str, tuple[int, str]]]
     old: Annotated[list[Any], "Missing in winter."]
-
-
-def test_types_become_typescript() -> None:
-    writer = typescript.Writer()
-    assert writer.type_of(Tree) == "ITree"
-    assert (
-        "\n\n".join(writer.written.values())
-        == """\
-/** A leaf of `Tree`, seen by ''. */
-export interface ILeaf {
-  /** How large it is. Null where that is not known. */
-  size: number | null;
-}
-
-export interface ITree {
-  kind: 'oak' | 'elm';
-  leaves: (ILeaf | null)[];
-  named?: { [key: string]: [number, string] };
-  /** Missing in winter. */
-  old?: unknown[];
-}"""
-    )
-
-
-def test_what_typescript_does_not_have_is_an_error() -> None:
-    with pytest.raises(TypeError, match="complex"):
-        typescript.Writer().type_of(list[complex])
 
 
 def test_no_message_has_a_state_of_its_own_that_nbclient_would_take_for_a_widgets() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,12 +36,6 @@ def log(tmp_path: Path) -> Log:
     made.write("from before the cell\n")
     made.tail.reset()
     return made
-
-
-def test_what_c_code_prints_is_shown_once(log: Log) -> None:
-    log.write("hello from C\n")
-    assert log.tail.read() == "hello from C\n"
-    assert log.tail.read() == ""
 
 
 def test_an_unfinished_line_waits_for_its_end(log: Log) -> None:
@@ -88,21 +81,6 @@ def test_what_comes_after_the_log_was_emptied_is_shown(log: Log) -> None:
     assert log.tail.read(last=True) == "after\n"
     log.path.unlink()
     assert log.tail.read(last=True) == ""
-
-
-def test_the_control_thread_looks_again_when_there_are_file_descriptors(log: Log) -> None:
-    output, sent = output_of(runner_in_a_cell(), log)
-    log.write("from C\n")
-    read = log.tail.read
-
-    def fails(last: bool = False) -> str:
-        raise OSError("Too many open files")
-
-    log.tail.read = fails  # type: ignore[method-assign]
-    output.tick()
-    log.tail.read = read  # type: ignore[method-assign]
-    output.tick()
-    assert sent == ["from C\n"]
 
 
 def output_of(runner: SimpleNamespace, log: Log) -> tuple[CellOutput, list[str]]:
@@ -154,21 +132,6 @@ def test_a_cells_end_waits_for_what_the_control_thread_has_read_and_not_sent(log
     assert sent == ["from C\n", "the reply"]
 
 
-def test_the_control_thread_reads_no_log_for_a_notebook_that_is_behind(log: Log) -> None:
-    """It alone sends what there is, so it must not wait; the cell's end shows the rest."""
-    output, sent = output_of(runner_in_a_cell(behind=True), log)
-    log.write("from C\n")
-    output.tick()
-    assert sent == []
-    output.show_rest()
-    assert sent == ["from C\n"]
-
-
-def test_bytes_that_are_no_text_are_shown_as_such(log: Log) -> None:
-    log.write(b"\xff\xfe\n")
-    assert log.tail.read() == "\ufffd\ufffd\n"
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -201,36 +164,6 @@ def test_the_transports_chatter_stays_in_the_log(log: Log, line: str) -> None:
 def test_what_only_looks_like_chatter_is_shown(log: Log, line: str) -> None:
     log.write(f"{line}\n")
     assert log.tail.read() == f"{line}\n"
-
-
-# --------------------------------------------------------------------------- print
-
-
-def test_print_goes_to_the_cell_while_one_runs_and_to_the_log_else() -> None:
-    inner, sent = io.StringIO(), []
-    running = True
-
-    def sink(name: str, text: str) -> bool:
-        if running:
-            sent.append((name, text))
-        return running
-
-    stream = RankStream("stderr", 2, inner, sink)
-    print("in the cell", file=stream)
-    running = False
-    print("between cells", file=stream)
-    assert "".join(text for _, text in sent) == "in the cell\n"
-    assert {name for name, _ in sent} == {"stderr"}
-    assert inner.getvalue() == "between cells\n"
-
-
-def test_a_ranks_stream_is_a_text_stream_as_libraries_expect_one() -> None:
-    stream = RankStream("stdout", 1, sys.__stdout__, lambda name, text: True)
-    assert stream.write("four") == 4
-    assert stream.encoding == "utf-8"
-    assert os.fstat(stream.fileno())
-    stream.close()
-    assert stream.write("a cell may close it") and stream.buffer.write(b"bytes")
 
 
 # ---------------------------------------------------------------------------------- cells' places

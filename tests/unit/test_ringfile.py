@@ -53,16 +53,6 @@ def test_of_too_much_the_oldest_goes(tmp_path: Path) -> None:
     assert part.end == part.size
 
 
-def test_a_line_that_is_too_long_is_passed_over(tmp_path: Path) -> None:
-    log = RingFile(tmp_path / "log", 10_000)
-    log.write(b"x" * 1_000 + b"\n" + line(7))
-    at, seen = 0, b""
-    while (part := read(tmp_path / "log", at, 95)).end < part.size:
-        seen += part.data
-        at = part.end
-    assert (seen + part.data).endswith(line(7))
-
-
 def test_another_process_goes_on_behind_half_a_line(tmp_path: Path) -> None:
     first = RingFile(tmp_path / "log", 10_000)
     first.write(line(1))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxcluster.agent.client import State
-from jaxcluster.agent.requests import Mkdir, Remove
+from jaxcluster.agent.requests import Mkdir
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.allocation.states import HostStates, Kept
@@ -62,20 +62,6 @@ def fleet(agent: Any) -> Iterator[Fleet]:
 def written(folder: HostStates, rank: int) -> Saved:
     """What a rank says of a file that it has written."""
     return Saved(folder.places_for(rank)[0][0], [f"rank-{rank}.state"], 10, ["a"], {"b": "why"})
-
-
-def test_memory_is_shared_out_and_a_disk_is_not(fleet: Fleet) -> None:
-    (memory, room), (disk, unlimited) = HostStates(fleet).places_for(0)
-    assert memory.startswith("/memory/state-") and room == ROOM // 4
-    assert disk.startswith("/disk/state-") and unlimited is None
-
-
-def test_its_folders_go_with_this_process_and_are_removed(fleet: Fleet, agent: Agent) -> None:
-    folder = HostStates(fleet)
-    assert all(isinstance(one, Mkdir) and one.own for one in agent.asked)
-    made = {one.path for one in agent.asked if isinstance(one, Mkdir)}
-    folder.remove()
-    assert {one.path for one in agent.asked if isinstance(one, Remove)} == made
 
 
 def kept_of(folder: HostStates, reports: Mapping[int, Saved]) -> Kept:

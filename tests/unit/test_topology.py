@@ -165,15 +165,6 @@ def test_arguments_that_make_no_sense_are_refused_with_the_reason(
 # --------------------------------------------------------------------------- GPU
 
 
-def test_each_process_gets_one_gpu_through_its_environment() -> None:
-    made = gpu_plan(4, ["0", "1", "2", "3"])
-    assert visible_gpus(made) == ["0", "1", "2", "3"]
-    assert made.devices == ("GPU 0", "GPU 1", "GPU 2", "GPU 3")
-    request = made.requests[3]
-    assert (request.platforms, request.env) == ("cuda", {"CUDA_VISIBLE_DEVICES": "3"})
-    assert request.num_cpu_devices is request.collectives_address is None
-
-
 @pytest.mark.parametrize(
     ("n", "gpus", "each", "seen", "unused"),
     [

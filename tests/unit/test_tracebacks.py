@@ -8,9 +8,7 @@ from pathlib import Path
 
 from helpers import python
 
-from jaxcluster import wire
 from jaxcluster.engine import library_code, questions
-from jaxcluster.views import status
 
 SCRIPT = """
 import json, os, sys, traceback
@@ -91,24 +89,3 @@ def test_errors_that_ipython_can_not_show_have_the_users_lines_alone() -> None:
         assert sum("/tmp/cell.py" in line for line in lines) == 2
         assert not any("/jax/" in line for line in lines)
     assert said["off"] > len(said["odd"])
-
-
-def test_stacks_fold_what_is_jaxs_and_say_where_it_waits() -> None:
-    stack = [
-        ["/app.py", 1, "main", "run()", None, True],
-        ["/tmp/3.py", 2, "<module>", "f(x)", 3, False],
-        ["/jax/api.py", 7, "jit", "", None, True],
-        ["/jax/array.py", 9, "_value", "", None, True],
-        ["/mine.py", 4, "callback", "wait()", None, False],
-        ["/jax/array.py", 5, "block", "", None, True],
-    ]
-    state = wire.RankState(0, 1, "h", "running")
-    assert status.stacks({0: wire.RankReport(state, stack)}).splitlines() == [
-        "── rank 0 ──",
-        "  cell [3] line 2, in <module>",
-        "    f(x)",
-        "  [... 2 frames of JAX, the innermost in _value]",
-        "  /mine.py:4, in callback",
-        "    wait()",
-        "  [... 1 frame of JAX, the innermost in block]",
-    ]

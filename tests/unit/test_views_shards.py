@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import layouts
-import numpy as np
 import pytest
 
 from jaxcluster import arguments, wire
@@ -148,16 +147,6 @@ def test_long_pictures_and_tables_say_how_much_is_left_out(shown: Any, left_out:
     assert "<b>'" not in blocks.html(view.blocks)
 
 
-def test_a_tree_of_too_many_shards_leaves_its_pictures_to_be_asked_for() -> None:
-    found = layout.tree_layout("params", *layouts.tree(8))
-    assert shards.tree(found)["layouts"][0]["parts"]
-    limit, shards.MAX_SHARDS = shards.MAX_SHARDS, 3
-    try:
-        assert shards.tree(found)["layouts"][0]["parts"] is None
-    finally:
-        shards.MAX_SHARDS = limit
-
-
 def test_who_lacks_a_part_of_what_a_cell_ended_in_is_named_with_the_reason() -> None:
     known = layouts.devices(4, 2)
     infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
@@ -171,11 +160,6 @@ def test_who_lacks_a_part_of_what_a_cell_ended_in_is_named_with_the_reason() -> 
         array_queries.corners(None, layout.array_layout("x", gone, known))  # type: ignore[arg-type]
     assert str(refused.value).startswith("No rank that ran the cell holds a part of this array.")
     assert "Rank 3: deleted or donated." in str(refused.value)
-
-
-def test_values_are_spelled_shortly() -> None:
-    values = np.array([[1.0, float("nan")], [1 / 3, 1e9]])
-    assert shards.spell(values) == ["1", "nan", "0.33333", "1e+09"]
 
 
 # -------------------------------------------------------------------------- names

@@ -11,7 +11,7 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.records.registry import ClusterRecord
-from jaxcluster.views import arrays, cell_outputs, status
+from jaxcluster.views import arrays, status
 
 
 def state(rank: int, state: str = "idle", **facts: object) -> wire.RankState:
@@ -148,15 +148,3 @@ def test_threads_of_the_users_are_shown_also_of_an_idle_rank() -> None:
 
 def cell() -> CellRecord:
     return CellRecord(1, 7, "pass", [0, 1, 2])
-
-
-def test_outputs_of_equal_ranks_are_shown_once() -> None:
-    record = cell()
-    for rank in (0, 2):
-        record.add_output(wire.RankOutput(rank, 1, "stream", {"name": "stdout", "text": "hi\n"}))
-        bundle = {"data": {"text/plain": "5"}, "metadata": {}}
-        record.add_output(wire.RankOutput(rank, 1, "execute_result", bundle))
-    assert (
-        cell_outputs.of_records(record.records)
-        == "── ranks 0, 2 ──\nhi\n5\n── rank 1 ──\n(no output)"
-    )

@@ -87,11 +87,6 @@ def test_a_message_with_other_fields_is_refused(kind: Any, body: Any, what: str)
         wire.read(kind, body, "request 'x'")
 
 
-def test_an_envelope_carries_operation_id_and_version() -> None:
-    envelope = json.loads(wire.encode("cell", "7f-3", {"a": 1}))
-    assert envelope == {"v": wire.PROTOCOL_VERSION, "op": "cell", "id": "7f-3", "body": {"a": 1}}
-
-
 def test_a_newer_peers_fields_are_dropped() -> None:
     body = {"ename": "E", "evalue": "v", "traceback": [], "new_field": {"deep": 1}}
     assert wire.parse(wire.ErrorInfo, body) == wire.ErrorInfo("E", "v", [])
