@@ -14,10 +14,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 
-from msgspec import convert
-
 from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End
-from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, pack, unpack
+from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, convert, pack, unpack
 from jaxcluster.agreement.referee import Referee
 from jaxcluster.agreement.refusals import Place, Program
 

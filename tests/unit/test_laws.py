@@ -109,7 +109,7 @@ before = time.process_time()
 jaxcluster.agree
 print(plain, time.process_time() - before)
 found = {name.partition(".")[0] for name in sys.modules} & {
-    "IPython", "ipyparallel", "jupyter_client", "tornado", "traitlets", "zmq"
+    "IPython", "ipyparallel", "jupyter_client", "msgspec", "tornado", "traitlets", "zmq"
 }
 assert not found, found
 assert not {"jaxcluster.wire", "jaxcluster.agreement.referee"} & {*sys.modules}
