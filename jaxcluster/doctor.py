@@ -15,15 +15,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from jaxcluster.agent import requests
-from jaxcluster.agent.report import HostFacts, host_report, installed_version
+from jaxcluster.agent.report import HostFacts, host_report
 from jaxcluster.allocation.fleet import Host
 from jaxcluster.errors import LaunchError
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, release
-from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.starting import findable
 from jaxcluster.text import format_table, plural
 from jaxcluster.wire.ops import Operation
@@ -31,14 +30,6 @@ from jaxcluster.wire.ops import Operation
 ASK_S = 10.0
 LITTLE_NBYTES = 1 << 30  # of memory: a rank alone has some 300 MB
 LITTLE_SHM_NBYTES = 64 << 20
-OLDEST = {
-    "python": "3.11", "jax": OLDEST_JAX, "jaxlib": OLDEST_JAX, "numpy": "2", "ipyparallel": "9",
-    "ipykernel": "6.29",
-}  # fmt: skip
-LAB_FIX = "pip install --force-reinstall --no-deps jaxcluster"
-NEWEST_TRIED = {"python": "3.14", "jax": NEWEST_TRIED_JAX}
-
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -69,15 +60,12 @@ def run_checks(environ: Mapping[str, str] = os.environ) -> list[Row]:
 
 def render(rows: Sequence[Row], hosts: Sequence[str] = ()) -> str:
     """The rows as plain text: ✓ good, ! a warning, ✗ to be fixed, with the fix below."""
-    table = [("", *hosts)] * bool(hosts) + [(row.name, *row.cells) for row in rows]
-    margin = " " * max((len(line[0]) for line in table), default=0)
-    told = format_table(table)
-    lines = [f"  {told.pop(0)}".rstrip()] if hosts else []
-    for row, cells in zip(rows, told, strict=True):
-        lines.append(f"{ {True: '✓', None: '!', False: '✗'}[row.ok] } {cells}".rstrip())
-        if row.fix and row.ok is not True:
-            lines.append(f"  {margin}  fix: {row.fix}")
-    return "\n".join(lines)
+    marks = {True: "✓", None: "!", False: "✗"}
+    head, told = [("", "", *hosts)] * bool(hosts), []
+    table = format_table([*head, *((marks[row.ok], row.name, *row.cells) for row in rows)])
+    for line, row in zip(table, [Row("", ())] * len(head) + [*rows], strict=True):
+        told += [line] if row.ok else [line, f"   fix: {row.fix}"]
+    return "\n".join(told)
 
 
 # --------------------------------------------------------------------------- each host
@@ -91,16 +79,14 @@ def judge(facts: Sequence[HostFacts | None]) -> list[Row]:
         cells = tuple("" if said is None else tell(said) for said in facts)
         return Row(name, cells, None if poor else True, fix)
 
-    names = dict.fromkeys(name for said in known for name in said.versions)
+    names = known[0].versions if known else ()
+    versions = {n: [one.versions.get(n, "") if one else None for one in facts] for n in names}
     idle = [said.gpu_platform for said in known if said.gpus and not said.gpu_plugin]
     plugin = INSTALL.get(idle[0], INSTALL["cuda"]) if idle else ""
     small = any((said.free_nbytes or LITTLE_NBYTES) < LITTLE_NBYTES for said in known)
     tight = any((said.shm_free_nbytes or 0) < LITTLE_SHM_NBYTES for said in known)
     return [
-        *(
-            judge_versions(name, [said.versions.get(name, "") if said else None for said in facts])
-            for name in names
-        ),
+        *(judge_versions(*one) for one in versions.items()),
         row("address", lambda said: said.address),
         row("devices", _devices, bool(idle), f"the GPUs need JAX's plugin: {plugin}"),
         row("free memory", lambda said: _size(said.free_nbytes), small,
@@ -112,27 +98,23 @@ def judge(facts: Sequence[HostFacts | None]) -> list[Row]:
 
 def judge_versions(name: str, versions: Sequence[str | None]) -> Row:
     """Whether a package has the same version on all hosts, and one that clusters work with."""
-    title = "Python" if name == "python" else name
     cells = tuple("" if v is None else v or "none" for v in versions)
     found = [v for v in versions if v is not None]
-    oldest, newest = OLDEST.get(name, ""), NEWEST_TRIED.get(name, "")
-    if any(release(v) < release(oldest) for v in found):
-        what = "a newer Python" if name == "python" else f'pip install -U "{name}>={oldest}"'
-        return Row(title, cells, False, f"{title} {oldest} or newer is needed: {what}")
+    oldest = OLDEST_JAX if name in ("jax", "jaxlib") else "0"  # pip has seen to the others
+    if any(release(v) < release(oldest) for v in found):  # or there is none
+        return Row(name, cells, False, f'pip install -U "{name}>={oldest}"')
     # Python's patch level may differ.
     if len({v.rpartition(".")[0] if name == "python" else v for v in found}) > 1:
         fix = "install the same on all hosts, or name another Python there: --python PATH"
-        return Row(title, cells, False, fix)
-    if newest and any(release(v)[:2] > release(newest) for v in found):
-        tried = TRIED_JAX if name == "jax" else f"use Python {newest}"
-        return Row(title, cells, None, f"{newest} is the newest tried; if it fails: {tried}")
-    return Row(title, cells)
+        return Row(name, cells, False, fix)
+    if name == "jax" and any(release(v)[:2] > release(NEWEST_TRIED_JAX) for v in found):
+        return Row(name, cells, None, f"tried up to {NEWEST_TRIED_JAX}; if it fails: {TRIED_JAX}")
+    return Row(name, cells)
 
 
 def _devices(said: HostFacts) -> str:
-    found = [plural(said.tpu_chips, "TPU chip")] if said.tpu_chips else []
-    found += [plural(len(said.gpus), "GPU")] if said.gpus else []
-    return ", ".join([*found, plural(said.cpus, "CPU core")])
+    counts = {"TPU chip": said.tpu_chips, "GPU": len(said.gpus), "CPU core": said.cpus}
+    return ", ".join(plural(count, what) for what, count in counts.items() if count)
 
 
 def _size(nbytes: int | None) -> str:
@@ -144,21 +126,17 @@ def _size(nbytes: int | None) -> str:
 
 def check_private_names(environ: Mapping[str, str]) -> Row:
     """Whether a new process can import jax, and finds the private names that jaxcluster uses."""
+    name, fix = "jax's private names", f"use a jax that was tried: {TRIED_JAX}"
     argv = [sys.executable, "-P", "-m", "jaxcluster.engine.private.self_test"]
-    ask = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 60.0}
-    told = "are where they are expected"
-    ok: bool | None = True
-    try:
-        done = subprocess.run(argv, check=False, env=findable(environ, os.getcwd()), **ask)  # type: ignore[call-overload]
-        if done.returncode or not done.stdout:
-            why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            told, ok = f"jax can't be imported: {why}", False
-        elif missing := json.loads(done.stdout.splitlines()[-1]):
-            lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
-            told, ok = f"moved in this jax: {lost}", None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        told, ok = f"{type(error).__name__}: {error}", False
-    return Row("jax's private names", (told,), ok, f"use a jax that was tried: {TRIED_JAX}")
+    env = findable(environ, os.getcwd())
+    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True)
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Row(name, (f"jax can't be imported: {why}",), False, fix)
+    if missing := json.loads(done.stdout.splitlines()[-1]):
+        lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
+        return Row(name, (f"moved in this jax: {lost}",), None, fix)
+    return Row(name, ("are where they are expected",))
 
 
 def check_proxies(environ: Mapping[str, str]) -> Row:
@@ -184,21 +162,14 @@ def _covers_loopback(entry: str) -> bool:
 
 
 def check_lab_extension() -> Row:
-    """Whether JupyterLab has this version's extension; a build without Node leaves it out."""
+    """Whether JupyterLab has the extension; a build without Node leaves it out."""
     from jupyter_core.paths import jupyter_path
 
-    name, own = "Lab extension", installed_version("jaxcluster")
-    if installed_version("jupyterlab") is None:
-        return Row(name, ("not needed: JupyterLab is not installed here",))
-    for folder in jupyter_path("labextensions"):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            package = Path(folder, "jaxcluster-labextension", "package.json")
-            found = str(json.loads(package.read_text())["version"])
-            if own is None or release(found) == release(own):
-                return Row(name, (found,))
-            return Row(name, (f"is {found}, and jaxcluster is {own}",), None, f"{LAB_FIX}=={own}")
+    if any(Path(f, "jaxcluster-labextension").is_dir() for f in jupyter_path("labextensions")):
+        return Row("Lab extension", ("is installed",))
     told = "is not installed: JupyterLab has no sidebar, badges and buttons"
-    return Row(name, (told,), None, f"{LAB_FIX}   (from a checkout: with Node 20)")
+    fix = "pip install --force-reinstall --no-deps jaxcluster   (from a checkout: with Node 20)"
+    return Row("Lab extension", (told,), None, fix)
 
 
 # --------------------------------------------------------------------------- hosts
@@ -207,16 +178,13 @@ def check_lab_extension() -> Row:
 def look(places: Sequence[Host]) -> str:
     """Ask all hosts, and show a column for each. Takes 10 s at most if one does not answer."""
     facts = [_ask(place, requests.Facts()) for place in places]
-    rows = [*judge(facts), _ways(places, facts)]
-    if any(place.ranks for place in places):
-        ranks = [name_ranks(place.ranks) if place.ranks else "none" for place in places]
-        rows = [Row("ranks", tuple(ranks)), *rows]
+    told = render([*judge(facts), _ways(places, facts)], [place.name for place in places])
     why = [p.lost or p.condition.lstrip(": ") or "does not answer" for p in places]
     silent = [f"! {p.name}: {why[n]}" for n, p in enumerate(places) if facts[n] is None]
-    return "\n".join([render(rows, [place.name for place in places]), *silent])
+    return "\n".join([told, *silent])
 
 
-def _ask(place: Host, request: Operation[R]) -> R | None:
+def _ask(place: Host, request: Operation[Any]) -> Any:
     if not place.lost:
         with contextlib.suppress(LaunchError):
             return place.ask(request, ASK_S)
@@ -234,8 +202,8 @@ def _ways(places: Sequence[Host], facts: Sequence[HostFacts | None]) -> Row:
         told = zip(doors, whys or (), strict=False)
         deaf = {other.name: why for other, why in told if why and other != place}
         cut += [f"{place.name} to {name}" for name in deaf]
-        all_of = "" if whys is None else "all others" if len(doors) > 1 else "no other"
-        cells.append(", ".join(f"not {name} ({why})" for name, why in deaf.items()) or all_of)
+        not_them = ", ".join(f"not {name} ({why})" for name, why in deaf.items())
+        cells.append(not_them or "all others" * (whys is not None))
     for place in alive:
         _ask(place, requests.Listen(""))
     fix = f"allow TCP on all ports between the hosts ({', '.join(cut)}), as JAX needs it"

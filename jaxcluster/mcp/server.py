@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import anyio
@@ -33,7 +34,6 @@ from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
 from jaxcluster.ranks import by_value, name_ranks
-from jaxcluster.text import format_nbytes
 from jaxcluster.views import blocks, cell_outputs, history, report, shards, status
 
 INSTRUCTIONS = """\
@@ -207,18 +207,7 @@ class Tools:
         found = array_queries.variables(self._attached(cluster).world)
         if not found:
             return ["No variable of the ranks is an array, or a tree of arrays."]
-        rows: list[blocks.Row] = [
-            {
-                "name": one.name,
-                "type": one.type,
-                "shape": "" if one.shape is None else str(tuple(one.shape)),
-                "dtype": one.dtype,
-                "sharding": one.sharding,
-                "bytes": format_nbytes(one.nbytes),
-                "on a device": format_nbytes(one.nbytes_per_device),
-            }
-            for one in found
-        ]
+        rows = [{key: str(value) for key, value in asdict(one).items()} for one in found]
         return [blocks.text([blocks.table(rows)])]
 
     def shards(

@@ -60,15 +60,11 @@ class Cells:
         if ranks is not None:
             print(f"Only on {name_ranks(ranks)}:")
         number = self.page.shell.displayhook.prompt_count
-        step = export.Cell(number, typed, source if cell is None else cell, "runs")
-        self.logs.add(running, step)
-        try:
-            self._run_cell(running, source, ranks, options, step)
-        except BaseException:
-            step.state = "failed"
-            raise
+        step = export.Cell(number, typed, source if cell is None else cell, ok=False)
+        self.logs.of(running).cells.append(step)
+        self._run_cell(running, source, ranks, options, step)
         if not options.background:
-            step.state = "ok"
+            step.ok = True
 
     def _run_cell(
         self,
@@ -141,7 +137,7 @@ class Cells:
             print(started["text/plain"])
 
         def done(record: CellRecord) -> None:
-            step.state = "ok" if record.ok and submitted.refusal is None else "failed"
+            step.ok = record.ok and submitted.refusal is None
             if handle is not None:
                 state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
                 line = f"Cell [{number}] {state}, {record.seconds:.1f} s."

@@ -105,7 +105,7 @@ class JaxClusterMagics(Magics):
         values = {n: self.page.shell.user_ns[n] for n in names}
         running = cluster.current()
         running.push(values)
-        self.logs.add(running, export.Push({n: export.describe(n, v) for n, v in values.items()}))
+        self.logs.of(running).pushed += values
 
     @line_magic
     @tells_plainly

@@ -354,7 +354,7 @@ def test_an_exported_notebook_gives_its_numbers(
     notebook.ok("%jaxcluster stop")
     text = (tmp_path / "train.py").read_text()
     assert "1 / 0" not in text
-    (tmp_path / "train.py").write_text(text.replace("# rate = ... :", "rate = 0.5  #"))
+    (tmp_path / "train.py").write_text(text.replace("# rate = ...", "rate = 0.5"))
 
     words = ("run", "-n", "4", "--devices-per-process", "2", "--logs", "out", "train.py")
     done = python("-m", "jaxcluster.cli", *words, env=home.environ(), cwd=tmp_path)
