@@ -112,7 +112,7 @@ def restore_from(world: World, kept: Kept, when: str) -> str:
                 raise CellInterrupted(f"Stopped. {UNTOUCHED}")
 
         restored = saving.load(world, kept, check, when)
-    count, ranks = plural(len(restored.kept), "variable"), plural(world.num_processes, "rank")
+    count, ranks = plural(len(restored.names), "variable"), plural(world.num_processes, "rank")
     return " ".join([f"Restored {count} on {ranks}.", *restored.details])
 
 

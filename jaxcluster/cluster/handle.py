@@ -19,9 +19,10 @@ from jaxcluster.cluster.recovery import Renewal
 from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
 from jaxcluster.cluster.spec import resized
-from jaxcluster.cluster.starting import Starting, one_at_a_time, start_world
+from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World, who_we_are
-from jaxcluster.errors import NoCluster, RecoveryError, UsageError
+from jaxcluster.errors import LaunchError, NoCluster, RecoveryError, UsageError
+from jaxcluster.launchers.base import STOPPED
 from jaxcluster.model import rewrite, waiting
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
@@ -73,7 +74,6 @@ class Cluster:
     def __init__(self, world: World) -> None:
         self.spec = world.record.spec
         self.name = world.record.name
-        self.why = ""
         self.recovery: Literal["auto", "never"] = "auto"
         self.last: CellRecord | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
@@ -92,7 +92,7 @@ class Cluster:
         world.check = self.check_not_closed
         world.on_stopping = self._end_with_others
         world.link.on_push = lambda event: self.on_push(event) if self.on_push else None
-        self.world, self.num_processes = world, world.num_processes
+        self.world, self.num_processes, self.why = world, world.num_processes, ""
         self.meter = Meter(world.link)  # for all that show what the ranks use
         self.sent: list[RunningCell] = []  # to these ranks, but for older ones that have ended
         world.listen()
@@ -176,11 +176,7 @@ class Cluster:
         ]
         if not all(reply.recording for reply in record.devices):
             told.append(UNCHECKED)
-        if self.world.coordinator_died:
-            told.append(recovery.without_coordinator(self))
-        if self.dead:
-            told.append(recovery.without_dead(self))
-        return " ".join(told)
+        return " ".join([*told, recovery.tell_losses(self)]).rstrip()
 
     def restart(
         self,
@@ -220,13 +216,12 @@ class Cluster:
                 )
             spec = resized(self.spec, num_processes) if num_processes is not None else None
             when = when or ("when it was resized" if spec is not None else "in a restart")
-            renewal = self._renewal = Renewal(self, clean, when, spec)
-            self.why = ""
+            renewal = self._renewal = Renewal(self)
             try:
-                renewal.carry_through(progress)
+                with stopbutton.held(renewal.give_up), events.going_on(progress) as say:
+                    return renewal.carry_through(say, clean, when, spec)
             finally:
                 self._renewal = None
-        return renewal.told
 
     @property
     def owned(self) -> bool:
@@ -244,7 +239,8 @@ class Cluster:
           LaunchError: another process has started it, and a host can't be reached. Nothing is done.
         """
         if (renewal := self._renewal) is not None:
-            renewal.stop_for_good()
+            renewal.is_stopped_for_good = True
+            renewal.give_up()
         with self.changing:
             if not force:
                 self.world.check_reach()
@@ -278,20 +274,20 @@ class Cluster:
         if (renewal := self._renewal) is not None:
             renewal.give_up()
 
-    def respawn(self, say: Progress, watch: Callable[[Starting | None], None]) -> None:
+    def respawn(self, say: Progress, stopped: threading.Event) -> None:
         """End all its processes and start new ones, with empty namespaces, in their place.
 
         Args:
-          watch: is given the start that goes on, and may raise to end it.
+          stopped: ends the start when it is set.
         """
         self.world.vacate()
         while not one_at_a_time.acquire(timeout=TURN_S):
-            watch(None)
+            if stopped.is_set():
+                raise LaunchError(STOPPED)
         try:
-            self._take(start_world(self.spec, say, watch, self.world.allocation))
+            self._take(start_world(self.spec, say, self.world.allocation, stopped=stopped))
         finally:
             one_at_a_time.release()
-        opened[self.name] = self
 
     def leave_down(self, why: str) -> None:
         """After a restart that was not carried through: no processes, and what was saved is kept.

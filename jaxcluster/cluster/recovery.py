@@ -1,23 +1,22 @@
 """New processes for a cluster: after a death, for a restart, and for another number of ranks.
 
 The ranks' variables are saved, the old processes ended, new ones started, and the variables bound
-there, on a thread of its own: a KeyboardInterrupt would leave it half done. The stop button gives
-it up. While the variables are being saved, nothing was ended. Later the cluster has no processes
-and keeps what was saved, and ``%jaxcluster restart`` goes on from there. The same is left where the
-new processes don't come up.
+there. The stop button gives it up, at its next step: a KeyboardInterrupt would leave it half done.
+While the variables are being saved, nothing was ended. Later the cluster has no processes and keeps
+what was saved, and ``%jaxcluster restart`` goes on from there. The same is left where the new
+processes don't come up.
 """
 
 from __future__ import annotations
 
-import contextvars
+import _thread
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jaxcluster import wire
-from jaxcluster.cluster import events, saving, stopbutton
-from jaxcluster.cluster.starting import Starting
+from jaxcluster.cluster import saving
+from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.world import end_hung
 from jaxcluster.errors import (
     CellInterrupted,
@@ -28,13 +27,16 @@ from jaxcluster.errors import (
 )
 from jaxcluster.model import notices
 from jaxcluster.ranks import name_ranks
+from jaxcluster.text import plural
 from jaxcluster.wire.forks import STOPPED
 
 if TYPE_CHECKING:
     from jaxcluster.cluster.handle import Cluster
 
-Say = Callable[[str], None]
-
+COORDINATOR = "JAX's coordinator"
+RESTART = (
+    "%jaxcluster restart gives it new processes, and keeps the variables of the ranks that live."
+)
 GIVEN_UP = (
     "Stopped while the ranks' variables were being saved. Nothing was ended or lost.\n"
     "%jaxcluster restart tries again."
@@ -51,23 +53,12 @@ def ensure_open(cluster: Cluster) -> None:
     if cluster.closed or cluster.is_ending:
         cluster.check_not_closed()
         raise NoCluster(f"Cluster {cluster.name!r} is stopped.", "%jaxcluster start -n 4")
-    world = cluster.world
-    dead = sorted(world.dead)
-    if world.unreachable:
-        why = "; ".join(f"{host}: {why}" for host, why in world.unreachable.items())
-        message = f"Hosts can't be reached from here, so the cell was not run ({why})."
-        raise NoCluster(message, advice(cluster) or "")
-    if dead:
-        who = name_ranks(dead)
-        cause, when = f"{who} died ({world.dead[dead[0]].why})", f"when {who} died"
-    elif world.coordinator_died:  # this jax's ranks outlive it
-        who = "JAX's coordinator"
-        cause, when = f"{who} died ({world.coordinator_died})", f"when {who} died"
-    else:
+    if not (told := losses(cluster)):
         return
-    cause = ended_by_others(cluster) or cause
-    message = f"{cause[0].upper()}{cause[1:]}, so the cell was not run."
-    done = recover(cluster, message, when)
+    message, dead = f"{told}, so the cell was not run.", sorted(cluster.dead)
+    if cluster.world.unreachable:
+        raise NoCluster(message, advice(cluster) or "")
+    done = recover(cluster, message, f"when {name_ranks(dead) if dead else COORDINATOR} died")
     log_end = cluster.world.log_excerpt(dead[0]) if dead else ""
     raise RankDied(message, "\n".join(filter(None, [log_end, done])), dead)
 
@@ -111,8 +102,7 @@ def advice(cluster: Cluster) -> str | None:
             return f"{told} processes then."
         return "%jaxcluster stop ends it; %jaxcluster start starts another."
     if cluster.recovery != "auto":
-        told = "%jaxcluster restart gives it new processes and keeps the variables of the living"
-        return f"{told} ranks."
+        return RESTART
     return None
 
 
@@ -121,165 +111,114 @@ def ended_by_others(cluster: Cluster) -> str:
     return notices.meant(death.why for death in cluster.dead.values())
 
 
-def without_dead(cluster: Cluster) -> str:
-    """Who has died."""
+def losses(cluster: Cluster) -> str:
+    """Which ranks have died and why, as in "Rank 2 died (killed by SIGKILL)"; "" where none has."""
+    world = cluster.world
     if why := ended_by_others(cluster):
-        return f"{why.capitalize()}."
-    why = "; ".join(sorted({death.why for death in cluster.dead.values()}))
-    lost = "can't be reached" if cluster.world.unreachable else "died"  # they may live
-    return f"{name_ranks(cluster.dead).capitalize()} {lost} ({why})."
+        return why.capitalize()
+    if cluster.dead:
+        why = "; ".join(sorted({death.why for death in cluster.dead.values()}))
+        lost = "can't be reached" if world.unreachable else "died"  # they may live
+        return f"{name_ranks(cluster.dead).capitalize()} {lost} ({why})"
+    if world.coordinator_died:  # this jax's ranks outlive it
+        return f"{COORDINATOR} died ({world.coordinator_died})"
+    return ""
 
 
-def without_coordinator(cluster: Cluster) -> str:
-    """What the death of JAX's coordinator means."""
-    return (
-        f"JAX's coordinator died ({cluster.world.coordinator_died}), and every rank needs it. "
-        "%jaxcluster restart gives the ranks new processes."
-    )
-
-
-class GivenUp(Exception):
-    """It is to end here: stop was pressed, or the cluster is stopped for good."""
+def tell_losses(cluster: Cluster) -> str:
+    """The same with what to type."""
+    told = losses(cluster)
+    return f"{told}. {advice(cluster) or RESTART}" if told else ""
 
 
 class Renewal:
-    """One cluster's new processes.
-
-    Args:
-      clean: they have nothing of what the old ones had.
-      when: names that are lost were lost then, as in "in cell [3]".
-      spec: the cluster, if it is to have another number of ranks.
+    """One cluster's new processes: they are on their way, and may be given up.
 
     Attributes:
-      told: what was kept and what was lost, in a line, once it is carried through.
+      given_up: it ends at its next step or wait: stop was pressed, or the cluster is being stopped.
+      is_stopped_for_good: the latter.
     """
 
-    def __init__(
-        self, cluster: Cluster, clean: bool, when: str, spec: wire.ClusterSpec | None = None
-    ) -> None:
-        self.cluster, self._clean, self._when, self._spec = cluster, clean, when, spec
-        self.told = "All variables of the ranks are gone."
-        self._had_none, self._why_down = cluster.closed, cluster.why  # processes
-        self._starting: Starting | None = None
-        self._given_up, self._stopped_for_good = threading.Event(), False
-        self._error: BaseException | None = None
-        self._began = time.perf_counter()
-        self._ended = threading.Event()
-
-    def carry_through(self, progress: Say | None = None) -> None:
-        """Do it, and return when it is done. A stop button that is pressed meanwhile is heard.
-
-        Args:
-          progress: told, on another thread, how far it has come.
-
-        Raises:
-          CellInterrupted: it was stopped; the message says what the cluster is now.
-          NoCluster: another thread has stopped the cluster.
-          JaxClusterError: it failed; ``cluster.down`` says then whether it has processes.
-        """
-        run = contextvars.copy_context().run  # displays stay under the cell that asked for it
-        with stopbutton.held(self.give_up):
-            threading.Thread(target=run, args=(self._work, progress), daemon=True).start()
-            self._ended.wait()
-        if self._error is not None:
-            raise self._error
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.given_up = cluster, threading.Event()
+        self.is_stopped_for_good = False
 
     def give_up(self) -> None:
         """End it at its next step or wait. Any thread, and signal handlers."""
-        self._given_up.set()
-        if (starting := self._starting) is not None:
-            # A handler can't wait for a lock that its own thread may hold.
-            threading.Thread(target=starting.cancel, daemon=True).start()
+        # A handler can't wait for a lock that its own thread may hold.
+        _thread.start_new_thread(self.given_up.set, ())
 
-    def stop_for_good(self) -> None:
-        """The cluster is being stopped: end it, and wait until it has ended. Any other thread."""
-        self._stopped_for_good = True
-        self.give_up()
-        self._ended.wait()
+    def check(self) -> None:
+        """Raise where it is given up.
 
-    # ------------------------------------------------------------------ on its own thread
+        Raises:
+          CellInterrupted: stop was pressed; the message says what the cluster is now.
+          NoCluster: another thread stops the cluster.
+        """
+        if self.is_stopped_for_good:
+            told = f"Cluster {self.cluster.name!r} was stopped meanwhile."
+            raise NoCluster(told, "%jaxcluster start -n 4") from None
+        if self.given_up.is_set():
+            raise CellInterrupted(self.cluster.down or GIVEN_UP) from None
 
-    def _work(self, progress: Say | None) -> None:
-        try:
-            with events.going_on(progress) as say:
-                self._replace(say)
-        except GivenUp:
-            self._error = self._describe_stop()
-        except BaseException as error:
-            self._error = error
-        finally:
-            events.tell()
-            self._ended.set()
+    def carry_through(
+        self, say: Progress, clean: bool, when: str, spec: wire.ClusterSpec | None
+    ) -> str:
+        """Do it; returns in a line what was kept and what was lost. See ``Cluster.restart``.
 
-    def _replace(self, say: Say) -> None:
+        Args:
+          spec: the cluster, if it is to have another number of ranks.
+        """
         cluster, kept, allocation = self.cluster, self.cluster.kept, self.cluster.world.allocation
         assert allocation is not None  # else it can't be restarted from here
-        if not self._had_none:
-            if self._spec is None:
+        if not cluster.closed:
+            if spec is None:
                 allocation.check_returns()
-            if not self._clean:
+            if not clean:
                 say("saving the ranks' variables ...")
-                end_hung(cluster.world, self._check)
-                kept = saving.save(cluster.world, self._check, compare=self._spec is not None)
-        if self._given_up.is_set():
-            if self._had_none:
-                cluster.leave_down(self._why_down)
-            elif kept is not None:
-                kept.folder.remove()
-            raise GivenUp
+                end_hung(cluster.world, self.check)
+                kept = saving.save(cluster.world, self.check, compare=spec is not None)
         cluster.autosave.cancel()
-        if self._spec is not None or self._clean:
+        if spec is not None or clean:
             cluster.autosave.forget()
-        if self._spec is not None:
-            cluster.spec = self._spec
+        if spec is not None:
+            cluster.spec = spec
             allocation.leave_out_lost()
         cluster.kept = kept
+        is_kept, is_resized = kept is not None and not clean, spec is not None
         try:
             try:
-                self._start_and_load(say)
+                told = self._start_and_load(say, is_kept, when, is_resized)
             except (LaunchError, RankDied) as error:  # a rank that dies costs a second try
-                self._check()
+                self.check()
                 say(f"{error.message.partition(chr(10))[0]} Trying again ...")
-                self._start_and_load(say)
+                told = self._start_and_load(say, is_kept, when, is_resized)
         except BaseException as error:
-            if self._given_up.is_set():
-                cluster.leave_down("their start was stopped")
-                raise GivenUp from None
-            cluster.leave_down("new ones did not start")
+            stopped = self.given_up.is_set()
+            cluster.leave_down("their start was stopped" if stopped else "new ones did not start")
+            self.check()
             if isinstance(error, JaxClusterError):
                 error.hint = f"{error.hint}\n{cluster.down}".lstrip()
             raise
         if cluster.kept is not None:
             cluster.kept.folder.remove()
             cluster.kept = None
+        return told
 
-    def _start_and_load(self, say: Say) -> None:
-        cluster, saves = self.cluster, self.cluster.autosave
-        cluster.respawn(say, self._watch)
-        self._check()
-        if not self._clean and cluster.kept is not None:
+    def _start_and_load(self, say: Progress, is_kept: bool, when: str, is_resized: bool) -> str:
+        cluster, saves, began = self.cluster, self.cluster.autosave, time.perf_counter()
+        cluster.respawn(say, self.given_up)
+        self.check()
+        told = "All variables of the ranks are gone."
+        if is_kept and cluster.kept is not None:
             kept, world = cluster.kept.looked_at(), cluster.world  # a host may be lost with its own
             if kept.reports:
                 say("restoring the variables ...")
-            restored = saving.load(world, kept, self._check, self._when, cluster.made_by)
-            saved = saves.kept.looked_at() if restored.replaced and saves.kept is not None else None
-            if saved is not None and len(saved.reports) == world.num_processes:
-                restored = saving.fill_in(world, saved, saves.cell, restored, self._check)
-            self.told = restored.tell(time.perf_counter() - self._began)
-        self._watch(None)  # from here on a stop comes too late: it would end what is done
-
-    def _watch(self, starting: Starting | None) -> None:
-        """The start that goes on now; None while it waits for its turn, and when it is done."""
-        self._starting = starting
-        self._check()
-
-    def _check(self) -> None:
-        if self._given_up.is_set():
-            raise GivenUp
-
-    def _describe_stop(self) -> BaseException:
-        cluster = self.cluster
-        if self._stopped_for_good:
-            stopped = f"Cluster {cluster.name!r} was stopped meanwhile."
-            return NoCluster(stopped, "%jaxcluster start -n 4")
-        return CellInterrupted(cluster.down or GIVEN_UP)
+            autosaved = (saves.kept, saves.cell) if saves.kept is not None else None
+            back = saving.load(world, kept, self.check, when, cluster.made_by, autosaved)
+            who = plural(world.num_processes, "rank") if is_resized else "New processes"
+            replaced = f", {name_ranks(back.replaced)} replaced" if back.replaced else ""
+            took, count = time.perf_counter() - began, plural(len(back.names), "variable")
+            told = " ".join([f"{who} after {took:.1f} s{replaced}: {count} kept.", *back.details])
+        self.check()  # from here on a stop comes too late: it would end what is done
+        return told

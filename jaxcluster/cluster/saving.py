@@ -8,8 +8,8 @@ is ``rank.state``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RankDied, RankError, RecoveryError
 from jaxcluster.ranks import name_ranks, tell_each
-from jaxcluster.text import plural
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, Save, Saved, SavePlace
 
@@ -32,54 +31,14 @@ class Restored:
     """What came back.
 
     Attributes:
-      kept: the names that all ranks which had them have again.
-      lost: names that no rank has any more, and settings, and why.
-      missing: names that are kept, but that these new ranks don't have.
+      names: those that all ranks which had them have again.
       replaced: the ranks that could not be saved.
-      ranks: how many there are now, where there were others before; else 0.
-      gone: why what ranks had saved could not be read any more; "" where all could.
-      made_by: the numbers of the cells that have made names.
-      autosaved: the cell from whose end the replaced ranks have their values; 0: from none.
+      details: in sentences, what was lost, and which cells make it again.
     """
 
-    kept: tuple[str, ...]
-    lost: Mapping[str, str]
-    missing: tuple[str, ...] = ()
-    replaced: tuple[int, ...] = ()
-    ranks: int = 0
-    gone: str = ""
-    made_by: Mapping[str, int] = field(default_factory=dict)
-    autosaved: int = 0
-
-    def tell(self, seconds: float) -> str:
-        """In a line: new processes after so many seconds, and what they have."""
-        what = plural(self.ranks, "rank") if self.ranks else "New processes"
-        replaced = f", {name_ranks(self.replaced)} replaced" if self.replaced else ""
-        kept = f"{plural(len(self.kept), 'variable')} kept."
-        return " ".join([f"{what} after {seconds:.1f} s{replaced}: {kept}", *self.details])
-
-    @property
-    def details(self) -> list[str]:
-        """What was lost, and which cells make it again."""
-        found = [f"The saved variables are gone: {self.gone}."] if self.gone else []
-        whose = (name_ranks(self.replaced) if self.replaced else "some ranks").capitalize()
-        has, its = ("has", "its") if len(self.replaced) == 1 else ("have", "their")
-        if self.autosaved:
-            found.append(
-                f"{whose} {has} {its} values of the end of cell [{self.autosaved}]; so have all "
-                "ranks theirs of arrays that span processes."
-            )
-        if self.missing:
-            found.append(f"{whose} {has} no values of: {_few(self.missing)}.")
-        if self.lost:
-            found.append(f"Lost: {tell_lost(self.lost)}.")
-        wanted = {*self.missing, *self.lost}
-        if cells := sorted({n for name, n in self.made_by.items() if name in wanted}):
-            again = ", ".join(f"[{cell}]" for cell in cells)
-            found.append(f"Run cell{'s' * (len(cells) > 1)} {again} to make them again.")
-        if wanted and self.replaced and not self.autosaved:
-            found.append("%jaxcluster autosave on saves each rank's variables from now on.")
-        return found
+    names: Set[str]
+    replaced: Sequence[int]
+    details: Sequence[str]
 
 
 def tell_lost(lost: Mapping[str, str]) -> str:
@@ -107,6 +66,7 @@ def save(world: World, check: Check, *, compare: bool) -> Kept:
         places = {rank: [SavePlace(*one) for one in folder.places_for(rank)] for rank in alive}
         each = {rank: Save(found, compare) for rank, found in places.items()}
         answers = world.link.gather(each, each, timeout_s=TIMEOUT_S, check=check)
+        check()
         saved = replies(answers)
         missing = [r for r in alive if r not in saved and r not in world.dead]
         failed = {r: answers[r].why if r in answers else "no answer" for r in missing}
@@ -153,7 +113,12 @@ def _read(
 
 
 def load(
-    world: World, kept: Kept, check: Check, when: str, made_by: Mapping[str, int] | None = None
+    world: World,
+    kept: Kept,
+    check: Check,
+    when: str,
+    made_by: Mapping[str, int] | None = None,
+    autosaved: tuple[Kept, int] | None = None,
 ) -> Restored:
     """Have the ranks bind what was saved, all or none.
 
@@ -161,6 +126,8 @@ def load(
       check: called now and then meanwhile.
       when: names that are lost were lost then, as in "in cell [3]".
       made_by: the cells that have made them.
+      autosaved: what was saved at the end of a cell, and its number: the ranks that could not be
+        saved have their values from there.
 
     Raises:
       JaxClusterError: a rank could not; none has bound anything, or the message says so.
@@ -186,27 +153,41 @@ def load(
     gone = {name: why for by_name in lost.values() for name, why in by_name.items()}
     settings = [*(saved.left for saved in reports.values()), *(one.lost for one in bound)]
     left = {name: why for one in settings for name, why in one.items()}
-    return Restored(
-        tuple(sorted(back)),
-        {name: why for name, why in gone.items() if name not in back} | left,
-        tuple(sorted(back & gone.keys())),
-        () if is_resized else tuple(rank for rank in each if rank not in reports),
-        world.num_processes if is_resized else 0,
-        kept.why_gone,
-        made_by,
-    )
+    replaced = [] if is_resized else [rank for rank in each if rank not in reports]
+    filled = _fill_in(world, autosaved[0], replaced, check) if autosaved and replaced else None
+    found, had = list[str](), filled or set()
+    if kept.gone:
+        found.append(f"The saved variables are gone: {kept.why_gone}.")
+    whose = (name_ranks(replaced) if replaced else "some ranks").capitalize()
+    has, its = ("has", "its") if len(replaced) == 1 else ("have", "their")
+    if autosaved and filled is not None:
+        found.append(
+            f"{whose} {has} {its} values of the end of cell [{autosaved[1]}]; so have all ranks "
+            "theirs of arrays that span processes."
+        )
+    if missing := sorted((back & gone.keys()) - had):
+        found.append(f"{whose} {has} no values of: {_few(missing)}.")
+    if nowhere := {n: why for n, why in (gone | left).items() if n in left or n not in back | had}:
+        found.append(f"Lost: {tell_lost(nowhere)}.")
+    wanted = {*missing, *nowhere}
+    if cells := sorted({number for name, number in made_by.items() if name in wanted}):
+        which = ", ".join(f"[{cell}]" for cell in cells)
+        found.append(f"Run cell{'s' * (len(cells) > 1)} {which} to make them again.")
+    if wanted and replaced and filled is None:
+        found.append("%jaxcluster autosave on saves each rank's variables from now on.")
+    return Restored(back | had, replaced, found)
 
 
-def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Check) -> Restored:
-    """After ``load``: what ranks that were replaced had at the end of a cell, as autosave has it.
+def _fill_in(world: World, saved: Kept, replaced: Sequence[int], check: Check) -> set[str] | None:
+    """Give ranks that were replaced what they had at the end of a cell; returns these names.
 
     Arrays that span processes are those of that end on all ranks: their parts must be of one
-    moment. All other values of the other ranks stay.
-
-    Args:
-      restored: what ``load`` has said; it stays if what autosave has saved can't be read.
+    moment. All other values of the other ranks stay. None: it can't be read.
     """
-    reports, replaced = saved.reports, restored.replaced
+    saved = saved.looked_at()
+    reports, ranks = saved.reports, range(world.num_processes)
+    if len(reports) != len(ranks):
+        return None
     spanning = {name for report in reports.values() for name in report.spanning}
     each = {
         rank: {
@@ -215,25 +196,18 @@ def fill_in(world: World, saved: Kept, cell: int, restored: Restored, check: Che
             "num_processes": saved.num_processes,
             "only": None if rank in replaced else sorted(spanning),
         }
-        for rank in range(world.num_processes)
+        for rank in ranks
     }
     try:
         made, bind = _read(world, each, check)
     except RankDied:
         raise
     except RankError:
-        return restored
+        return None
     lost = {name: why for one in made.values() for name, why in one.lost.items()}
     torn = {name: f"was lost ({why})" for name, why in lost.items() if name in spanning}
     bound = bind(dict.fromkeys(each, torn))
-    back = {name for rank in replaced for name in bound[rank].names}
-    return replace(
-        restored,
-        kept=tuple(sorted({*restored.kept, *back})),
-        lost={name: why for name, why in restored.lost.items() if name not in back},
-        missing=tuple(name for name in restored.missing if name not in back),
-        autosaved=cell,
-    )
+    return {name for rank in replaced for name in bound[rank].names}
 
 
 def lost_on(

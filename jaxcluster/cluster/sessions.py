@@ -88,10 +88,8 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     if known.is_restarting:
         return f"Cluster {known.name!r} is being restarted ({ranks})."
     said = f"Cluster {known.name!r} is already running ({ranks}, variables kept)."
-    if known.world.coordinator_died:
-        said += f" {recovery.without_coordinator(known)}"
-    if known.dead:
-        said += f" {recovery.without_dead(known)} %jaxcluster restart gives it new processes."
+    if lost := recovery.tell_losses(known):
+        said += f" {lost}"
     if (used := current().name) != known.name:
         said += f" Cells of this notebook run on {used!r}: %jaxcluster attach {known.name}"
     return said

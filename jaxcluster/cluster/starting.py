@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -68,6 +68,7 @@ class Starting:
       say: told what is happening, a line at a time.
       allocation: what the ranks are to run on, where there is one: it is kept if this fails.
       script: what they run, in place of cells.
+      stopped: ends it at its next wait when it is set.
 
     Attributes:
       spec: what is started.
@@ -83,6 +84,7 @@ class Starting:
         say: Progress,
         allocation: Allocation | None = None,
         script: Script | None = None,
+        stopped: threading.Event | None = None,
     ) -> None:
         self.spec, self.say, self.allocation, self.script = spec, say, allocation, script
         self.is_restart = allocation is not None
@@ -91,7 +93,7 @@ class Starting:
         self.failure = ""
         self.world: World | None = None  # once its processes are about to start
         self._deadline = time.perf_counter() + spec.timeout_s
-        self._stopped = threading.Event()
+        self._stopped = stopped or threading.Event()
         self._has_begun = False  # the script, whose processes may end
 
     @property
@@ -168,10 +170,8 @@ class Starting:
                 print(f"Note: {note}.", file=sys.stderr)
 
     def cancel(self) -> None:
-        """End it at its next wait, which is over now. Another thread."""
+        """End it at its next wait. Another thread."""
         self._stopped.set()
-        if self.world is not None:
-            self.world.answer_all("the start was stopped")
 
     def _plan(self, world: World, facts: list[wire.EngineFacts]) -> tuple[placement.RankPlan, int]:
         """Find the ways between the ranks, lay them out, and start the referee beside them.
@@ -233,9 +233,9 @@ class Starting:
 
         def ask(request: Operation[R]) -> dict[int, R]:
             timeout_s = min(PROBE_S, self.left_s)
-            found = replies(world.link.gather(firsts, request, timeout_s=timeout_s))
-            self._check()
-            return found
+            return replies(
+                world.link.gather(firsts, request, timeout_s=timeout_s, check=self._check)
+            )
 
         own = ask(Probe(address, reserved.probe_port))
         if deaf := [rank for rank in firsts if rank not in own]:
@@ -405,22 +405,15 @@ def is_starting() -> bool:
 def start_world(
     spec: wire.ClusterSpec,
     say: Progress,
-    watch: Callable[[Starting | None], None] = lambda starting: None,
     allocation: Allocation | None = None,
     script: Script | None = None,
+    stopped: threading.Event | None = None,
 ) -> World:
-    """Start what ``spec`` describes; returns its ranks.
-
-    Args:
-      watch: is given the start that goes on, and may raise to end it.
-      allocation: what they are to run on, where there is one; it is kept if this fails.
-      script: what they run, in place of cells.
-    """
+    """Start what ``spec`` describes; returns its ranks. See ``Starting``."""
     began = time.perf_counter()
-    starting = events.course = Starting(spec, say, allocation, script)
+    starting = events.course = Starting(spec, say, allocation, script, stopped)
     events.tell()
     try:
-        watch(starting)
         world = starting.run()
     except BaseException as error:
         starting.abandon()

@@ -224,7 +224,7 @@ class Model:
             [f"{d.platform}:{d.id}" for d in record.devices[rank].devices],
             use=_use(known.used.get(rank)),
         )
-        if current.why:
+        if current.why and not current.is_restarting:
             return replace(shown, status="dead", note=current.down.replace("\n", " "))
         if rank in current.dead:
             return replace(shown, status="dead", use=None, note=current.dead[rank].why)

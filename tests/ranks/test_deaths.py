@@ -258,7 +258,9 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     start_world = handle.start_world
     dying = killer(newest, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        handle, "start_world", lambda spec, say, *rest: start_world(spec, dying, *rest)
+        handle,
+        "start_world",
+        lambda spec, say, *rest, **more: start_world(spec, dying, *rest, **more),
     )
     send_signal(ranks, 2)
     until(lambda: 2 in ranks.dead, "word of the death", 5)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.cluster.recovery import advice, ensure_open, without_dead
+from jaxcluster.cluster.recovery import advice, ensure_open, losses
 from jaxcluster.errors import NoCluster
 from jaxcluster.wire import Death
 from jaxcluster.wire.forks import RESTARTED, STOPPED
@@ -77,6 +77,6 @@ def test_advice(found: Any, said: str) -> None:
 
 
 def test_who_has_died() -> None:
-    assert without_dead(cluster()) == "Ranks 1, 2 died (killed by SIGKILL; out of memory)."
-    assert without_dead(cluster(unreachable=CUT)).startswith("Ranks 1, 2 can't be reached (")
-    assert without_dead(cluster({0: Death(STOPPED)})) == "The cluster was stopped."
+    assert losses(cluster()) == "Ranks 1, 2 died (killed by SIGKILL; out of memory)"
+    assert losses(cluster(unreachable=CUT)).startswith("Ranks 1, 2 can't be reached (")
+    assert losses(cluster({0: Death(STOPPED)})) == "The cluster was stopped"
