@@ -36,7 +36,8 @@ BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 2.0  # other notebooks may run cells on the same cluster
-LOOK_S = 0.5  # that a look waits for the ranks' answers
+LOOK_S = 1.0  # that a look waits for the ranks' answers
+HELLO_S = 0.3  # ... while a page waits for its own
 SHOWN_S = 2.0  # that a new widget waits for its first state
 
 Reply = Callable[[Any], Any]
@@ -186,7 +187,7 @@ class Panel:
             try:
                 if self._hellos or (self._pages and not is_over and time.monotonic() >= look_at):
                     looked_at = time.monotonic()
-                    self._model.look(LOOK_S)
+                    self._model.look(HELLO_S if self._hellos else LOOK_S)
                 self._turn()
             except Exception:
                 self._log.exception("jaxcluster's panel")

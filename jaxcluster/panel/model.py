@@ -47,7 +47,7 @@ class Known:
     Attributes:
       link: to them; None where there is no cluster.
       states: the last of each rank; a rank that has never answered is missing.
-      heard: when each rank has answered last.
+      owing: since when each rank that has not answered owes an answer.
       began: the seq of the cell that each rank runs, and when it has entered that.
       ended: the seq of the last cell that each rank is known to have ended.
       waits: what the referee says of the ranks that wait for others.
@@ -57,7 +57,7 @@ class Known:
 
     link: Link | None = None
     states: dict[int, wire.RankState] = field(default_factory=dict)
-    heard: dict[int, float] = field(default_factory=dict)
+    owing: dict[int, float] = field(default_factory=dict)
     began: dict[int, tuple[int, int]] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     waits: dict[int, Waiting] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class Model:
         known, now = self._known, time.monotonic()
         told = replies(link.gather(link.ranks, State(), timeout_s=timeout_s))
         known.states |= told
-        known.heard = dict.fromkeys(link.ranks, now) | known.heard | dict.fromkeys(told, now)
+        known.owing = {rank: known.owing.get(rank, now) for rank in link.ranks if rank not in told}
         for rank in [*told][:1]:  # the referee, by way of one that answers
             asked = link.gather([rank], Look(waiting.LAUNCHES), timeout_s=timeout_s)
             if (looked := replies(asked).get(rank)) is not None:
@@ -230,7 +230,7 @@ class Model:
             return replace(shown, status="dead", use=None, note=current.dead[rank].why)
         if current.is_restarting or (state is not None and state.state == "starting"):
             return replace(shown, status="starting")
-        if known.heard.get(rank, time.monotonic()) < time.monotonic() - SILENT_S:
+        if known.owing.get(rank, time.monotonic()) < time.monotonic() - SILENT_S:
             return replace(shown, status="silent", note="It does not answer.")
         if state is not None and state.seq <= known.ended.get(rank, 0):
             state = None  # it has replied since

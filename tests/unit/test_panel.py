@@ -208,6 +208,13 @@ def test_dead_silent_and_restarting_ranks(
     monkeypatch.setattr(time, "monotonic", lambda: later)
     model.look(0)
     assert statuses(model) == ["idle", "idle", "idle", "silent"]
+    running.link.states[3] = state(3)
+    model.look(0)
+    assert statuses(model) == ["idle"] * 4
+    del running.link.states[3]
+    later += 1000  # without a page nobody asks
+    model.look(0)
+    assert statuses(model) == ["idle"] * 4
     running.is_restarting = True
     assert statuses(model) == ["starting"] * 4
 
