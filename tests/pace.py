@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 
 LOOPS = 400_000
 REFERENCE_S = 0.02  # that these took where the deadlines were chosen
@@ -47,26 +46,20 @@ class Deadline:
       slowness: what was measured when they had passed; None before.
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        probe: Callable[[], float] = slowness,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.slowness: float | None = None
-        self._probe, self._clock = probe, clock
-        self._end = clock() + seconds
+        self._end = time.monotonic() + seconds
 
     @property
     def is_over(self) -> bool:
         """Whether it has passed, also for a machine as slow as this one."""
-        if self._clock() <= self._end:
+        if time.monotonic() <= self._end:
             return False
         if self.slowness is None:
-            self.slowness = self._probe()
+            self.slowness = slowness()
             self._end += self.seconds * (self.slowness - 1)
-        return self._clock() > self._end
+        return time.monotonic() > self._end
 
     def __str__(self) -> str:
         """``60 s``, and on what machine that was too little."""

@@ -20,7 +20,6 @@ TOP = Path(__file__).parents[2]
 HOME = "https://github.com/jaxcluster/jaxcluster"
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((TOP / ".github" / "workflows").glob("*.yml"))
-FORMS = sorted((TOP / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 
 def read(path: Path) -> Any:
@@ -165,30 +164,3 @@ def test_only_a_tag_publishes_and_only_what_was_tried() -> None:
     assert (publish["needs"], jobs["try"]["needs"]) == ("try", "build")
     assert publish["permissions"] == {"id-token": "write"}
     assert "password" not in json.dumps(publish) and "secrets" not in json.dumps(jobs)
-
-
-# --------------------------------------------------------------------------- forms
-
-
-@pytest.mark.parametrize("form", FORMS, ids=lambda path: path.stem)
-def test_each_form_is_one_that_github_takes(form: Path) -> None:
-    found = read(form)
-    if form.stem == "config":
-        assert all(link["url"].startswith(HOME) for link in found["contact_links"])
-        return
-    assert {"name", "description", "body"} <= set(found)
-    ids = [part["id"] for part in found["body"]]
-    assert len(ids) == len(set(ids))
-    for part in found["body"]:
-        assert part["type"] in ("textarea", "dropdown", "input", "checkboxes", "markdown")
-        assert part["attributes"]["label"]
-        if part["type"] == "dropdown":
-            assert part["attributes"]["options"]
-
-
-def test_all_that_is_read_by_a_service_is_yaml() -> None:
-    assert read(TOP / ".github" / "dependabot.yml")["version"] == 2
-    readthedocs = read(TOP / ".readthedocs.yaml")
-    assert (TOP / readthedocs["sphinx"]["configuration"]).exists()
-    [install] = readthedocs["python"]["install"]
-    assert set(install["extra_requirements"]) <= set(PROJECT["optional-dependencies"])

@@ -16,7 +16,6 @@ from jaxcluster.options.commands import COMMANDS
 pytestmark = pytest.mark.any_jax
 
 TOP = Path(__file__).parents[2]
-NOTEBOOKS = sorted((TOP / "notebooks").glob("*.ipynb"))
 FENCE = re.compile(r"^(```|:::).*?^\1", re.M | re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # What a package index needs, where a relative link would lead nowhere.
@@ -119,45 +118,3 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 def test_each_command_is_in_the_reference() -> None:
     text = (TOP / "docs" / "magics.md").read_text()
     assert [name for name in COMMANDS if not re.search(rf"[ `]{name}\b", text)] == []
-
-
-# What a reader stumbles over, and what to write in its place.
-STILTED = {
-    r"for good\b": "permanently",
-    r"\bmend(s|ed|ing)?\b(?![`_])": "fix",
-    r"\b(is|are|was|were) told\b": "reported",
-    r"\bstand(s)? in\b": "in place of",
-    r"\bstand-ins?\b": "simulator",
-    r"\bput(s)? out\b": "output",
-    r"\blet go of\b": "released, disconnected",
-    r"\bsign of life\b": "not responding",
-    r"\bis none\b": "is not one",
-    r"\bout of step\b": "diverged",
-    r"\basks nobody\b": "has no authentication",
-    r"\bis never let\b": "never",
-    r"\banew\b": "again",
-    r"\bfor ever\b": "forever",
-    r"\blie(s)?\b": "is",
-}
-
-
-def stilted(text: str) -> list[str]:
-    """The wordings of a text that are not plain English, each with a plain one."""
-    plain = re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
-    return [
-        f"{found[0]} -> {better}"
-        for wording, better in STILTED.items()
-        for found in re.finditer(wording, plain, re.I)
-    ]
-
-
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(TOP)))
-def test_pages_are_in_plain_words(page: Path) -> None:
-    assert stilted(page.read_text()) == []
-
-
-def test_a_wording_that_is_not_plain_is_found() -> None:
-    assert stilted("It hangs for good, and `repair` mends it.") == [
-        "for good -> permanently",
-        "mends -> fix",
-    ]

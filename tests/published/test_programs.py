@@ -26,10 +26,6 @@ from jaxcluster.errors import Divergence
 pytestmark = pytest.mark.timeout(900)
 
 PACKAGES = ("equinox", "flax", "netket", "optax", "orbax-checkpoint")
-GEMMA = (
-    "helpers", "layers", "modules", "params", "positional_embeddings", "sow_lib", "transformer",
-    "transformer_cfg",
-)  # fmt: skip
 Source = Callable[[str, str], str]
 
 
@@ -71,58 +67,6 @@ def same_on_all(ranks: jaxcluster.Cluster, code: str) -> str:
     return texts.pop()
 
 
-GEMMA_STEPS = """
-import jax, jax.numpy as jnp, numpy as np, optax
-from flax import nnx
-from transformer import Transformer, make_causal_attn_mask
-from transformer_cfg import ShardingConfig, TransformerConfig
-mesh = jax.make_mesh((jax.device_count(), 1), ("fsdp", "tensor"))
-config = TransformerConfig.from_dict(
-    num_layers=2, num_embed=64, embed_dim=32, hidden_dim=64, num_heads=4, head_dim=16,
-    num_kv_heads=1, use_post_attn_norm=False, use_post_ffw_norm=False, attention_types=(1, 1),
-    final_logit_softcap=None, dtype=jnp.float32,
-    shd_config=ShardingConfig.fsdp_tp_sharding(
-        fsdp_axis_name="fsdp", tensor_parallel_axis_name="tensor"
-    ),
-)
-data = jax.sharding.NamedSharding(mesh, jax.P("fsdp"))
-tokens = np.random.default_rng(0).integers(1, 64, (8, 17)).astype("int32")
-batch = jax.make_array_from_callback(tokens.shape, data, lambda index: tokens[index])
-with jax.set_mesh(mesh):
-    model = Transformer(config, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, optax.adamw(1e-2), wrt=nnx.Param)
-
-    @nnx.jit
-    def step(model, optimizer, batch):
-        inputs, targets = batch[:, :-1], batch[:, 1:]
-
-        def loss_of(model):
-            mask = make_causal_attn_mask(inputs > 0)
-            positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-            positions = jax.sharding.reshard(positions, jax.P("fsdp"))
-            logits, _ = model(inputs, positions, None, mask)
-            one_hot = jax.nn.one_hot(targets, 64, dtype=jnp.float32)
-            return -jnp.mean(jnp.sum(one_hot * jax.nn.log_softmax(logits), -1))
-
-        loss, grads = nnx.value_and_grad(loss_of)(model)
-        optimizer.update(model, grads)
-        return loss
-
-    losses = [float(step(model, optimizer, batch)) for _ in range(4)]
-assert losses[-1] < losses[0]
-print(losses)
-"""
-
-
-def test_flaxs_gemma_trains_with_a_small_configuration(
-    ranks: jaxcluster.Cluster, source: Source, tmp_path: Path
-) -> None:
-    for name in GEMMA:
-        (tmp_path / f"{name}.py").write_text(source("google/flax", f"examples/gemma/{name}.py"))
-    ranks.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})", show=False)
-    assert same_on_all(ranks, GEMMA_STEPS)
-
-
 NNX = """
 import jax, jax.numpy as jnp, optax
 from flax import nnx
@@ -151,28 +95,6 @@ def test_a_refused_cell_keeps_what_it_has_made_of_an_nnx_model(ranks: jaxcluster
     told = "print((model.kernel.value == before).all(), hasattr(model, 'extra'))"
     assert same_on_all(ranks, told) == "False True\n"
     ranks.run("train(model, optimizer); float(total(whole))", show=False)
-
-
-NETKET = """
-import netket as nk
-graph, hilbert = nk.graph.Chain(8), nk.hilbert.Spin(0.5, N=8)
-hamiltonian = nk.operator.IsingJax(hilbert, graph, h=1.0)
-sampler = nk.sampler.MetropolisLocal(hilbert, n_chains=16)
-state = nk.vqs.MCState(sampler, nk.models.RBM(alpha=1), n_samples=256, seed=1)
-driver = nk.driver.VMC(hamiltonian, nk.optimizer.Sgd(0.05), variational_state=state)
-driver.run(3, show_progress=False, out=None)
-print(state.samples.is_fully_addressable, float(state.expect(hamiltonian).mean.real))
-import jax
-jax.config.update("jax_enable_x64", False)  # NetKet sets it
-"""
-
-
-def test_netket_minimizes_an_energy_with_samples_on_all_processes(
-    ranks: jaxcluster.Cluster,
-) -> None:
-    """As its multi-process example, for a longer chain."""
-    shown = same_on_all(ranks, NETKET)
-    assert shown.startswith("False ") and float(shown.split()[1]) < 0
 
 
 # What NetKet's example ends with, in the versions that show what one shall not do.

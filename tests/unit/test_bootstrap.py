@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
-import types
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from jaxcluster import wire
 from jaxcluster.engine import bootstrap
 from jaxcluster.engine.bootstrap import Reservation
-from jaxcluster.engine.private import coordination, pytrees, transfers
 
 LOOPBACK = "127.0.0.1"
 
@@ -91,89 +86,6 @@ def test_rank_0_says_at_once_where_it_can_not_listen() -> None:
             with pytest.raises(ValueError, match=f"can't listen at {address} on rank 0's host"):
                 bootstrap.check_coordinator(address)
     bootstrap.check_coordinator("unix:/tmp/socket")
-
-
-# --------------------------------------------------------------------------- initialize
-
-
-class FakeJax(types.ModuleType):
-    """Keeps what it is told, in order."""
-
-    def __init__(self, process_index: int) -> None:
-        super().__init__("jax")
-        self.calls: list[tuple[str, Any]] = []
-        self.config = types.SimpleNamespace(update=self._update)
-        self.distributed = types.SimpleNamespace(
-            initialize=lambda **arguments: self.calls.append(("initialize", arguments))
-        )
-        self.process_index = lambda: process_index
-        self.process_count, self.device_count = lambda: 2, lambda: 4
-        own = {"platform": "cpu", "process_index": 1}
-        self.local_devices = lambda: [
-            types.SimpleNamespace(id=2, device_kind="cpu", **own),
-            types.SimpleNamespace(id=3, device_kind="TPU v4", coords=(0, 1, 2), **own),
-        ]
-
-    def _update(self, name: str, value: object) -> None:
-        if name == "jax_enable_preemption_service":
-            raise AttributeError(f"Unrecognized config option: {name}")  # as an older jax does
-        self.calls.append((name, value))
-
-
-REQUEST = wire.InitializeRequest(
-    process_id=1,
-    num_processes=2,
-    coordinator_address="10.0.0.1:9000",
-    coordinator_bind_address="0.0.0.0:9000",
-    local_device_ids=[0, 1],
-    initialization_timeout=7,
-    heartbeat_timeout_seconds=11,
-    platforms="cpu",
-    num_cpu_devices=2,
-    collectives_address="10.0.0.2",
-    env={"JAXCLUSTER_TEST_ENV": "set"},
-    referee="/run/referee.sock",
-)
-
-
-@pytest.fixture
-def jax(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeJax]:
-    fake = FakeJax(process_index=1)
-    monkeypatch.setitem(sys.modules, "jax", fake)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # or this process's numpy is told its threads
-    for module, name, fake_of_it in (
-        (coordination, "set_collectives_address", lambda at: fake.calls.append(("gloo", at))),
-        (coordination, "join_cpu_slices", lambda: True),
-        (coordination, "keep_initialized", lambda note: None),
-        (coordination, "accept_num_cpu_devices", lambda counts: None),
-        (coordination, "announce_waits", lambda agreement: fake.calls.append(("waits", None))),
-        (bootstrap, "moved", {"jax.private": "It is not seen."}),
-        (bootstrap, "agree_on_launches", lambda *_: fake.calls.append(("agreed", None)) or True),
-        (bootstrap, "wait_for_coordinator", lambda *at: fake.calls.append(("wait", at))),
-        (transfers, "announce_transfers", lambda agreement: False),
-        (pytrees, "remember_keys", lambda: True),
-    ):
-        monkeypatch.setattr(module, name, fake_of_it)
-    before = dict(os.environ)
-    yield fake
-    os.environ.clear()
-    os.environ.update(before)
-
-
-def initialize(
-    jax: FakeJax, request: wire.InitializeRequest = REQUEST, refused: int = 2
-) -> wire.InitializeReply:
-    """With a referee that comes up a while later."""
-    left = [ConnectionRefusedError] * refused
-
-    def connect(path: str) -> None:
-        if left:
-            raise left.pop()
-        jax.calls.append(("referee", path))
-
-    startup: Any = types.SimpleNamespace(agreement=None, given=None, note=None, compiled="")
-    startup.connect = connect
-    return bootstrap.initialize(request, startup)
 
 
 # --------------------------------------------------------------------------- proxies

@@ -79,15 +79,6 @@ def test_a_held_process_is_never_ended_unsaved(monkeypatch: pytest.MonkeyPatch) 
     assert ended == [2]
 
 
-def test_what_two_looks_tell() -> None:
-    assert explain(None, seen(103.0)).kind == "unknown"
-    assert explain(BEFORE, None).kind == "gone"
-    assert why(control=("D", 0.1, 0.1)).kind == why(main=("D", 5.0, 1.0)).kind == "unknown"
-    assert why(main=("R", 5.3, 0.0)).kind == "lock"  # where the kernel does not tell turns
-    assert why().kind == "lock"  # all sleep, one of them with it
-    assert why(at=100.5).kind == "unknown"
-
-
 def test_a_process_whose_control_channel_gets_no_processor_is_starved_and_waited_for() -> None:
     found = why(control=("R", 0.11, 3.0, 2), main=("R", 5.4, 3.4, 9))
     assert (found.kind, found.is_hung) == ("starved", False)
@@ -110,12 +101,6 @@ def test_one_that_gets_little_of_a_busy_machine_is_not_called_hung_for_one_long_
     assert slowed.message.endswith("(the machine is busy; still waiting)")
     late = why(160.0, main=("R", 7.2, 58.8), control=("S", 0.2, 0.3, 50))
     assert (late.kind, late.is_hung) == ("lock", True)
-
-
-def test_a_thread_that_hardly_ran_is_not_blamed() -> None:
-    """It was taken off the processor while it had the lock, as any thread may be."""
-    found = why(main=("R", 5.02, 3.8, 50), control=("S", 0.1, 0.3, 40))
-    assert (found.kind, found.is_hung) == ("starved", False)
 
 
 def test_a_process_without_a_control_thread_runs_another_program() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxcluster.agreement.refusals import Doing, Place, Refusal, grouped
+from jaxcluster.agreement.refusals import Doing, Place, Refusal
 from jaxcluster.agreement.words import MOST_ROWS, TEXT_CHARS, explain
 
 SOURCE = "rank = jax.process_index()\nif rank != 1:\n    s = float(jnp.sum(x))\n"
@@ -51,11 +51,6 @@ def test_one_program_with_different_values_shows_their_hashes() -> None:
     told = explain(Refusal("differs", (), doing))
     assert told.startswith("Ranks 0, 1 came to launch one program with different values.")
     assert "values #000000" in told and "values #012345" in told
-
-
-def test_one_program_after_other_launches_without_collectives_says_so() -> None:
-    told = explain(Refusal("differs", (), waits(0, 1)))
-    assert told.startswith("Ranks 0, 1 came to launch a program after others.")
 
 
 @pytest.mark.parametrize(
@@ -154,19 +149,7 @@ def test_of_many_inputs_the_first_are_shown_that_differ() -> None:
     assert "jit(sum) float32[1000], float32[1001]," in alike and len(alike) < 150
 
 
-def test_many_ranks_with_values_of_their_own_are_said_to_differ_in_values() -> None:
-    doing = grouped(replace(SUM, ranks=(rank,), given=rank + 1) for rank in range(20))
-    assert sorted(len(one.ranks) for one in doing) == [1] * 20
-    assert "different values" in explain(Refusal("differs", (0,), doing)).splitlines()[0]
-
-
 @pytest.mark.parametrize("source", ["", "if (:\n", "s = float(jnp.sum(x))\n" * 4])
 def test_without_a_branch_or_its_source_none_is_named(source: str) -> None:
     refusal = Refusal("ended", (1,), (*waits(0), Doing((1,), "ended")))
     assert "`" not in explain(refusal, {4: source})
-
-
-def test_what_ranks_did_alike_is_told_once() -> None:
-    alike = [replace(SUM, ranks=(rank,)) for rank in (0, *range(2, 300))]
-    refusal = Refusal("ended", (1,), grouped([*alike, Doing((1,), "ended")]), Place(4, 3, "x"), 5)
-    assert [len(one.ranks) for one in refusal.doing] == [299, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import time
 from pathlib import Path
@@ -27,7 +26,7 @@ from savednames import (
 from jaxcluster.engine.private import pytrees
 from jaxcluster.rank import settings
 from jaxcluster.rank.state import arrays, pickles
-from jaxcluster.rank.state.file import BadFile, StateFile, file_name
+from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
 
 pytrees.remember_keys()
@@ -59,12 +58,6 @@ def back(source: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------- arrays
 
 
-def test_arrays_and_what_names_them_stay_one() -> None:
-    names = back("same = x\ntree = {'x': [x], 'twice': (x, x)}")
-    assert names["same"] is names["x"] is names["tree"]["x"][0] is names["tree"]["twice"][1]
-    assert names["x"].sharding == names["NamedSharding"](names["mesh"], names["P"]("x"))
-
-
 def test_weak_types_keys_and_small_dtypes_stay() -> None:
     names = back(
         "weak, strong = jnp.asarray(2.0), jnp.float32(2)\n"
@@ -92,29 +85,7 @@ def test_a_buffer_that_arrays_share_is_saved_once(tmp_path: Path) -> None:
     assert 2 << 20 < save(names, tmp_path).nbytes < 2.2 * (1 << 20)
 
 
-def test_a_view_without_its_whole_brings_the_whole() -> None:
-    names = back("first, last = (lambda a: (a[:3], a[2:]))(np.arange(5))")
-    names["first"][2] = 77
-    assert names["last"][0] == 77
-
-
 # ---------------------------------------------------------------------- functions
-
-
-def test_functions_see_the_namespace_and_closures_share_their_cells() -> None:
-    names = back(
-        "def add(a, b=1, *, c: int = 2) -> int:\n    'sum'\n    return a + b + c + offset\n"
-        "offset = 5\n"
-        "def make(n):\n"
-        "    def get(): return n\n"
-        "    def put(m):\n        nonlocal n\n        n = m\n"
-        "    def again(i): return 0 if i == 0 else again(i - 1)\n"
-        "    return get, put, again\n"
-        "get, put, again = make([1])\n"
-    )
-    run_cell(names, "offset = 7\nput(3)")
-    assert names["add"](1) == 11 and names["get"]() == 3 and names["again"](4) == 0
-    assert names["again"].__closure__[0].cell_contents is names["again"]
 
 
 def test_jitted_functions_keep_their_options() -> None:
@@ -148,25 +119,6 @@ def test_custom_derivatives_stay() -> None:
 
 
 # ---------------------------------------------------------------------- classes
-
-
-def test_models_keep_their_leaves() -> None:
-    names = back(
-        "class Block(eqx.Module):\n"
-        "    linear: eqx.nn.Linear\n"
-        "    act: typing.Callable = eqx.field(static=True)\n"
-        "    def __call__(self, v): return self.act(self.linear(v))\n"
-        "class Net(Block):\n"
-        "    scale: jax.Array = None\n"
-        "    def __call__(self, v): return super().__call__(v) * self.scale\n"
-        "net = Net(eqx.nn.Linear(2, 3, key=jax.random.key(0)), jax.nn.relu, jnp.ones(3))\n"
-        "tx = optax.adam(0.1)\n"
-        "state = tx.init(eqx.filter(net, eqx.is_array))\n"
-    )
-    assert len(jax.tree.leaves(names["net"])) == 3
-    run_cell(names, "updates, state = tx.update(eqx.filter(net, eqx.is_array), state)")
-    run_cell(names, "net = eqx.apply_updates(net, updates)\nout = net(jnp.ones(2))")
-    assert names["out"].shape == (3,)
 
 
 def test_pytrees_of_cells_are_registered_again() -> None:
@@ -287,26 +239,6 @@ def test_an_array_is_given_up_early_where_nothing_is_computed(
     assert saved.lost == ({} if is_busy else {"late": "still being computed"})
 
 
-def test_time_that_pickling_takes_is_not_time_that_arrays_had(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = cell(
-        "import time\n"
-        "class Large:\n"
-        "    def __reduce__(self): return time.sleep(0.2) or int, (3,)\n"
-        "large, late = Large(), jnp.ones(2)\n"
-    )
-    looks: list[Any] = []
-
-    def is_ready(array: Any) -> bool:
-        looks.extend([array] if array is names["late"] else [])
-        return array is not names["late"] or len(looks) > 1
-
-    monkeypatch.setattr(pickles, "READY_S", 0.1)
-    monkeypatch.setattr(pickles, "is_ready", is_ready)
-    assert not through_files(names)[1].lost
-
-
 def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> None:
     names = cell(
         "class Odd:\n"
@@ -419,29 +351,6 @@ def test_arrays_are_put_together_of_all_ranks_files(tmp_path: Path) -> None:
     _, lost = pickles.load({0: files[0]}, 0, namespace(), lambda name, value: None)
     gone = dict.fromkeys(("cut", "tree", "x", "odd"), "parts of it were on a rank that is gone")
     assert lost == gone | {"odd": lost["odd"]}
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [((4, 2), (2, 2)), ((1, 8), (1, 4)), ((3, 2), (2, 2)), ((3, 4), (1, 4)), ((1, 1), (4, 1))],
-)
-def test_the_first_axis_that_can_takes_the_change(before: Any, after: Any) -> None:
-    about = {"arrays": [], "devices": (2, before[0] * before[1])}
-    loaded: Any = arrays.ArraysToLoad({0: SimpleNamespace(about=about)}, 0)  # type: ignore[dict-item]
-    types = jax.make_mesh((2, 2), ("a", "b")).axis_types
-    at = [("cpu", 0, 0)] * math.prod(before)
-    assert loaded.mesh(at, before, ("a", "b"), types).devices.shape == after
-    about["devices"] = (2, 9)
-    with pytest.raises(arrays.Lost, match="its mesh a=3,b=3 does not fit 4 devices"):
-        loaded.mesh([*at[:1]] * 9, (3, 3), ("a", "b"), types)
-
-
-def test_what_finds_no_room_is_not_saved_and_says_why(tmp_path: Path) -> None:
-    places = [SavePlace(str(tmp_path), 0), SavePlace(f"{tmp_path}/gone")]
-    body = Save(places, compare=False)
-    with pytest.raises(BadFile, match=r"found no room: .* room for 0 MiB; .*No such file"):
-        states_of(cell("one = 1")).save(SimpleNamespace(body=body))  # type: ignore[arg-type]
-    assert not [*tmp_path.iterdir()]
 
 
 def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
