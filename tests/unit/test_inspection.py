@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster.engine import inspection
 
@@ -74,12 +73,3 @@ def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> N
     assert idle.name not in threads
     runner.go.set()
     idle.join()
-
-
-@pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
-    made = InteractiveShell()
-    made.user_ns["losses"] = [3.0, 2.0]
-    yield made
-    made.history_manager.end_session()
-    InteractiveShell.clear_instance()

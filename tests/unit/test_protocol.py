@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 import typescript
 
@@ -213,25 +212,6 @@ def test_there_is_an_example_of_every_operation() -> None:
 def test_the_pages_types_are_those_of_python() -> None:
     is_same = typescript.TARGET.read_text() == typescript.rendered()  # the texts are long
     assert is_same, "The page's types have changed. Write them: python tests/typescript.py"
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A leaf of `Tree`, seen by "".
-
-    Attributes:
-      size: how large it is. None where
-        that is not known.
-    """
-
-    size: int | None
-
-
-class Tree(TypedDict):
-    kind: Literal["oak", "elm"]
-    leaves: list[Leaf | None]
-    named: NotRequired[dict[str, tuple[int, str]]]
-    old: Annotated[list[Any], "Missing in winter."]
 
 
 def test_no_message_has_a_state_of_its_own_that_nbclient_would_take_for_a_widgets() -> None:
