@@ -61,8 +61,8 @@ def pull(world: World, name: str) -> Any:
     """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
 
     Arrays that span processes are joined from all ranks' shards; nothing is computed on the ranks,
-    so a pull cannot hang on a rank that has diverged. Shards of ranks here take their size in
-    memory once more until they are joined.
+    so a pull cannot hang on a rank that has diverged. Shards take their size in memory once more
+    until they are joined.
 
     Raises:
       UsageError: ``name`` is not a name.
@@ -95,8 +95,7 @@ def _fetch(
 ) -> tuple[bytes, list[np.ndarray[Any, Any]], list[memoryview]]:
     """A value's pickle, its arrays, and the pickle's buffers."""
     with _files(world) as (paths, read):
-        room = psutil.virtual_memory().available
-        room //= 1 + any(_is_here(world, rank) for rank in paths)
+        room = psutil.virtual_memory().available // 2
 
         def request(rank: int) -> Callable[[CellSpec], ops.Pull]:
             options = (rank == 0, plain, is_all or rank == 0, paths.get(rank, ""), room)
@@ -248,7 +247,6 @@ def _written(
 
     Raises:
       NoRoom: a host has none for it.
-      TransferError: nor has this one, on which frames would take more.
     """
     paths: dict[int, str] = {}
     with contextlib.ExitStack() as stack:
@@ -256,11 +254,7 @@ def _written(
             path, file = _shared_file()
             stack.enter_context(file)
             if not take_memory(file.fileno(), total):
-                free = format_nbytes(psutil.virtual_memory().available)
-                raise TransferError(
-                    f"The values hold {format_nbytes(total)}; this machine has {free} free.",
-                    "Push a part of them, or load them in an %%spmd cell.",
-                )
+                raise NoRoom
             with mmap.mmap(file.fileno(), total) as memory:
                 for at, raw in buffers.items():
                     memory[at : at + raw.nbytes] = raw
@@ -387,6 +381,13 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
         with contextlib.suppress(NoRoom), _written(world, chosen, filled, total) as paths:
             _assign(world, paths, at, [pickled])
             return
+    free = psutil.virtual_memory().available
+    if total and total * len(chosen) > free:
+        raise TransferError(
+            f"The values hold {format_nbytes(total)} for each of {len(chosen)} ranks; this machine "
+            f"has {format_nbytes(free)} free.",
+            "Push a part of them, or load them in an %%spmd cell.",
+        )
     _assign(world, dict.fromkeys(chosen, ""), [], [pickled, *raws])
 
 

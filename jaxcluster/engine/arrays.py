@@ -26,6 +26,7 @@ Leaf = tuple[tuple[str, ...], Any]
 READY_POLL_S = 0.002
 MOST_PARTS = 1 << 18  # containers and leaves of a pytree that is looked at
 MOST_STEPS = 1000  # to a leaf
+PLAIN = frozenset({bool, int, float, complex, str, bytes})  # most leaves where there are many
 
 
 class NotReady(Exception):
@@ -48,7 +49,7 @@ def parts_of(node: Any) -> Sequence[tuple[Any, Any]] | None:
     from jax.tree_util import GetAttrKey, default_registry
 
     kind = type(node)
-    if is_array(node):
+    if kind in PLAIN or is_array(node):
         return None
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):  # jax 0.10.2 names all as the first
         return [(GetAttrKey(name), one) for name, one in zip(kind._fields, node, strict=True)]

@@ -6,8 +6,10 @@ gives its own, in a file in memory or in the reply.
 
 from __future__ import annotations
 
+import difflib
 import io
 import mmap
+import os
 import pickle
 import weakref
 from collections import ChainMap
@@ -16,7 +18,6 @@ from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
-from cloudpickle import cloudpickle as trackers
 
 from jaxcluster import wire
 from jaxcluster.engine.arrays import (
@@ -31,7 +32,8 @@ from jaxcluster.engine.arrays import (
 )
 from jaxcluster.engine.control import Request
 from jaxcluster.engine.given import hashes
-from jaxcluster.engine.names import LostNames
+from jaxcluster.engine.names import LostNames, is_users
+from jaxcluster.engine.private import kinds
 from jaxcluster.host.free_space import take_memory
 from jaxcluster.wire.ops.values import (
     FILE_FROM_NBYTES,
@@ -135,11 +137,10 @@ class ArrayPickler(cloudpickle.Pickler):
         if issubclass(type(obj), type):
             if (known := reference_to(obj)) is not None:
                 return known
-            if obj.__module__ == "__main__":
+            if obj.__module__ == "__main__" or "<locals>" in obj.__qualname__:
                 self._met += 1
                 number = f"jaxcluster {self._turn} {self._met} {obj.__qualname__}"
-                trackers._DYNAMIC_CLASS_TRACKER_BY_CLASS[obj] = number
-                trackers._DYNAMIC_CLASS_TRACKER_BY_ID[number] = obj
+                kinds.number_class(obj, number)
                 self._numbered.add(obj)
         return super().reducer_override(obj)
 
@@ -168,7 +169,10 @@ class Values:
         except KeyError:
             if reason := self.lost.reasons.get(name):
                 raise BadName(f"Rank {self.rank}: {name!r} {reason}.", "") from None
-            raise BadName(f"Rank {self.rank} has no variable {name!r}.", WHO) from None
+            users = [n for n, v in self.namespace.items() if is_users(n, v) and n[0] != "_"]
+            close = " or ".join(difflib.get_close_matches(name, users))
+            hint = f"Did you mean {close}?" if close else WHO
+            raise BadName(f"Rank {self.rank} has no variable {name!r}.", hint) from None
 
     # ------------------------------------------------------------------ pull
 
@@ -233,12 +237,17 @@ def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
 
 
 def _write(path: str, parts: Sequence[memoryview]) -> int:
-    """Write these bytes to a file in memory; returns how many. 0: they are few, or have no room."""
+    """Write these bytes to a file in memory; returns how many. 0: they are few, or have no room.
+
+    The path leads to a notebook's own file, or to another one, once that has given up the pull: so
+    nothing is written where there is something.
+    """
     nbytes = sum(map(len, parts))
     if not path or nbytes < FILE_FROM_NBYTES:
         return 0
-    with open(path, "wb", buffering=0) as file:
-        if not take_memory(file.fileno(), nbytes):
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "r+b", buffering=0) as file:
+        if os.fstat(descriptor).st_size or not take_memory(descriptor, nbytes):
             return 0
         for part in parts:
             rest = part

@@ -24,7 +24,7 @@ from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.cluster import transfer
 from jaxcluster.engine.names import LostNames
-from jaxcluster.engine.values import CannotPickle, Values
+from jaxcluster.engine.values import BadName, CannotPickle, Values
 from jaxcluster.errors import (
     NotAddressable,
     NotSerialisable,
@@ -317,15 +317,41 @@ def test_a_push_to_a_host_without_memory_goes_in_frames(tmp_path: Path) -> None:
     assert ranks.tokens("assign") == ranks.tokens("bind")
 
 
-def test_a_push_that_finds_no_memory_here_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("free", [1 << 30, 3 << 19])
+def test_a_push_without_a_file_in_memory_goes_in_frames_if_they_fit(
+    monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
     def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.EFBIG, "File too large")  # as by ``ulimit -f``
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    ranks = Ranks({})
-    with pytest.raises(TransferError, match=r"The values hold 1.0 MiB; this machine has .* free"):
-        transfer.push(ranks, {"x": np.zeros(1 << 20, np.uint8)})  # type: ignore[arg-type]
+    monkeypatch.setattr(
+        transfer.psutil, "virtual_memory", lambda: types.SimpleNamespace(available=free)
+    )
+    ranks, values = Ranks({}), {"x": np.zeros(1 << 20, np.uint8)}
+    if free > 2 << 20:
+        transfer.push(ranks, values)  # type: ignore[arg-type]
+        assert [nbytes >> 20 for op, _, _, nbytes in ranks.asked if op == "assign"] == [1, 1]
+        return
+    told = r"The values hold 1.0 MiB for each of 2 ranks; this machine has 1.5 MiB free"
+    with pytest.raises(TransferError, match=told):
+        transfer.push(ranks, values)  # type: ignore[arg-type]
     assert ranks.asked == []
+
+
+def test_a_late_rank_writes_over_no_file_that_is_there_now(tmp_path: Path) -> None:
+    """Its notebook has given up the pull, and may have another file under the same number."""
+    data = np.ones(FILE_FROM_NBYTES, np.uint8)
+    kept = tmp_path / "kept"
+    kept.write_text("something")
+    values = Values(0)
+    values.namespace["d"] = data
+    for path, text in ((kept, "something"), (tmp_path / "new", data.tobytes().decode())):
+        asked = Pull(TURN, "d", pickle=True, path=str(path))
+        told, (_, *frames) = values.pull(request(asked))
+        assert path.read_text() == text
+        assert told.nbytes + sum(map(len, frames)) == data.nbytes
+        assert path.stat().st_mode & 0o077 == 0 or path is kept
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TransferError("no room")])
@@ -435,7 +461,11 @@ class Box:
     total = 0
 class Color(enum.Enum):
     RED = 1
-d = [Box(), Box(), Color.RED]
+def make():
+    class Inner: __module__ = "elsewhere"
+    return Inner
+Inner = make()
+d = [Box(), Box(), Color.RED, Inner()]
 """
 
 
@@ -448,10 +478,20 @@ def test_what_was_pulled_and_is_pushed_is_of_each_ranks_own_class() -> None:
         one.read("p", sent)
         one.bind("p")
         names = values.namespace
-        first, second, color = names["back"]
+        first, second, color, inner = names["back"]
         assert type(first) is type(second) is names["Box"]
+        assert type(inner) is names["Inner"]
         assert color is names["Color"].RED
         assert names["Box"].total == 3
+
+
+def test_a_name_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
+    values = Values(3)
+    values.namespace |= {"losses": 1, "_loses": 2}
+    for name, hint in (("loses", "Did you mean losses?"), ("other", "%spmd %who lists the")):
+        with pytest.raises(BadName, match=f"Rank 3 has no variable '{name}'") as caught:
+            values.lookup(name)
+        assert caught.value.hint.startswith(hint)
 
 
 def test_a_class_of_the_notebooks_comes_as_it_is_there() -> None:

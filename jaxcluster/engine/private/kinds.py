@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from cloudpickle import cloudpickle
+
 
 @dataclass(frozen=True)
 class Kinds:
@@ -34,6 +36,12 @@ def is_imported(value: Any) -> bool:
     for part in getattr(value, "__qualname__", "").split("."):
         found = getattr(found, part, None)
     return found is value
+
+
+def number_class(cls: type, number: str) -> None:
+    """Have cloudpickle know a class by this number, which it makes at random (cloudpickle 3)."""
+    cloudpickle._DYNAMIC_CLASS_TRACKER_BY_CLASS[cls] = number
+    cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[number] = cls
 
 
 def info_of(function: Any) -> Any:
