@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import enum
 import itertools
+import os
 import queue
 import threading
 import time
@@ -90,7 +91,11 @@ class Agents:
     def _do(self, job: Callable[..., object], *args: Any) -> None:
         """Have the thread do something, in the order of the calls; nothing after ``close``."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(job, *args)
+            try:
+                self._loop.call_soon_threadsafe(job, *args)
+            except BaseException:  # the stop button: the job may wait for a thread that sleeps
+                self._loop.call_soon_threadsafe(bool)
+                raise
 
     def _leave(self) -> None:
         for host in list(self._hosts):
@@ -387,16 +392,38 @@ class RankChannel:
 class RankSocket:
     """The way to a rank of this machine: its own socket.
 
+    Whoever asks sends at once: the thread would cost each cell two changes of threads before any
+    rank has it. The thread sends what has buffers: a message that the stop button has broken off
+    between two parts would look like a whole one.
+
     Args:
       address: a rank that does not listen there yet is tried for ever.
     """
 
     def __init__(self, agents: Agents, address: str, on_message: OnMessage) -> None:
-        self._agents, self._address, self._on_message = agents, address, on_message
+        self._agents, self._on_message, self._pid = agents, on_message, os.getpid()
+        self._using = threading.Lock()  # held by whoever touches the socket
+        self._left = deque[None]()  # of messages that the thread is to send
+        self._socket = transport.open_rank(agents._context, address)
+        self._send_part = super(zmq.Socket, self._socket).send  # the one of C
         agents._do(self._open)
 
     def send(self, frames: Sequence[Any]) -> None:
-        self._agents._do(self._send, frames)
+        sent, is_done = list[None](), False
+        try:
+            # A process that the user has forked has no such socket.
+            if len(frames) == 1 and os.getpid() == self._pid:
+                with self._using:
+                    if not self._left and not self._socket.closed:
+                        # In C: no stop button comes between sending it and noting that.
+                        sent.extend(map(self._send_part, frames))
+                        is_done = not transport.has_come(self._socket)
+        finally:
+            if not sent:
+                self._left.append(None)
+                self._agents._do(self._send, frames)
+            elif not is_done:  # what is done to a socket takes the news from its file
+                self._agents._do(self._look)
 
     def close(self) -> None:
         self._agents._do(self._leave)
@@ -404,14 +431,16 @@ class RankSocket:
     # ------------------------------------------------------------------ on the thread
 
     def _open(self) -> None:
-        self._listener = Listener(
-            transport.open_rank(self._agents._context, self._address), self._on_message
-        )
+        self._listener = Listener(self._socket, self._on_message, self._using)
         self._agents._hosts[self] = None
+
+    def _look(self) -> None:
+        self._listener.look()
 
     def _send(self, frames: Sequence[Any]) -> None:
         if self in self._agents._hosts:
             self._listener.send(list(frames))
+        self._left.pop()
 
     def _leave(self) -> None:
         if self._agents._hosts.pop(self, self) is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
 ZAP = "inproc://zeromq.zap.01"
 SERVICE = b"jaxcluster"  # an agent's socket, as ZAP calls it
+
+_POLLIN = int(zmq.POLLIN)
 
 
 @dataclass(frozen=True)
@@ -57,26 +60,32 @@ class Listener:
     A socket's descriptor tells of a message once. What is done with the socket may take the news
     in: only one that has been asked and has nothing tells of the next one (ZMQ_FD in
     zmq_getsockopt(3)). So it is asked once more after whatever was done.
+
+    Args:
+      using: held by whoever touches the socket, where others than the loop do.
     """
 
     def __init__(
-        self, socket: zmq.Socket[bytes], on_message: Callable[[list[Any]], object]
+        self,
+        socket: zmq.Socket[bytes],
+        on_message: Callable[[list[Any]], object],
+        using: threading.Lock | None = None,
     ) -> None:
         self.socket, self.on_message = socket, on_message
+        self._using = using or threading.Lock()
         self._loop = asyncio.get_running_loop()
-        self.is_paused = False
+        self.is_paused = self._looks_soon = False
         self._loop.add_reader(socket.fileno(), self.look)
         self.look_soon()
 
     def look(self) -> None:
         """Take in what has come; who sends all the time keeps nobody else waiting."""
+        self._looks_soon = False
         for _ in range(AT_ONCE):
-            if self.is_paused or self.socket.closed:
-                return
-            try:
+            with self._using:
+                if self.is_paused or self.socket.closed or not has_come(self.socket):
+                    return
                 frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
             try:
                 self.on_message(frames)
             except Exception:  # somebody's callback must not end what all share
@@ -84,12 +93,15 @@ class Listener:
         self.look_soon()
 
     def look_soon(self) -> None:
-        self._loop.call_soon(self.look)
+        if not self._looks_soon:  # else each message of a flood would lead to more looks
+            self._looks_soon = True
+            self._loop.call_soon(self.look)
 
     def send(self, packet: list[Any]) -> bool:
         """Send a packet. Returns whether there was a connection to send it on."""
         self.look_soon()
-        return send(self.socket, packet)
+        with self._using:
+            return send(self.socket, packet)
 
     def pause(self, is_paused: bool) -> None:
         """Leave what comes where it is, or no longer."""
@@ -97,8 +109,14 @@ class Listener:
         self.look_soon()
 
     def close(self, linger_ms: int = 0) -> None:
-        self._loop.remove_reader(self.socket.fileno())
-        self.socket.close(linger_ms)
+        with self._using:
+            self._loop.remove_reader(self.socket.fileno())
+            self.socket.close(linger_ms)
+
+
+def has_come(socket: zmq.Socket[bytes]) -> bool:
+    """Whether there is a message. zmq's flags are slow enums."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & _POLLIN)
 
 
 class Authenticator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import zmq
+from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, RankSocket
@@ -158,6 +160,61 @@ def test_whoever_asks_loses_no_answer_that_comes_just_then(
     for thread in threads:
         thread.join()
     assert missed == []
+
+
+def test_who_asks_sends_at_once_but_nothing_before_what_the_thread_has_to_send(
+    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
+) -> None:
+    rank, busy = make_rank(addresses[0]), threading.Event()
+    link, sink = linked(agents, addresses[:1]), Sink()
+    link.gather([0], Say("first"), timeout_s=ANSWER_S)
+    agents._do(busy.wait, ANSWER_S)
+    link.request(0, Say("alone"), sink=sink)
+    until(lambda: len(rank.received) == 2, "it has come while the thread is busy")
+    link.request(0, Say("with a buffer"), buffers=[b"x"], sink=sink)
+    link.request(0, Say("behind it"), sink=sink)
+    busy.set()
+    assert [next_event(sink).body[0] for _ in range(3)] == ["alone", "with a buffer", "behind it"]
+
+
+@pytest.mark.parametrize("buffers", [[], [b"x"]])
+def test_the_thread_sends_what_a_stop_button_has_kept_from_being_sent(
+    agents: Agents,
+    addresses: list[str],
+    make_rank: Callable[..., FakeRank],
+    monkeypatch: pytest.MonkeyPatch,
+    buffers: list[bytes],
+) -> None:
+    make_rank(addresses[0])
+    link, sink = linked(agents, addresses[:1]), Sink()
+    link.gather([0], Say("first"), timeout_s=ANSWER_S)
+
+    def press(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    if buffers:
+        monkeypatch.setattr(agents._loop, "_write_to_self", press)
+    else:
+        monkeypatch.setattr(link._channels[0], "_send_part", press)
+    with pytest.raises(KeyboardInterrupt):
+        link.request(0, Say("op", 7), buffers=buffers, sink=sink)
+    assert sink.get(timeout=2).body == ["op", 7]
+
+
+def test_what_has_come_when_something_is_sent_is_taken_in(link: Link) -> None:
+    """Sending takes the news from the socket's file."""
+    sink = Sink()
+    for k in range(500):
+        link.request(0, Say("op", k), sink=sink)
+    assert [next_event(sink).body[1] for _ in range(500)] == list(range(500))
+
+
+def test_a_forked_process_touches_no_socket(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel: Any = link._channels[0]
+    monkeypatch.setattr(channel, "_pid", os.getpid() - 1)
+    monkeypatch.setattr(channel, "_send_part", None)
+    assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]  # the thread's
 
 
 def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
