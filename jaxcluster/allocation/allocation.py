@@ -35,8 +35,8 @@ from jaxcluster.allocation.placing import check_versions, in_order, place, share
 from jaxcluster.allocation.processes import OUTLIVING, Processes
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
+from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.launchers.commands import Launch
-from jaxcluster.launchers.factory import launcher_of
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.supervision.starting import import_time_settings
@@ -244,12 +244,10 @@ class Allocation:
         for lost in self._wanted_back(fleet):
             assert self._launch is not None
             say(f"waiting for another agent on host {lost.name} ...")
-            agent = self._launch.successor(
-                lost.number, lost.name, max(1.0, deadline - time.monotonic()), stopped
-            )
-            if agent is None:
+            started = self._launch.successor(lost.number, lost.name)
+            if started is None:
                 raise self._no_other(lost)
-            fleet.replace(lost, agent)
+            fleet.replace(lost, started(max(1.0, deadline - time.monotonic()), stopped))
         return fleet
 
     def check_returns(self) -> None:
@@ -261,7 +259,7 @@ class Allocation:
         if self.fleet is None or self._launch is None or self.fleet.is_here:
             return
         for lost in self._wanted_back(self.fleet):
-            if not self._launch.can_succeed(lost.number, lost.name):
+            if self._launch.successor(lost.number, lost.name) is None:
                 raise self._no_other(lost)
 
     @staticmethod

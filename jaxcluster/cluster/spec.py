@@ -11,8 +11,8 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
-from jaxcluster.launchers import detection
-from jaxcluster.launchers.factory import launcher_of
+from jaxcluster.launchers import choice
+from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON, LOCAL, kind_of
 from jaxcluster.options.value_types import SWITCH
@@ -124,9 +124,9 @@ def _taken(typed: Mapping[str, Any], num_processes: int | None) -> str:
     Raises:
       UsageError: it can't be taken, or what was typed is not for it.
     """
-    found = detection.find()
+    found = choice.find()
     if found is None:
-        found = detection.Inside("no allocation", LOCAL)
+        found = choice.Inside("no allocation", LOCAL)
     elif found.obstacle:
         raise UsageError(
             f"--launcher auto: this notebook runs in {found.what}, and {found.obstacle}.",

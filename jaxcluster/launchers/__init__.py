@@ -1,5 +1,1 @@
-"""How a cluster's processes come up: ``render(spec) -> LaunchPlan`` is pure, ``start`` is not.
-
-A launcher brings processes up and nothing else; which rank gets which device is planned in one
-place, ``jaxcluster.plan.placement``, from what the engines report.
-"""
+"""How agents get onto hosts: ``Launcher.render`` makes a plan, ``commands.Launch`` runs it."""

@@ -10,19 +10,21 @@ import json
 import os
 import re
 import shlex
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jaxcluster.errors import LauncherUnavailable
 from jaxcluster.launchers import failures
-from jaxcluster.launchers.detection import Inside
+from jaxcluster.launchers.choice import Inside, lacks
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import named_hosts
 from jaxcluster.launchers.shared_options import NAMED_HOSTS
 from jaxcluster.options.table import Option
+from jaxcluster.plan.shares import ranks_by_host
+from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.commands import Task
 
 if TYPE_CHECKING:
@@ -77,6 +79,13 @@ def agent_command(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
     return [*(["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []), *words]
 
 
+def agent_line(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> str:
+    """The line of a host's shell that becomes the agent, with its environment."""
+    settings = ["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []
+    words = ["exec", *settings, *agent_argv(agent, listen, stdin_ends)]
+    return " ".join(map(quote_path, words))
+
+
 def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
     """What agents say in a line of output, and what else is in it.
 
@@ -97,15 +106,6 @@ def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
 
 
 @dataclass(frozen=True)
-class PlannedFile:
-    """A file to be written before the commands run, in the folder of ``render``."""
-
-    path: str
-    text: str
-    mode: int = 0o600
-
-
-@dataclass(frozen=True)
 class Command(Task):
     """One command of a launcher."""
 
@@ -123,7 +123,6 @@ class LaunchPlan:
     commands: tuple[Command, ...] = ()  # one for all hosts, or one for each
     hosts: tuple[str, ...] = ()  # their names; empty where the launcher chooses them
     ranks: tuple[int, ...] | None = None  # of each host; None: as its devices allow
-    files: tuple[PlannedFile, ...] = ()  # written before
     objects: tuple[Mapping[str, Any], ...] = ()  # what is asked of an API, as JSON
     folder: str = ""  # where the sockets lie that lead to agents, where no command makes them
     notes: tuple[str, ...] = ()
@@ -146,6 +145,7 @@ class Launcher(ABC):
     python: ClassVar[str] = ""  # the hosts', where none is named; "" for this machine's
     platform: ClassVar[str] = ""  # the ranks', where none is asked for; "" for the devices' own
     shares_folder: ClassVar[bool] = False  # whether the hosts must share the folder of ``render``
+    cut: ClassVar[str] = ""  # what to do where an agent runs, and can't be reached
     refused: ClassVar[str] = ""  # what to do where the hosts' owner refuses what was asked for
 
     @classmethod
@@ -205,7 +205,9 @@ class Launcher(ABC):
         line, hint = failures.cause(lines, run.command.python, typed, self.refused)
         how = failures.how_it_ended(run.code) + "." + (f' It says: "{line}"' if line else "")
         if run.is_ready:
-            return Reason(f"The agent on {where} is lost: {command} {how}")
+            lost = "can't be reached" if run.code is None else "is lost"
+            told = f"The agent on {where} {lost}: {command} {how}"
+            return Reason(told, self.cut if run.code is None else "")
         if run.code is None:
             told = f"No agent on {where} yet: {command} {how}"
             see = f"   Or see: {typed}" if typed else ""
@@ -236,8 +238,8 @@ def find_program(name: str, environ: Mapping[str, str], hint: str, what: str = "
     Raises:
       LauncherUnavailable: it has none.
     """
-    if shutil.which(name, path=environ.get("PATH")) is None:
-        raise LauncherUnavailable(f"There is no {name} on this machine{what}.", hint)
+    if lack := lacks(name, environ):
+        raise LauncherUnavailable(f"T{lack[1:]}{what}.", hint)
 
 
 def describe(plan: LaunchPlan) -> str:
@@ -249,35 +251,16 @@ def _describe(plan: LaunchPlan) -> Iterator[str]:
     many = "host" if plan.num_hosts == 1 else "hosts"
     agents = "one agent each" if plan.num_hosts > 1 else "one agent"
     yield f"launcher {plan.launcher}: {plan.num_hosts} {many}, {agents}"
-    first = 0
-    for number, name in enumerate(plan.hosts):
-        n = plan.ranks[number] if plan.ranks is not None else None
-        last = first + (n or 0) - 1
-        ranks = f"rank {first}" if n == 1 else f"ranks {first}-{last}"
-        yield f"  host {name}: {ranks if n is not None else 'ranks as its devices allow'}"
-        first = last + 1
-    for file in plan.files:
-        yield f"file {file.path} ({file.mode:04o}):"
-        yield from (f"  {line}".rstrip() for line in file.text.splitlines())
+    ranks = [name_ranks(one) for one in ranks_by_host(plan.ranks or ())]
+    for name, own in zip_longest(plan.hosts, ranks if plan.hosts else ()):
+        yield f"  host {name}: {own or 'ranks as its devices allow'}"
     for one in plan.objects:
         yield f"{one['kind']}:"
         yield from (f"  {line}" for line in json.dumps(one, indent=1).splitlines())
     for command in plan.commands:
         yield "run:"
         yield f"  {shlex.join(command.argv)}"
-        yield from (f"  {line}" for line in _about(command))
+        if command.cancel:
+            yield f"  at the end: {shlex.join(command.cancel)}"
     for note in plan.notes:
         yield f"note: {note}"
-
-
-def _about(command: Command) -> Iterator[str]:
-    for name, value in command.env:
-        yield f"with {name}={value}"
-    if command.drop:
-        yield f"without {' '.join(command.drop)}"
-    if command.keeps_stdin:
-        yield "its standard input is kept open; the agents end with it"
-    if command.socket:
-        yield f"its agent is reached at {command.socket}"
-    if command.cancel:
-        yield f"at the end: {shlex.join(command.cancel)}"

@@ -11,7 +11,6 @@ No thread of the caller is used; ``on_end`` is called on a command's thread.
 from __future__ import annotations
 
 import math
-import os
 import random
 import re
 import shlex
@@ -19,9 +18,9 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import STOPPED, Command, Launcher, LaunchPlan, announcements
 from jaxcluster.launchers.failures import Reason, how_it_ended
 from jaxcluster.ranks import name_hosts
-from jaxcluster.supervision import commands, ends
+from jaxcluster.supervision import commands
 from jaxcluster.supervision.starting import ROOT
 
 TRIES = 5
@@ -60,15 +59,6 @@ class StartedAgent:
         return wire.parse(AgentFacts, self.facts)
 
 
-@dataclass(frozen=True)
-class Wait:
-    """How long agents may take, who is told how many are there, and what ends the wait."""
-
-    timeout_s: float
-    progress: Callable[[str], None] | None = None
-    stopped: threading.Event | None = None
-
-
 @dataclass
 class Run:
     """One run of a command."""
@@ -90,10 +80,6 @@ class Run:
     @property
     def has_failed(self) -> bool:
         return self.trouble is not None or self.has_ended
-
-    @property
-    def is_awaited(self) -> bool:
-        return not (self.is_ready or self.has_failed)
 
     def may_be_tried_again(self) -> bool:
         """Whether it was none of its own that has ended it."""
@@ -174,32 +160,34 @@ class Launch:
             ``stopped``. All have been ended again.
         """
         try:
-            for file in self.plan.files:
-                Path(file.path).write_text(file.text)
-                os.chmod(file.path, file.mode)
             if self.has_keeper:
                 self._commands.keep(*self._kept)
-            found = self._bring_up(Wait(timeout_s, progress, stopped))
+            found = self._bring_up(timeout_s, stopped, progress)
         except BaseException:
             self.stop()
             raise
         self._is_up = True
-        if self.on_notice is not None:
-            threading.Thread(target=self._watch, name="jaxcluster-launch", daemon=True).start()
+        if (tell := self.on_notice) is not None:
+            threading.Thread(target=self._watch, args=(tell,), daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
-    def _bring_up(self, wait: Wait) -> list[StartedAgent]:
-        return self._await(self.plan.commands, wait)
+    def _bring_up(
+        self,
+        timeout_s: float,
+        stopped: threading.Event | None,
+        progress: Callable[[str], None] | None,
+    ) -> list[StartedAgent]:
+        coming = self._coming(self.plan.commands)
+        return self._await(coming, self.plan.num_hosts, timeout_s, stopped, progress)
 
-    def _await(self, wanted: Sequence[Command], wait: Wait) -> list[StartedAgent]:
-        """The agents of these commands, of which some are tried again.
+    def _coming(self, wanted: Sequence[Any]) -> Iterator[list[StartedAgent]]:
+        """The agents of these commands so far; some commands are tried again.
 
         Raises:
-          LaunchError: why not.
+          LaunchError: a command has failed.
         """
         due, runs = [(0.0, Run(command)) for command in wanted], list[Run]()
-
-        def look() -> list[StartedAgent]:
+        while True:
             now = time.monotonic()
             for one in [one for one in due if one[0] <= now]:
                 due.remove(one)
@@ -210,28 +198,33 @@ class Launch:
                 due.append((now + pause_s, Run(run.command, run.tries + 1)))
             if any(run.has_failed for run in runs):
                 # Who fails in the same moment is told with it.
-                for _ in ends.wait(OTHERS_S, lambda: any(run.is_awaited for run in runs)):
+                until = now + OTHERS_S
+                while not all(run.is_ready or run.has_failed for run in runs):
+                    if time.monotonic() > until:
+                        break
                     time.sleep(LOOK_S)
                 raise self._refusal([run for run in runs if run.has_failed])
-            return [agent for run in runs for agent in run.agents]
+            yield [agent for run in runs for agent in run.agents]
 
-        def late() -> Reason:
-            one = next((run for run in runs if not run.is_ready), None)
-            return self.reason(one) if one else Reason("", "--timeout 180")
+    def _waits_for(self) -> str:
+        """What agents wait for that have not come; may raise LaunchError if they never will."""
+        return self.launcher.waiting(self.plan)
 
-        expected = sum(len(command.hosts) for command in wanted)
-        waiting = partial(self.launcher.waiting, self.plan)
-        return self._until_all(expected, look, waiting, late, wait)
+    def _late(self) -> Reason:
+        """Why an agent is not there in time."""
+        with self._lock:
+            late = [run for run in self._runs if not run.is_ready]
+        return self.reason(late[0]) if late else Reason("", "--timeout 180")
 
-    def _until_all(
+    def _await(
         self,
+        coming: Iterator[list[StartedAgent]],
         expected: int,
-        look: Callable[[], list[StartedAgent]],
-        waiting: Callable[[], str],
-        late: Callable[[], Reason],
-        wait: Wait,
+        timeout_s: float,
+        stopped: threading.Event | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> list[StartedAgent]:
-        """All agents, once ``look`` finds them; ``late`` says why one isn't there in time.
+        """All agents, once as many as ``expected`` have come.
 
         Raises:
           LaunchError: they did not come in time, or before it was stopped.
@@ -239,20 +232,20 @@ class Launch:
         begun = asked = time.monotonic()
         told, waits = "", ""
         while True:
-            found = look()
+            found = next(coming)
             if time.monotonic() > asked + ASK_S:
-                asked, waits = time.monotonic(), waiting()
+                asked, waits = time.monotonic(), self._waits_for()
             there = f"{len(found)} of {expected} hosts"
             before, told = told, there + (f" ({waits})" if waits else "")
-            if told != before and wait.progress is not None:
-                wait.progress(told)
+            if told != before and progress is not None:
+                progress(told)
             if len(found) >= expected:
                 return found
-            if time.monotonic() > begun + wait.timeout_s:
-                reason = late()
-                told = f"{there} were ready within {math.ceil(wait.timeout_s)} s. {reason.message}"
+            if time.monotonic() > begun + timeout_s:
+                reason = self._late()
+                told = f"{there} were ready within {math.ceil(timeout_s)} s. {reason.message}"
                 raise LaunchError(told.rstrip(), reason.hint)
-            if wait.stopped is not None and wait.stopped.is_set():
+            if stopped is not None and stopped.is_set():
                 raise LaunchError(STOPPED)
             self._stirred.wait(LOOK_S)
             self._stirred.clear()
@@ -266,22 +259,15 @@ class Launch:
             told += f" Nor can be used: {name_hosts(names[r.command.hosts[0]] for r in others)}."
         return LaunchError(told, reason.hint)
 
-    def can_succeed(self, number: int, name: str) -> bool:
-        """Whether there is a way to a new agent on a host. May be slow."""
-        return self.launcher.successor(self.plan, number, name) is not None
+    def successor(self, number: int, name: str) -> Callable[..., StartedAgent] | None:
+        """What starts a new agent on a host whose old one is gone; None if nothing can.
 
-    def successor(
-        self, number: int, name: str, timeout_s: float, stopped: threading.Event | None = None
-    ) -> StartedAgent | None:
-        """A new agent on a host whose old one is known to be gone; None if there is no way to one.
-
-        Raises:
-          LaunchError: it did not come up.
+        It may ask a queue. The result takes ``timeout_s`` and ``stopped``, and raises LaunchError.
         """
         command = self.launcher.successor(self.plan, number, name)
         if command is None:
             return None
-        return self._await([command], Wait(timeout_s, stopped=stopped))[0]
+        return lambda *wait: self._await(self._coming([command]), 1, *wait)[0]
 
     def stop(self) -> None:
         """End every command; returns when they have ended and what they need is cancelled.
@@ -290,9 +276,9 @@ class Launch:
         """
         self._over.set()
         self._commands.end()
-        sockets = [command.socket for command in self.plan.commands if command.socket]
-        for path in (*sockets, *(file.path for file in self.plan.files)):
-            Path(path).unlink(missing_ok=True)
+        for command in self.plan.commands:
+            if command.socket:
+                Path(command.socket).unlink(missing_ok=True)
 
     def detach(self, found_by: Sequence[Path]) -> None:
         """Let the agents outlive this process, until one of these folders is gone.
@@ -304,18 +290,15 @@ class Launch:
 
     def leave(self) -> None:
         """Start no more agents: detached, it ends with the last one."""
+        self._over.set()
         self._commands.leave()
 
-    def ends_in(self) -> tuple[str, float] | None:
-        """(who is going to end what, in how many seconds), where the agents' time is limited."""
-        return self.launcher.ends_in(self.plan)
-
-    def _watch(self) -> None:
+    def _watch(self, tell: Callable[[str], None]) -> None:
         """Tell of the agents' end while there is time; that may be put off meanwhile."""
-        while (limit := self.ends_in()) is not None and self.on_notice is not None:
+        while limit := self.launcher.ends_in(self.plan):
             who, left_s = limit
             if left_s <= WARN_S:
-                return self.on_notice(
+                return tell(
                     f"{who} in {left_s:.0f} s, at its time limit (--time). To keep the variables: "
                     "%jaxcluster checkpoint NAME"
                 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import json
 import os
 import shlex
 import signal
@@ -28,9 +27,7 @@ from jaxcluster.launchers.base import (
     Command,
     Launcher,
     LaunchPlan,
-    PlannedFile,
-    agent_argv,
-    quote_path,
+    agent_line,
 )
 from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
@@ -81,19 +78,16 @@ class IPP(Launcher):
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         example = "--nodes 2 --ntasks-per-node 2"
         ranks = place_on(self.nodes, "agent", self.ntasks_per_node, self.num_processes, example)
-        task = {"engines": self.engines, "profile": self.ipp_profile, "n": self.nodes}
-        files = (
-            PlannedFile(f"{folder}/agent.sh", script(agent, folder), 0o700),
-            PlannedFile(f"{folder}/ipp.json", json.dumps(task, indent=1) + "\n"),
-        )
         own = f"import sys; sys.path.append({ROOT!r})"
-        source = f"{own}; from {__name__} import main; main(sys.argv[1])"
+        source = f"{own}; from {__name__} import main; main(*sys.argv[1:])"
         command = Command(
-            (self.here, "-P", "-c", source, folder), tuple(range(self.nodes)), agent.python,
-            keeps_stdin=True, stdin_s=STOP_S + 2, term_s=2.0,
+            (self.here, "-P", "-c", source, folder, self.engines, self.ipp_profile,
+             str(self.nodes), script(agent, folder)),
+            tuple(range(self.nodes)), agent.python, keeps_stdin=True, stdin_s=STOP_S + 2,
+            term_s=2.0,
         )  # fmt: skip
         note = f"{folder} must be a folder that the hosts share"
-        return LaunchPlan(self.name, self.nodes, (command,), (), ranks, files, notes=(note,))
+        return LaunchPlan(self.name, self.nodes, (command,), (), ranks, notes=(note,))
 
     def typed(self, command: Command) -> str:
         profile = f" --profile {self.ipp_profile}" if self.ipp_profile else ""
@@ -106,27 +100,24 @@ def script(agent: AgentOptions, folder: str) -> str:
     Each writes files of its own: appending to one from several hosts loses lines on NFS.
     """
     mine = f"{shlex.quote(folder)}/agent-$(hostname)-$$"
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in agent.env]
-    words = f"{quote_path(agent.python)} {shlex.join(agent_argv(agent)[1:])}"
-    line = f"exec {words} >{mine}.out 2>{mine}.err </dev/null"
-    return "\n".join(["#!/bin/sh", *exports, line]) + "\n"
+    return f"#!/bin/sh\n{agent_line(agent)} >{mine}.out 2>{mine}.err </dev/null\n"
 
 
 # ---------------------------------------------------------------------- the launcher's own process
 
 
-def main(folder: str) -> None:
-    """Start the agents of a folder's ``ipp.json``; end them when the input of this process ends."""
+def main(folder: str, engines: str, profile: str, n: str, agent: str) -> None:
+    """Start agents by this script; end them when the input of this process ends."""
     try:
-        sys.exit(asyncio.run(_serve(Path(folder))))
+        sys.exit(asyncio.run(_serve(Path(folder), engines, profile, int(n), agent)))
     except Exception as error:
         output = getattr(error, "output", None) or b""  # qsub's
         print(output.decode(errors="replace"), f"{type(error).__name__}: {error}", file=sys.stderr)
     sys.exit(1)
 
 
-async def _serve(folder: Path) -> int:
-    task = json.loads((folder / "ipp.json").read_text())
+async def _serve(folder: Path, engines: str, profile: str, n: int, agent: str) -> int:
+    (folder / "agent.sh").write_text(agent)
     tempfile.tempdir = str(folder)  # it may be killed while it fetches what engines have written
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -143,10 +134,10 @@ async def _serve(folder: Path) -> int:
     ended: list[Any] = []
     loop.add_signal_handler(signal.SIGTERM, over.set)  # a detached one's input does not end
     loop.add_reader(0, read)
-    launcher = make_launcher(task, folder)
+    launcher = make_launcher(engines, profile, folder)
     launcher.on_stop(note_end)
     try:
-        await _maybe(launcher.start(task["n"]))
+        await _maybe(launcher.start(n))
         so_far: dict[Path, int] = {}
         while not over.is_set():
             _pass_on(folder, so_far)
@@ -156,7 +147,7 @@ async def _serve(folder: Path) -> int:
         if ended:
             with contextlib.suppress(Exception):  # a launcher of a site's own
                 print(launcher.get_output() or "", file=sys.stderr)
-            print(f"{task['engines']} has ended: {ended[0]}", file=sys.stderr)
+            print(f"{engines} has ended: {ended[0]}", file=sys.stderr)
         return 1 if ended else 0
     finally:
         if not ended:
@@ -166,17 +157,15 @@ async def _serve(folder: Path) -> int:
                 print(f"stop: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def make_launcher(task: Mapping[str, Any], folder: Path) -> Any:
+def make_launcher(engines: str, profile: str, folder: Path) -> Any:
     """The launcher that a profile configures, starting our script instead of engines."""
     from ipyparallel.cluster.cluster import Cluster
     from IPython.paths import locate_profile
 
-    if task["profile"]:
-        locate_profile(task["profile"])  # else a name that is not there has no settings
-    profile = {"profile": task["profile"]} if task["profile"] else {}
-    cluster = Cluster(
-        engines=task["engines"], load_profile=bool(task["profile"]), log_level=40, **profile
-    )
+    if profile:
+        locate_profile(profile)  # else a name that is not there has no settings
+    named = {"profile": profile} if profile else {}
+    cluster = Cluster(engines=engines, load_profile=bool(profile), log_level=40, **named)
     own = folder / "profile"
     for name in ("security", "log"):
         (own / name).mkdir(parents=True, exist_ok=True)

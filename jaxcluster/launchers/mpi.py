@@ -22,10 +22,11 @@ from jaxcluster.launchers.base import (
     agent_command,
     find_program,
 )
-from jaxcluster.launchers.detection import Inside, lacks
+from jaxcluster.launchers.choice import Inside, lacks
 from jaxcluster.launchers.failures import run_briefly
-from jaxcluster.launchers.hosts import Host, expand_nodelist, read_hostfile
+from jaxcluster.launchers.hosts import Host, read_hostfile
 from jaxcluster.launchers.shared_options import HOSTFILE, NAMED_HOSTS
+from jaxcluster.launchers.slurm import allocation_of
 from jaxcluster.launchers.ssh import NEVER_ASK
 from jaxcluster.options.table import Option
 from jaxcluster.options.value_types import PATH, WORDS
@@ -143,11 +144,8 @@ def flavour_of(version: str) -> str | None:
 
 def hosts_of_job(environ: Mapping[str, str]) -> tuple[Host, ...]:
     """The hosts of the batch job that this process is in; none outside of one."""
-    if nodelist := environ.get("SLURM_JOB_NODELIST"):
-        try:
-            return tuple(Host(name) for name in expand_nodelist(nodelist))
-        except ValueError:
-            return ()
+    if here := allocation_of(environ):
+        return tuple(map(Host, here.nodes))
     for variable in ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE"):
         if path := environ.get(variable):
             return read_hostfile(Path(path))

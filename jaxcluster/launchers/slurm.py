@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import re
-import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from jaxcluster.launchers.base import (
     agent_command,
     find_program,
 )
-from jaxcluster.launchers.detection import Inside, lacks
+from jaxcluster.launchers.choice import Inside, lacks
 from jaxcluster.launchers.failures import Reason, run_briefly
 from jaxcluster.launchers.hosts import expand_nodelist
 from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
@@ -72,7 +71,7 @@ NEVER = re.compile(
 
 @dataclass(frozen=True)
 class Allocation:
-    """The job in which this process runs; without nodes where Slurm does not say.
+    """The job in which this process runs.
 
     ``tasks`` are how many ``srun`` would start on each node, so that rank and SLURM_PROCID agree;
     none where only the one was asked for that a notebook itself needs.
@@ -100,13 +99,11 @@ class Job(NamedTuple):
 
 def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
     """The job that a process with this environment runs in; None outside of one."""
-    job = environ.get("SLURM_JOB_ID", "")
-    if not job:
+    try:
+        nodes = expand_nodelist(environ["SLURM_JOB_NODELIST"])
+        return Allocation(environ["SLURM_JOB_ID"], nodes, _tasks(environ, len(nodes)))
+    except (KeyError, ValueError):
         return None
-    nodes: tuple[str, ...] = ()
-    with contextlib.suppress(ValueError):
-        nodes = tuple(filter(None, expand_nodelist(environ.get("SLURM_JOB_NODELIST", ""))))
-    return Allocation(job, nodes, _tasks(environ, len(nodes)))
 
 
 def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
@@ -175,16 +172,12 @@ class Slurm(Launcher):
     def found_around(cls, environ: Mapping[str, str]) -> Inside | None:
         if (here := allocation_of(environ)) is None:
             return None
-        size = plural(len(here.nodes), "node") if here.nodes else "unknown nodes"
         tasks = f", {plural(sum(here.tasks), 'task')}" if here.tasks else ""
-        obstacle = lacks("srun", environ)
-        if not here.nodes:
-            obstacle = "SLURM_JOB_NODELIST does not name its nodes: --new-job, or --launcher local"
         # On the job's one node, with one task: a start takes all of it as it is. A shell of
         # salloc's, which has no SLURMD_NODENAME, may be elsewhere.
         is_all = len(here.nodes) == 1 and not here.tasks and bool(environ.get("SLURMD_NODENAME"))
-        what = f"Slurm's job {here.job} ({size}{tasks})"
-        return Inside(what, cls.name, obstacle=obstacle, is_offered=not is_all)
+        what = f"Slurm's job {here.job} ({plural(len(here.nodes), 'node')}{tasks})"
+        return Inside(what, cls.name, lacks("srun", environ), is_offered=not is_all)
 
     def prepared(self, environ: Mapping[str, str]) -> Slurm:
         here = None if self.new_job else allocation_of(environ)
@@ -220,8 +213,11 @@ class Slurm(Launcher):
         # srun must not give the one agent the limits of one task of the job's.
         unset = (word for name in OF_A_TASK for word in ("-u", name))
         step = self._step(agent_command(agent), nodes, "--input=none")
+        # Ours follow them: Slurm takes the last of two.
+        given = filter(None, map(str.strip, self.salloc))
+        further = (one if one.startswith("-") else f"--{one}" for one in given)
         command = Command(
-            ("salloc", "--quiet", *self._further(), f"--job-name={job}", *words, "env", *unset,
+            ("salloc", "--quiet", *further, f"--job-name={job}", *words, "env", *unset,
              *step),
             tuple(range(nodes)), agent.python, drop=self.drop,
             cancel=("scancel", "--quiet", f"--name={job}"),
@@ -230,23 +226,9 @@ class Slurm(Launcher):
         )  # fmt: skip
         return LaunchPlan("slurm", nodes, (command,), (), counts, agent=agent)
 
-    def _further(self) -> list[str]:
-        """The words of ``--salloc``. Ours follow them: Slurm takes the last of two."""
-        found: list[str] = []
-        for option in filter(None, map(str.strip, self.salloc)):
-            try:
-                found += shlex.split(option if option.startswith("-") else f"--{option}")
-            except ValueError as error:
-                told = f"--salloc {option!r}: {error}."
-                raise UsageError(told, "For example: --salloc exclusive") from None
-        return found
-
     def _in_allocation(self, agent: AgentOptions, here: Allocation) -> LaunchPlan:
         nodes = here.nodes[: self.nodes]
-        if not nodes:
-            told = f"This notebook is in job {here.job}, and SLURM_JOB_NODELIST names no nodes."
-            raise UsageError(told, "Make a job of its own: --new-job")
-        command = self._step_of(agent, here.job, nodes, tuple(range(len(nodes))))
+        command = self._step_of(agent, here.job, nodes, range(len(nodes)))
         return LaunchPlan(
             "slurm", len(nodes), (command,), nodes, self._ranks(len(nodes)),
             notes=(f"a step of job {here.job}: no job is made",), agent=agent,
@@ -257,15 +239,18 @@ class Slurm(Launcher):
         return ("srun", f"--nodes={nodes}", f"--ntasks={nodes}", *STEP, *options, *agent)
 
     def _step_of(
-        self, agent: AgentOptions, job: str, nodes: Sequence[str], numbers: tuple[int, ...]
+        self,
+        agent: AgentOptions,
+        job: str,
+        nodes: Sequence[str],
+        numbers: Sequence[int],
+        *last: str,
     ) -> Command:
-        argv = self._step(
-            agent_command(agent, stdin_ends=True), len(nodes), f"--jobid={job}",
-            f"--nodelist={','.join(nodes)}",
-        )  # fmt: skip
+        words, where = (*agent_command(agent, stdin_ends=True), *last), ",".join(nodes)
+        argv = self._step(words, len(nodes), f"--jobid={job}", f"--nodelist={where}")
         return Command(
-            argv, numbers, agent.python, drop=self.drop, keeps_stdin=True, stdin_s=STEP_ENDS_S,
-            term_s=2.0,
+            argv, tuple(numbers), agent.python, drop=self.drop, keeps_stdin=True,
+            stdin_s=STEP_ENDS_S, term_s=2.0,
         )  # fmt: skip
 
     def successor(self, plan: LaunchPlan, number: int, name: str) -> Command | None:
@@ -282,8 +267,7 @@ class Slurm(Launcher):
         # host 0, is on its first node.
         short = name.partition(".")[0]
         node = short if short in nodes else nodes[number]
-        step = self._step_of(plan.agent, job, (node,), (number,))
-        return replace(step, argv=(*step.argv, FENCE))
+        return self._step_of(plan.agent, job, (node,), (number,), FENCE)
 
     def _ranks(self, nodes: int) -> tuple[int, ...] | None:
         here, each = self.allocation, self.ntasks_per_node

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import (
@@ -20,19 +20,14 @@ from jaxcluster.launchers.base import (
     Command,
     Launcher,
     LaunchPlan,
-    agent_argv,
+    agent_line,
     find_program,
-    quote_path,
 )
-from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
 from jaxcluster.options.table import NO_OPTION, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
 from jaxcluster.plan.shares import place
-
-if TYPE_CHECKING:
-    from jaxcluster.launchers.commands import Run
 
 SOCKET_LENGTH = 100  # of a Unix socket's path; the kernel takes 107 bytes
 # sshd drops logins beyond its limit ("MaxStartups 10:30:100"), a jump host's of 64 at once.
@@ -96,6 +91,7 @@ class SSH(Launcher):
         DIRECT,
     )  # fmt: skip
     needs_hosts = True
+    cut = "Its sshd may not allow it (AllowStreamLocalForwarding). Without: --direct"
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
@@ -122,14 +118,18 @@ class SSH(Launcher):
         names = tuple(host.name for host in self.hosts)
         return LaunchPlan(self.name, len(names), commands, names, ranks)
 
-    def _base(self, number: int) -> list[str]:
-        """ssh with all settings for a host, up to what is to be done there."""
+    def _words(self, number: int) -> list[str]:
+        """What ssh needs for a host that a user would type as well."""
         host = self.hosts[number]
         port, user = host.port or self.port, host.user or self.user
         options = {"-F": self.ssh_config, "-J": self.jump, "-p": str(port or ""), "-l": user}
-        words = [word for name, value in options.items() if value for word in (name, value)]
+        return [word for name, value in options.items() if value for word in (name, value)]
+
+    def _base(self, number: int) -> list[str]:
+        """ssh with all settings for a host, up to what is to be done there."""
         settings = (*FIRST, *self.ssh_option, *DEFAULTS)
-        return [*self.ssh, *words, *(word for one in settings for word in ("-o", one))]
+        options = (word for one in settings for word in ("-o", one))
+        return [*self.ssh, *self._words(number), *options]
 
     def _address(self, number: int) -> str:
         """What ssh is told to connect to."""
@@ -151,7 +151,7 @@ class SSH(Launcher):
         # No terminal (-T) and no X11 (-x), whatever the config says.
         alive = f"ServerAliveCountMax={max(3, int(agent.lease_s / ALIVE_S) - 1)}"
         base = [alive if word == ALIVE else word for word in self._base(number)]
-        address, line = self._address(number), remote_command(agent, there)
+        address, line = self._address(number), agent_line(agent, there, stdin_ends=True)
         argv = (*base, "-T", "-x", *forward, "--", address, line)
         return Command(
             argv, (number,), agent.python, env=NEVER_ASK, keeps_stdin=True, socket=here,
@@ -164,27 +164,4 @@ class SSH(Launcher):
 
     def typed(self, command: Command) -> str:
         (number,) = command.hosts
-        port = self.hosts[number].port or self.port
-        user = self.hosts[number].user or self.user
-        options = {"-F": self.ssh_config, "-J": self.jump, "-p": str(port or "")}
-        words = [word for name, value in options.items() if value for word in (name, value)]
-        there = (f"{user}@" if user else "") + self._address(number)
-        return shlex.join([*self.ssh, *words, there, "true"])
-
-    def explain(self, plan: LaunchPlan, run: Run) -> Reason:
-        if not run.is_ready or run.code is not None:
-            return super().explain(plan, run)
-        said = [line.strip() for line in tuple(run.err) if "open failed" in line] or [""]
-        there = plan.hosts[run.command.hosts[0]]
-        return Reason(
-            f'The agent on {there} runs, and ssh can\'t reach its socket. ssh says: "{said[-1]}"',
-            "Its sshd may not allow it (AllowStreamLocalForwarding). Without: --direct",
-        )
-
-
-def remote_command(agent: AgentOptions, listen: str) -> str:
-    """The line for a host's login shell that becomes the agent."""
-    words = [quote_path(agent.python), shlex.join(agent_argv(agent, listen, stdin_ends=True)[1:])]
-    settings = [shlex.quote(f"{name}={value}") for name, value in agent.env]
-    # exec: no shell stays between ssh and the agent.
-    return " ".join(["exec", *(["env", *settings] if settings else []), *words])
+        return shlex.join([*self.ssh, *self._words(number), self._address(number), "true"])

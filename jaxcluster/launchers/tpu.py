@@ -16,7 +16,7 @@ from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
 from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan, find_program
-from jaxcluster.launchers.detection import Inside
+from jaxcluster.launchers.choice import Inside
 from jaxcluster.launchers.failures import how_it_ended, last_line, run_briefly
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
@@ -105,15 +105,15 @@ class TPU(SSH):
         if not self.logins:
             return super().typed(command)
         # gcloud's dry run makes no key known to the slice: only a login by gcloud does.
-        login = [*self._gcloud("ssh"), f"--worker={command.hosts[0]}", "--command=true"]
+        login = [*self._gcloud(), f"--worker={command.hosts[0]}", "--command=true"]
         return shlex.join(login)
 
     # -- gcloud
 
-    def _gcloud(self, verb: str) -> list[str]:
-        """A command on the slice."""
+    def _gcloud(self) -> list[str]:
+        """A login to the slice."""
         return [
-            "gcloud", "compute", "tpus", "tpu-vm", verb,
+            "gcloud", "compute", "tpus", "tpu-vm", "ssh",
             f"{self.user}@{self.tpu}" if self.user else self.tpu,
             *([f"--zone={self.zone}"] if self.zone else []),
             *([f"--project={self.project}"] if self.project else []),
@@ -124,31 +124,23 @@ class TPU(SSH):
         """With the slice's hosts, and how to log in to them, as gcloud says."""
         install = "Install the Google Cloud CLI, or name the slice's hosts: --hosts t0,t1"
         find_program("gcloud", environ, install)
-        argv = [*self._gcloud("ssh"), "--worker=all", "--dry-run", "--command=true"]
+        argv = [*self._gcloud(), "--worker=all", "--dry-run", "--command=true"]
         hint = f"Try: {shlex.join(argv)}"
         try:
             done = run_briefly([*argv, "--quiet"], GCLOUD_S, environ)
         except subprocess.TimeoutExpired:
             raise LaunchError(f"gcloud did not answer within {GCLOUD_S:.0f} s.", hint) from None
-        logins = tuple(filter(None, map(parse_login, done.stdout.splitlines())))
+        # A line for each host, of words without quotes: ssh -T -i KEY -o A=b ME@1.2.3.4 -- true
+        lines = map(str.split, done.stdout.splitlines())
+        logins = tuple(tuple(w[:-2]) for w in lines if len(w) > 3 and w[-2:] == ["--", "true"])
         if done.returncode or not logins:
-            lines = done.stderr.splitlines() or done.stdout.splitlines()
-            said = last_line([line for line in lines if "ERROR" in line][:1] or lines)
-            told = f'gcloud {how_it_ended(done.returncode)}. It says: "{said}"'
-            raise LaunchError(told, hint)
+            told = done.stderr.splitlines() or done.stdout.splitlines()
+            said = last_line([line for line in told if "ERROR" in line][:1] or told)
+            ended = how_it_ended(done.returncode)
+            raise LaunchError(f'gcloud {ended}. It says: "{said}"', hint)
         if self.ssh_config or self.jump or self.port or self.ssh != ("ssh",):  # the user's login
             super().prepared(environ)
             addresses = (login[-1].rpartition("@")[2] for login in logins)
             return replace(self, hosts=tuple(Host(one, user=self.user) for one in addresses))
         hosts = tuple(Host(f"{self.tpu}-w{worker}") for worker in range(len(logins)))
         return replace(self, hosts=hosts, logins=logins)
-
-
-def parse_login(line: str) -> tuple[str, ...]:
-    """A line of ``gcloud compute tpus tpu-vm ssh --dry-run --command=true``; () for another.
-
-    It prints the words of a command joined by blanks: ``ssh -T -i KEY -o A=b ME@1.2.3.4 -- true``.
-    """
-    words = tuple(line.split())
-    is_login = len(words) > 3 and words[-2:] == ("--", "true") and words[0].endswith("ssh")
-    return words[:-2] if is_login else ()

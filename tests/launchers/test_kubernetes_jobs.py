@@ -23,7 +23,7 @@ import pytest
 from helpers import processes_with, until
 from rig import launches
 from rig.kube import INDEX, Kube, node_here
-from rig.launches import MARK, ends_of, refused
+from rig.launches import MARK, ends_of, refused, successor
 from rig.realkube import RealKube, what_is_missing
 
 from jaxcluster.errors import LaunchError
@@ -130,7 +130,7 @@ def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
     assert ends[0][0] == (1,) and ends[0][1].has_ended
     assert ends[0][1].message.startswith(f"The pod {name} on the node n")
     assert "EvictionByEvictionAPI: Eviction API: evicting" in ends[0][1].message
-    agent = launch.successor(1, "whoever", DEADLINE_S)
+    agent = successor(launch, 1, DEADLINE_S)
     assert agent is not None and agent.host == 1
     assert agent.facts["key"] != facts[1]["key"] and agent.facts["number"] == 1
 
@@ -138,11 +138,11 @@ def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
     site.kube.kill(1)
     until(lambda: len(ends) > 1, "the second end is told", DEADLINE_S)
     assert ends[1][0] == (1,) and "ended by signal 9" in ends[1][1].message
-    again = launch.successor(1, "whoever", DEADLINE_S)
+    again = successor(launch, 1, DEADLINE_S)
     assert again is not None and again.facts["key"] != agent.facts["key"]
 
     # An agent that the notebook has given up, whatever for: its pod is ended before.
-    fresh = launch.successor(0, "whoever", DEADLINE_S)
+    fresh = successor(launch, 0, DEADLINE_S)
     assert fresh is not None and fresh.facts["key"] != facts[0]["key"]
     until(lambda: len(ends) == 3, "the third end is told", DEADLINE_S)
     assert ends[2][0] == (0,)
@@ -158,7 +158,7 @@ def test_a_job_that_somebody_deletes_is_told(site: Site) -> None:
     site.delete_job(site.job()["metadata"]["name"])
     until(lambda: ends, "its end", DEADLINE_S)
     assert "the Job was deleted" in str(ends[0][1])
-    assert not launch.can_succeed(0, "whoever")
+    assert launch.successor(0, "whoever") is None
 
 
 def test_a_detached_cluster_s_pods_outlive_their_notebook_where_they_can_be_reached(
@@ -261,7 +261,8 @@ def test_a_quota_that_others_have_taken_is_waited_for(site: Site) -> None:
     kube.quota = ""
     assert len(agents()) == 1
     kube.quota = 'error looking up service account team-a/jax: serviceaccount "jax" not found'
-    assert "--pod-template" in refused(site.started(pods=2))
+    told = refused(site.started(pods=2), 6)
+    assert '"jax" not found' in told and "--pod-template" in told
 
 
 @pytest.mark.parametrize("right", ["create jobs", "create services", "get pods/log", "patch jobs"])

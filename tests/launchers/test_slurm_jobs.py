@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from helpers import until
 from rig import launches
-from rig.launches import BARE, KEY, Site, ends_of, is_alive, launching
+from rig.launches import BARE, KEY, Site, ends_of, is_alive, launching, successor
 from rig.slurm import CONFIG
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
@@ -243,7 +243,7 @@ def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:
     ask("scancel", job)
     until(lambda: ends, "the end is told", 40)
     assert ends[0][1].message.startswith(f"Slurm's job {job} has ended: CANCELLED")
-    assert launch.successor(0, "node", 5) is None
+    assert launch.successor(0, "node") is None
 
 
 def test_a_time_limit_is_told_before(site: Site) -> None:
@@ -317,7 +317,7 @@ def test_an_agent_in_an_allocation_gets_a_successor(site: Site, allocation: str)
     os.kill(agent.facts["pid"], 9)
     until(lambda: ends, "the end is told", 30)
     assert "is lost: srun ended with code" in ends[0][1].message
-    again = launch.successor(0, "node", 60)
+    again = successor(launch, 0, name="node")
     assert again is not None and again.facts["pid"] != agent.facts["pid"]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from helpers import processes_with, until
 from rig import launches
-from rig.launches import MARK, ends_of, is_alive, refused
+from rig.launches import MARK, ends_of, is_alive, refused, successor
 
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation.fleet import Fleet
@@ -295,7 +295,7 @@ def test_sockets_that_may_not_be_forwarded(
             fleet.add([("h1", replace(agent, facts=facts))], launch.explain)
     finally:
         fleet.close()
-    assert caught.value.message.startswith("The agent on h1 runs, and ssh can't reach")
+    assert caught.value.message.startswith("The agent on h1 can't be reached: ssh still runs")
     assert "open failed" in caught.value.message
     assert "AllowStreamLocalForwarding" in caught.value.hint and "--direct" in caught.value.hint
 
@@ -358,7 +358,7 @@ def test_an_agent_that_ends_is_told_and_gets_a_successor(site: Site) -> None:
     assert ends[0][1].message.startswith("The agent on h2 is lost: ssh ended with code 255")
     argv = launch.plan.commands[1].argv
     Path(argv[argv.index("-L") + 1].rpartition(":")[2]).unlink()
-    again = launch.successor(1, "h2", 60)
+    again = successor(launch, 1)
     assert again is not None and again.host == 1 and again.facts["pid"] != agents[1].facts["pid"]
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(again.via)
@@ -380,7 +380,7 @@ def test_an_ssh_that_was_killed_ends_its_agent_and_leaves_room_for_the_next(site
     until(lambda: ends, "the end is told", 20)
     until(lambda: not is_alive(agent.facts["pid"]), "the agent ends with its input", 10)
     assert Path(agent.via).exists()  # it could not tidy up
-    again = launch.successor(0, "h1", 60)
+    again = successor(launch, 0)
     assert again is not None and again.facts["pid"] != agent.facts["pid"]
 
 

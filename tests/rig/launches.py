@@ -19,7 +19,7 @@ from helpers import processes_with, until
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions, Launcher
-from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.failures import Reason
 
 MARK = "JAXCLUSTER_TEST_LAUNCH"  # a variable that all processes of a test have
@@ -122,6 +122,13 @@ def refused(launch: Launch, timeout_s: float = 60) -> str:
     with pytest.raises(LaunchError) as caught:
         launch.start(timeout_s)
     return str(caught.value)
+
+
+def successor(launch: Launch, number: int, timeout_s: float = 60, name: str = "") -> StartedAgent:
+    """A new agent on a host."""
+    start = launch.successor(number, name)
+    assert start is not None
+    return start(timeout_s)
 
 
 def ends_of(launch: Launch) -> list[tuple[tuple[int, ...], Reason]]:

@@ -162,7 +162,7 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
     fleet.hosts[1].lost = "its agent has ended"
     claim: Any = SimpleNamespace(name="c", id="1")
     allocation = Allocation(claim)
-    allocation._launch = SimpleNamespace(can_succeed=lambda *_: False)  # type: ignore[assignment]
+    allocation._launch = SimpleNamespace(successor=lambda *_: None)  # type: ignore[assignment]
     allocation.fleet, allocation._platform = fleet, platform
     with pytest.raises(LaunchError) as caught:
         allocation.check_returns()

@@ -85,7 +85,7 @@ def test_a_template_is_data(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     file = tmp_path / "pod.yaml"
     file.write_text(f'kind: !!python/object/apply:os.mkdir ["{tmp_path}/made"]\nspec: {{}}\n')
-    with pytest.raises(UsageError, match=r"pod.yaml is not YAML: .*line 1"):
+    with pytest.raises(UsageError, match=r"pod.yaml is not a pod with a spec, in YAML: .*line 1"):
         manifests.read_template(file)
     assert not (tmp_path / "made").exists()
 
@@ -93,7 +93,7 @@ def test_a_template_is_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: b: c", "is not YAML: mapping values"),
+        ("a: b: c", "is not a pod with a spec, in YAML: mapping values"),
         ("kind: Pod", "is not a pod with a spec"),
         ("spec: {containers: [{name: a}, {name: b}]}", "has 2 containers, and none is called"),
     ],

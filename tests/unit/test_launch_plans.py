@@ -75,7 +75,7 @@ LAUNCHERS: dict[str, Launcher] = {
     "slurm": Slurm(nodes=2, ntasks_per_node=2),
     "slurm-all": Slurm(
         None, 2, 4, "gpu", "proj 1", "high", "2:00:00", "gpu:a100:4", "a100&nvlink", 8, "64G",
-        ("exclusive", '--comment="two words"'), drop=("SLURM_NTASKS",),
+        ("exclusive", "--comment=two words"), drop=("SLURM_NTASKS",),
     ),
     "slurm-allocation": Slurm(
         nodes=2,
@@ -132,7 +132,6 @@ def test_a_plan_is_pure_and_has_an_agent_for_each_host(name: str) -> None:
     assert one.hosts == () or len(one.hosts) == one.num_hosts
     # Whatever ends it, it ends: by its input, by a signal, by a cancel command.
     assert all(command.argv for command in one.commands) and (one.commands or one.objects)
-    assert all(Path(file.path).is_relative_to(FOLDER) for file in one.files)
 
 
 def test_two_starts_share_no_socket_and_no_job() -> None:
@@ -246,10 +245,8 @@ def test_a_job_s_time_limit_is_told_where_slurm_writes_it_as_usual(
             (MPI(parse_hosts(hosts)), AGENT, FOLDER, "mpiexec takes plain host names, not ")
             for hosts in ("me@h1", "h1:2:22", "[fe80::1]")
         ),
-        (Slurm(salloc=('comment="x',)), AGENT, FOLDER, "No closing quotation"),
         (Slurm(num_processes=5, nodes=2), AGENT, FOLDER, "5 ranks can't be shared out evenly amo"),
         (Slurm(5, nodes=2, ntasks_per_node=2), AGENT, FOLDER, "does not match the nodes' ranks, 4"),
-        (Slurm(allocation=Allocation("7", ())), AGENT, FOLDER, "in job 7, and SLURM_JOB_NODELIST"),
     ],
 )
 def test_what_would_be_misread_is_refused(
@@ -284,9 +281,9 @@ def test_which_mpiexec_it_is(version: str, flavour: str | None) -> None:
 
 
 def test_spaces_around_an_option_of_salloc_are_no_words_of_it() -> None:
-    launcher = Slurm(nodes=2, salloc=(" exclusive", " ", "--mem 1G"))
+    launcher = Slurm(nodes=2, salloc=(" exclusive", " ", "--mem=1G"))
     (command,) = launcher.render(AGENT, FOLDER).commands
-    assert command.argv[:5] == ("salloc", "--quiet", "--exclusive", "--mem", "1G")
+    assert command.argv[:4] == ("salloc", "--quiet", "--exclusive", "--mem=1G")
 
 
 # ------------------------------------------------------------------------------- agents' lines

@@ -11,7 +11,7 @@ import pytest
 from jaxcluster.arguments import Parser, taken_from
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
-from jaxcluster.launchers.factory import launcher_of
+from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes

@@ -13,7 +13,7 @@ import startform
 
 from jaxcluster.arguments import Parser, start_options, taken_from
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.factory import launcher_of
+from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.options.known import OF_ALL, known
 from jaxcluster.options.table import COMMON, Option
 from jaxcluster.options.value_types import SWITCH

@@ -15,7 +15,7 @@ from jaxcluster.arguments import Parser, taken_from
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
-from jaxcluster.launchers.factory import launcher_of
+from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.options import known
 from jaxcluster.options.known import GROUP
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan
@@ -83,11 +83,6 @@ class Kubernetes(Launcher):
         DIRECT,
     )  # fmt: skip
 
-    @classmethod
-    def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
-        seconds_of(given.get("time", "1s"))  # refuses what is no time
-        return super().of(given, num_processes)
-
     @property
     def chips(self) -> int:
         """Of each pod: as asked for, else all of a small slice, and 4 of a larger one."""
@@ -134,11 +129,9 @@ class Kubernetes(Launcher):
         example = "--pods 2 --ranks-per-pod 2"
         ranks = place_on(pods, "pod", self.ranks_per_pod, self.num_processes, example)
         where = self.namespace or f"that of {'this pod' if self.inside else 'the context'}"
-        way = "by port-forward" if self.forwards else "at their own addresses"
         ends = f"after {self.lasts_s} s" if self.lasts_s is not None else "with the notebook's pod"
         notes = (
             f"namespace: {where}",
-            f"the agents are reached {way}",
             f"once the agents are there, the Job ends at the latest {ends}",
         )
         return LaunchPlan(

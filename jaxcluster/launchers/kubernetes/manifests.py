@@ -171,10 +171,8 @@ def read_template(path: Path) -> str:
         text = json.dumps({"metadata": kept, "spec": spec})
     except OSError as error:
         why = f"can't be read: {error.strerror}"
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        why = "is not YAML: " + " ".join(str(error).split())
-    except (TypeError, KeyError, AttributeError, ValueError):
-        why = "is not a pod with a spec, whose containers have names"
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError, ValueError) as error:
+        why = f"is not a pod with a spec, in YAML: {' '.join(str(error).split())}"
     else:
         if len(names) < 2 or CONTAINER in names:
             return text

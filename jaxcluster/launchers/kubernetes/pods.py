@@ -27,8 +27,8 @@ from kubernetes.stream import portforward
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers import failures
-from jaxcluster.launchers.base import LaunchPlan, announcements
-from jaxcluster.launchers.commands import Launch, StartedAgent, Wait
+from jaxcluster.launchers.base import Command, LaunchPlan
+from jaxcluster.launchers.commands import Launch, Run, StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.launchers.kubernetes.manifests import CONTAINER, LAUNCH
 
@@ -48,10 +48,6 @@ NEVER = re.compile(
     r"InvalidImageName|ErrImageNeverPull|CreateContainer\w*Error|RunContainerError"
     r"|(ErrImagePull|ImagePullBackOff).*(not found|unknown|denied|unauthorized|does not exist)"
 )
-# What an admission refuses stays refused; what a quota has given to others comes back, and a new
-# namespace's own account comes a moment later.
-REFUSED = re.compile(r"forbidden|denied the request|is invalid")
-COMES = re.compile(r'exceeded quota|serviceaccount "default" not found')
 HINT = (
     "What a pod asks for: --image, --cpu, --mem, --gpus. Who it runs as (Pod Security): "
     "--pod-template, see docs/kubernetes.md"
@@ -152,6 +148,7 @@ class PodLaunch(Launch):
     """A Job, its pods and the ways to them."""
 
     api: Api
+    uid: str  # the Job's
 
     def __init__(self, launcher: Kubernetes, plan: LaunchPlan, **options: Any) -> None:
         super().__init__(launcher, plan, **options)
@@ -166,11 +163,12 @@ class PodLaunch(Launch):
 
     # -- to the agents
 
-    def _bring_up(self, wait: Wait) -> list[StartedAgent]:
+    def _bring_up(self, *wait: Any) -> list[StartedAgent]:
         self.api = Api(self.settings)
         self._make()
         threading.Thread(target=self._follow, name="jaxcluster-pods", daemon=True).start()
-        found = self._agents_of(range(self.plan.num_hosts), wait)
+        coming = self._coming(range(self.plan.num_hosts))
+        found = self._await(coming, self.plan.num_hosts, *wait)
         spec = {"activeDeadlineSeconds": self.settings.lasts_s}  # from here on it may take its time
         self.api.on_job("patch", name=self.name, body={"spec": spec})
         return found
@@ -188,21 +186,19 @@ class PodLaunch(Launch):
         except LaunchError as error:
             self.may_be_there = not 400 <= status_of(error) < 500
             raise
+        self.uid = _uid(made)
         service = _owned(service, "batch/v1", made, "Job")
         api.ask(api.core.create_namespaced_service, body=service)
 
-    def _agents_of(self, numbers: Sequence[int], wait: Wait) -> list[StartedAgent]:
-        """The agents of these indexes, each in another pod than its last one was."""
+    def _coming(self, numbers: Sequence[int]) -> Iterator[list[StartedAgent]]:
+        """The agents of these indexes so far, each in another pod than its last one was."""
         found: dict[int, StartedAgent] = {}
-
-        def look() -> list[StartedAgent]:
+        while True:
             found.update({n: a for n in {*numbers} - {*found} if (a := self._look_for(n))})
-            return [found[number] for number in numbers if number in found]
+            yield [found[number] for number in numbers if number in found]
 
-        def late() -> Reason:
-            return Reason(f"{self._waits_for()}.".lstrip("."), "Wait longer: --timeout 600")
-
-        return self._until_all(len(numbers), look, self._waits_for, late, wait)
+    def _late(self) -> Reason:
+        return Reason(f"{self._waits_for()}.".lstrip("."), f"Wait longer: --timeout 600   {HINT}")
 
     def _look_for(self, number: int) -> StartedAgent | None:
         """The agent of an index's pod, if it runs and has announced itself.
@@ -224,24 +220,24 @@ class PodLaunch(Launch):
                 continue
             if self._is_up and has_ended:
                 continue
-            log = self.api.log(name)
-            said = [one for line in log for one in announcements(line)[0]]
-            if not has_ended and (facts := [one for one in said if "key" in one]):
-                self.current[number] = uid
-                via = self._way(number, name, facts[0]) if self.settings.forwards else ""
-                return StartedAgent(number, {**facts[0], "number": number}, via)
+            run = Run(Command((name,), (number,)), host=f"the pod {name}")
+            for line in self.api.log(name):
+                run.take(line)
+            if not has_ended and run.agents:
+                self.current[number], facts = uid, run.agents[0].facts
+                via = self._way(number, name, facts) if self.settings.forwards else ""
+                return StartedAgent(number, {**facts, "number": number}, via)
             if has_ended and not (_is_deleted(pod) or _disruption(pod)):
-                raise self._no_agent(pod, log, said)
+                raise self._no_agent(pod, run)
         return None
 
-    def _no_agent(self, pod: Object, log: Sequence[str], said: Sequence[Object]) -> LaunchError:
+    def _no_agent(self, pod: Object, run: Run) -> LaunchError:
         """Why its agent has ended before the start was over."""
-        for one in said:
-            if "error" in one:  # it can't work, and has said why
-                return LaunchError(f"The agent in the pod can't work: {one['error']}", one["hint"])
+        if run.trouble is not None:  # it has said why itself
+            return LaunchError(run.trouble.message, run.trouble.hint or HINT)
         assert self.plan.agent is not None
         message = str(_state(pod).get("terminated", {}).get("message", ""))
-        line, hint = failures.cause([*log, *message.splitlines()], self.plan.agent.python)
+        line, hint = failures.cause([*run.out, *message.splitlines()], self.plan.agent.python)
         told = f"The pod {pod['metadata']['name']} has started no agent: {_why_ended(pod)}."
         return LaunchError(f'{told} Its last line: "{line}"', hint or HINT)
 
@@ -260,7 +256,7 @@ class PodLaunch(Launch):
             raise LaunchError(f"No agent has come: {self._job_end()}.")
         said = ""
         with contextlib.suppress(LaunchError):  # without the right to it there are fewer words
-            uid = _uid(waiting[0] if waiting else self._job())
+            uid = _uid(waiting[0]) if waiting else self.uid
             about = {"field_selector": f"involvedObject.uid={uid},type=Warning"}
             events = self.api.ask(self.api.core.list_namespaced_event, **about)["items"]
             for last in sorted(events, key=_when)[-1:]:
@@ -275,8 +271,6 @@ class PodLaunch(Launch):
             return (
                 f"{len(waiting)} of {self.plan.num_hosts} pods wait: {why or 'not scheduled yet'}"
             )
-        if not self._is_up and REFUSED.search(said) and not COMES.search(said):
-            raise LaunchError(f'The pods can\'t be made. Kubernetes says: "{said}"', HINT)
         return ": ".join(filter(None, ["the Job has no pods yet", said]))
 
     # -- while they run
@@ -288,7 +282,9 @@ class PodLaunch(Launch):
                 listed = self.api.ask(self.api.core.list_namespaced_pod, **self.mine)["items"]
                 self.trouble = ""
                 there = {_uid(pod) for pod in listed}
-                gone = [_deleted(pod) for uid, pod in self.pods.items() if uid not in there]
+                gone = [pod for uid, pod in self.pods.items() if uid not in there]
+                for pod in gone:
+                    pod["metadata"]["deletionTimestamp"] = "now"
                 self._see([*listed, *gone])
             except LaunchError as error:  # it may pass: the agents need no API server
                 self.trouble = error.message
@@ -316,13 +312,10 @@ class PodLaunch(Launch):
             if self._is_up and self.on_end is not None and not self._over.is_set():
                 self.on_end((numbers[0],), Reason(told, has_ended=True))
 
-    def _job(self) -> Any:
-        return self.api.on_job("get", name=self.name)
-
     def _job_end(self) -> str:
         """Why the whole Job is over; empty while it is not."""
         try:
-            job = self._job()
+            job = self.api.on_job("get", name=self.name)
         except LaunchError as error:
             return "the Job was deleted" if status_of(error) == 404 else ""
         # FailureTarget (Kubernetes 1.31): it is going to be Failed, once its pods have ended.
@@ -331,19 +324,18 @@ class PodLaunch(Launch):
             return "the Job is over, at its deadline (--time)"
         return f"the Job has failed ({failed['reason']}: {failed.get('message')})" if failed else ""
 
-    def can_succeed(self, number: int, name: str) -> bool:
-        return not self._job_end()
-
-    def successor(
-        self, number: int, name: str, timeout_s: float, stopped: threading.Event | None = None
-    ) -> StartedAgent | None:
-        """The agent of the Job's next pod. The last one's is given up: if it runs, it is ended."""
+    def successor(self, number: int, name: str) -> Callable[..., StartedAgent] | None:
+        """What ends the last pod, if it runs, and waits for the agent of the Job's next one."""
         last = self.pods[self.current[number]]
-        if not _is_over(last):  # also where a container beside its agent goes on
-            name, body = last["metadata"]["name"], {"preconditions": {"uid": _uid(last)}}
-            with contextlib.suppress(LaunchError):
-                self.api.ask(self.api.core.delete_namespaced_pod, name, body=body)
-        return self._agents_of([number], Wait(timeout_s, stopped=stopped))[0]
+
+        def start(*wait: Any) -> StartedAgent:
+            if not _is_over(last):  # also where a container beside its agent goes on
+                name, body = last["metadata"]["name"], {"preconditions": {"uid": _uid(last)}}
+                with contextlib.suppress(LaunchError):
+                    self.api.ask(self.api.core.delete_namespaced_pod, name, body=body)
+            return self._await(self._coming([number]), 1, *wait)[0]
+
+        return None if self._job_end() else start
 
     def detach(self, found_by: Sequence[Path]) -> None:
         if self.settings.forwards:
@@ -352,10 +344,6 @@ class PodLaunch(Launch):
                 "Reach them at their own addresses (--direct), or start from inside the cluster.",
             )
         super().detach(found_by)
-
-    def leave(self) -> None:
-        self._over.set()
-        super().leave()
 
     # -- port-forward
 
@@ -470,10 +458,6 @@ def _is_over(pod: Object) -> bool:
 def _has_ended(pod: Object) -> bool:
     """Whether its agent has; a container beside it may go on."""
     return _is_over(pod) or "terminated" in _state(pod)
-
-
-def _deleted(pod: Object) -> Object:
-    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "now"}}
 
 
 def _disruption(pod: Object) -> str:
