@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from helpers import Cell, until
+from helpers import Cell
 from pace import slowness
 from rig import Host, HostNotebook, Rig, leaving_nothing
 
@@ -92,20 +92,6 @@ def changed(host: Host, path: str, script: str) -> Iterator[None]:
         yield
     finally:
         host.run("mv", f"{path}.away", path)
-
-
-def test_an_unknown_host(notebook: HostNotebook) -> None:
-    cell = refused(notebook, "--launcher ssh --hosts h1:1,nosuch:1")
-    assert 'LaunchError: No agent on nosuch: ssh ended with code 255. It says: "ssh: ' in cell.text
-    assert "Try: ssh nosuch true" in cell.text
-
-
-def test_a_refused_key(notebook: HostNotebook) -> None:
-    key = f"{notebook.host.home}/.ssh/id_ed25519"
-    with changed(notebook.host, key, f"rm {key}"):
-        cell = refused(notebook, HOSTS)
-    assert re.search(r"LaunchError: No agent on h[12]: ssh ended with code 255\.", cell.text)
-    assert "Permission denied (publickey)" in cell.text
 
 
 # -------------------------------------------------------------------------- what is on the hosts
@@ -188,18 +174,6 @@ def test_hosts_that_both_reach_the_first_one_and_not_each_other(
 # ----------------------------------------------------------------------------------------- Slurm
 
 
-def test_a_queue_that_does_not_move_is_left_with_the_stop_button(
-    slurm: Rig, notebook: HostNotebook
-) -> None:
-    with all_nodes_taken(slurm) as job, leaving_nothing(slurm):
-        cell = notebook.begin(f"%jaxcluster start {SLURM}")
-        notebook.until(lambda: "Resources" in cell.text, "the reason why it waits")
-        notebook.press_stop()
-        notebook.wait(cell, ANSWER_S)
-        assert cell.error
-        until(lambda: [line.split()[0] for line in queue(slurm)] == [job], "the other job alone")
-
-
 def test_a_folder_that_can_not_be_shared(slurm: Rig, notebook: HostNotebook) -> None:
     before = notebook.ok("%env JAXCLUSTER_SHARED_DIR").result
     notebook.ok("%env JAXCLUSTER_SHARED_DIR=/sys/nowhere")
@@ -209,27 +183,3 @@ def test_a_folder_that_can_not_be_shared(slurm: Rig, notebook: HostNotebook) -> 
         notebook.ok(f"%env JAXCLUSTER_SHARED_DIR={eval(before)}")
     assert "The hosts must share a folder with you: /sys/nowhere/jaxcluster-" in cell.text
     assert "JAXCLUSTER_SHARED_DIR=/path in the notebook's environment" in cell.text
-
-
-def queue(slurm: Rig) -> list[str]:
-    return slurm["h0"].run("squeue", "--noheader").stdout.splitlines()
-
-
-@contextlib.contextmanager
-def all_nodes_taken(slurm: Rig) -> Iterator[str]:
-    """Another job has all nodes; its id."""
-    first = slurm["h0"]
-    wrapped = ("--exclusive", "--nodes=2", "--output=/dev/null", "--wrap", "srun sleep 1000")
-    job = first.run("sbatch", "--parsable", *wrapped).stdout.strip()
-    for name in ("h1", "h2"):
-        there = slurm[name].processes
-        # Not srun's own command, which is there before.
-        until(lambda there=there: any("bin/sleep 1000" in p for p in there().values()), "it runs")
-    try:
-        yield job
-    finally:
-        first.run("scancel", job)
-        until(lambda: not queue(slurm), "the end of all jobs")
-        for name in ("h1", "h2"):
-            there = slurm[name].processes
-            until(lambda there=there: not any("slurmstepd" in p for p in there().values()), "end")

@@ -149,7 +149,7 @@ def test_through_port_forward_with_a_pod_that_is_evicted(
     notebook = open_notebook()
     notebook.ok("%load_ext jaxcluster")
     told = shown(notebook, f"{START} --dry-run")
-    assert "reached by port-forward" in told.text and not kube.requests
+    assert "the Job ends at the latest" in told.text and not kube.requests
     assert "ranks 0-3" in shown(notebook, START).text
     assert any(path.endswith("/portforward") for _, path in kube.requests)
     (job,) = kube.all("jobs")

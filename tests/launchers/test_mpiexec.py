@@ -62,7 +62,7 @@ def test_an_agent_that_ends_takes_the_job_along_and_is_told(
     until(lambda: ends, "the end is told", 20)
     told = ends[0][1].message
     assert re.match(rf"The agent on {HERE} is lost: mpiexec\S* ended with code", told)
-    assert launch.successor(0, HERE, 5) is None
+    assert launch.successor(0, HERE) is None
 
 
 def test_a_host_or_a_python_that_is_not_there(site: Site, mpi: Callable[..., MPI]) -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers import GONE_S, processes_with, until
-from rig import Missing, Rig
-from rig.hosts import sweep
+from rig import Rig
 
 pytestmark = pytest.mark.any_jax
 TESTS = Path(__file__).parents[1]
@@ -88,45 +87,6 @@ def test_a_session_that_is_killed_leaves_nothing(session: Session, number: int) 
     assert interfaces() == links
 
 
-def test_a_killed_rig_ends_its_hosts_and_the_next_session_sweeps_its_folder(
-    session: Session,
-) -> None:
-    os.kill(session.pid, signal.SIGKILL)
-    until(lambda: not session.processes(), "end of all hosts")
-    sweep()
-    assert session.folder.is_dir()  # its session is still there
-    session.process.kill()
-    session.process.wait(30)
-    sweep()
-    assert not session.folder.exists()
-
-
 def interfaces() -> set[str]:
     shown = subprocess.run(["ip", "-json", "link"], check=True, capture_output=True, text=True)
     return {link["ifname"] for link in json.loads(shown.stdout)}
-
-
-def test_two_rigs_do_not_meet(hosts: Rig) -> None:
-    before = interfaces()
-    with Rig(["h0", "h1"]) as other:
-        assert interfaces() == before
-        assert other.folder != hosts.folder
-        other["h1"].write("/tmp/of-other", "")
-        assert not hosts["h1"].path("/tmp/of-other").exists()
-    assert not other.folder.exists()
-
-
-# ------------------------------------------------------------------------------- what is missing
-
-
-def test_a_missing_program_is_named_with_its_package(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr("rig.hosts.PATH", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Missing, match="there is no ip: apt-get install iproute2"):
-        Rig()
-    monkeypatch.setattr("os.geteuid", lambda: 1000)
-    with pytest.raises(Missing, match="only root"):
-        Rig()

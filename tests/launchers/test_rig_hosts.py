@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,21 +10,6 @@ from helpers import until
 from rig import HostNotebook, Rig
 
 pytestmark = pytest.mark.any_jax
-ECHO = """
-import socket
-with socket.create_server(("", 7000)) as server:
-    print("listening", flush=True)
-    while True:
-        connection, _ = server.accept()
-        connection.sendall(connection.recv(100))
-        connection.close()
-"""
-ASK = """
-import socket, sys
-with socket.create_connection(("h2", 7000), timeout=float(sys.argv[1])) as connection:
-    connection.sendall(b"hello")
-    print(connection.recv(100).decode())
-"""
 
 
 def test_a_host_has_a_name_an_address_and_knows_the_others(hosts: Rig) -> None:
@@ -49,49 +32,6 @@ def test_a_file_of_one_host_is_on_no_other_nor_on_this_machine(hosts: Rig, folde
         assert hosts[other].run("test", "-e", place, check=False).returncode == 1
     assert not Path(place).exists()
     written.unlink()
-
-
-def test_the_shared_folder_is_on_all_hosts_and_the_checkout_can_not_be_changed(hosts: Rig) -> None:
-    (hosts.shared / "note").write_text("for all")
-    for host in hosts.hosts.values():
-        assert host.run("cat", hosts.shared / "note").stdout == "for all"
-    (hosts.shared / "note").unlink()
-    for path in (__file__, hosts.python.parents[1] / "pyvenv.cfg", f"{sys.prefix}/pyvenv.cfg"):
-        done = hosts["h1"].run("touch", path, check=False)
-        assert "Read-only file system" in done.stderr
-
-
-# --------------------------------------------------------------------------------------- the link
-
-
-def test_a_cut_link_loses_what_is_sent_and_comes_back(hosts: Rig) -> None:
-    here, there = hosts["h1"], hosts["h2"]
-    server = there.popen(there.python, "-c", ECHO, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    assert server.stdout.readline() == "listening\n"
-    ask = (here.python, "-c", ASK)
-    assert here.run(*ask, "10").stdout == "hello\n"
-    with there.cut_off():
-        done = here.run(*ask, "0.5", check=False)
-        assert "timed out" in done.stderr or "No route to host" in done.stderr
-    until(lambda: here.run(*ask, "1", check=False).stdout == "hello\n", "the link to be back", 20)
-
-    server.kill()
-    server.communicate(timeout=30)
-
-
-def test_hosts_can_be_kept_from_each_other_alone(hosts: Rig) -> None:
-    there = hosts["h2"]
-    server = there.popen(there.python, "-c", ECHO, stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
-    assert server.stdout.readline() == "listening\n"
-    ask = (hosts.python, "-c", ASK)
-    with hosts.apart("h1", "h2"):
-        refused = hosts["h1"].run(*ask, "0.5", check=False)
-        assert "timed out" in refused.stderr or "No route to host" in refused.stderr
-        assert hosts["h0"].run(*ask, "10").stdout == "hello\n"
-    server.kill()
-    server.communicate(timeout=30)
 
 
 # -------------------------------------------------------------------------------------- leftovers

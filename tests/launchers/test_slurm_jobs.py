@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from helpers import until
 from rig import launches
-from rig.launches import BARE, KEY, Site, ends_of, is_alive, launching, successor
+from rig.launches import KEY, Site, ends_of, is_alive, launching, successor
 from rig.slurm import CONFIG
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
@@ -226,13 +226,6 @@ def test_what_slurm_refuses_is_told_in_its_words(site: Site, options: Any, said:
     told = refused(launched(site, Slurm(**options)))
     assert "No agent on the hosts: salloc ended with code " in told and said in told, told
     assert "\nsinfo lists " in told
-
-
-def test_a_python_that_is_not_there_or_has_no_jaxcluster(site: Site) -> None:
-    for python in ("/no/such/python", site.program(BARE, "bare")):
-        told = refused(launched(site, python=python))
-        assert "No agent on the hosts: salloc" in told, told
-        assert told.endswith(f"--python PATH (now {python})"), told
 
 
 def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:

@@ -194,17 +194,6 @@ def test_a_config_with_wishes_of_its_own_changes_nothing(site: Site) -> None:
     assert not (site.path / "mux").exists() and not (site.path / "local").exists()
 
 
-def test_user_and_port_of_the_command_line(site: Site) -> None:
-    port = site.sshd()
-    site.alias("h1", 1, "User nobody-at-all")
-    launch = site.launched(site.launcher(f"{ME}@h1:1:{port}"))
-    (agent,) = launch.start(60)
-    launch.stop()
-    until(lambda: not is_alive(agent.facts["pid"]), "it ends", 10)
-    (agent,) = site.launched(site.launcher("h1", user=ME, port=port)).start(60)
-    assert agent.facts["pid"]
-
-
 # ------------------------------------------------------------------- what is said of what fails
 
 
@@ -264,13 +253,6 @@ def test_a_python_that_is_not_there_or_has_no_jaxcluster(site: Site) -> None:
         told = refused(site.launched(site.launcher("h1"), python=path))
         assert told.startswith("No agent on h1: ssh ended with code "), told
         assert told.endswith(f"one with this jaxcluster: --python PATH (now {path})"), told
-
-
-def test_a_login_shell_that_ends_before_the_agent(site: Site) -> None:
-    site.alias("h1", site.sshd("ForceCommand echo This account is for mail; exit 1"))
-    told = refused(site.launched(site.launcher("h1")))
-    assert told.startswith("No agent on h1: ssh ended with code 1.")
-    assert '"This account is for mail"' in told
 
 
 def test_a_login_shell_that_waits_is_told_with_what_it_has_printed(site: Site) -> None:

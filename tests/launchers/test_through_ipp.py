@@ -13,7 +13,6 @@ from helpers import processes_with, until
 from rig.launches import KEY, MARK, Site, ends_of, is_alive, launching, refused
 
 from jaxcluster.errors import LauncherUnavailable
-from jaxcluster.launchers.base import AgentOptions
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.ipp import IPP
 
@@ -120,15 +119,6 @@ def test_a_notebook_killed_leaves_no_job_in_the_queue(site: Site) -> None:
     assert words(site, "deleted") == ["42"]
 
 
-def test_a_detached_start_that_is_stopped_leaves_no_job_in_the_queue(site: Site) -> None:
-    ready = IPP("pbs").prepared(os.environ)
-    folder = str(site.path / "shared")
-    plan = ready.render(AgentOptions("main", KEY, site.program()), folder)
-    site.launches.append(launch := ready.launch(plan, outlives=True))
-    assert refused(launch, timeout_s=6).startswith("0 of 1 hosts were ready")
-    assert words(site, "deleted") == ["42"]
-
-
 def test_what_qsub_says_is_told(site: Site) -> None:
     (site.path / "refuse").touch()
     told = refused(launched(site, IPP("pbs")))
@@ -143,11 +133,6 @@ def test_engines_that_end_are_told(site: Site) -> None:
     os.kill(agent.facts["pid"], signal.SIGKILL)
     until(lambda: ends, "the end is told", 30)
     assert "local has ended" in ends[0][1].message
-
-
-def test_a_python_that_is_not_there(site: Site) -> None:
-    told = refused(launched(site, IPP("local"), python="/no/such/python"))
-    assert told.endswith("--python PATH (now /no/such/python)")
 
 
 def test_names_that_are_not_known(site: Site) -> None:
