@@ -498,7 +498,7 @@ def at_depth(levels):
 """
 
 ATTACK_KINDS = {
-    "a trace function": ("at_instruction({})", [*range(0, 90, 4), *range(90, 1200, 60)]),
+    "a trace function": ("at_instruction({})", [*range(0, 90, 4), *range(90, 2400, 120)]),
     "an alarm": ("by_alarm(1e-6 + {} * 4e-6)", range(25)),
     "the end of the stack": ("at_depth(sys.getrecursionlimit() - {})", range(20, 150, 6)),
 }

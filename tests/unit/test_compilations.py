@@ -143,3 +143,22 @@ def test_a_full_folder_is_emptied(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compilations, "memory_room", lambda path: 150 * compilations.SHARE - 320)
     keep(folder, "share")
     assert os.listdir(folder) == ["share"]
+
+
+LOADED = """
+import pathlib, sys
+import jax, jax.numpy as jnp
+from jax.experimental import serialize_executable
+from jaxcluster.engine.private.compilations import keep_compiled
+assert keep_compiled(pathlib.Path(sys.argv[1], "kept"))
+for _ in range(2):
+    compiled = jax.jit(lambda a: jnp.sum(a) * 3).lower(jnp.arange(4.0)).compile()
+    again = serialize_executable.deserialize_and_load(*serialize_executable.serialize(compiled))
+    print(again(jnp.arange(4.0)))
+    jax.clear_caches()
+"""
+
+
+def test_a_program_that_was_loaded_can_be_serialized(tmp_path: Path) -> None:
+    done = python("-c", LOADED, str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "18.0\n18.0\n"), done.stderr

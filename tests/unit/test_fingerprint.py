@@ -1,0 +1,74 @@
+"""The digest of a lowered program. In a process of its own (law 1)."""
+
+from __future__ import annotations
+
+import json
+
+from helpers import python
+
+SCRIPT = """
+import json
+import jax, jax.numpy as jnp, numpy as np
+from jaxcluster.engine.private import fingerprint
+
+def digest(function, *args):
+    lowered = jax.jit(function).lower(*args)
+    return fingerprint.of_lowered(lowered.compiler_ir(), ())
+
+def scaled(by):
+    return lambda a: jnp.sum(a * by)
+
+x = np.arange(8.0, dtype=np.float32)
+large = np.zeros(1 << 20, np.float32)
+other = large.copy()
+other[12345] = 1e-30
+
+def added(values):
+    return digest(lambda a: a + values.astype("f4"), large)
+
+def one(first):
+    return {"loss": jax.jit(lambda u: u + 1)(first)}
+
+def two(second):
+    def inner(w):
+        with jax.named_scope("elsewhere"):
+            return w + 1
+    return {"result": jax.jit(inner)(second)}
+
+two.__name__ = "one"
+key = jax.random.key(0)
+constants = [2.5, np.arange(3), np.array(["2020"], "M8[s]").view("i8"), jnp.arange(3.0), key]
+
+def of_constants(*values):
+    module = jax.jit(lambda a: a + 1).lower(x).compiler_ir()
+    return fingerprint.of_lowered(module, values)
+
+print(json.dumps({
+    "equal": digest(scaled(2.5), x) == digest(scaled(2.5), x),
+    "scalar": digest(scaled(2.5), x) != digest(scaled(3.5), x),
+    "large": digest(lambda a: a + large, large) != digest(lambda a: a + other, large),
+    "large equal": digest(lambda a: a + large, large) == digest(lambda a: a + large.copy(), large),
+    "splat": added(large) != added(large + 1),
+    "two": digest(lambda a: a + other - large[::-1], large)
+        != digest(lambda a: a + large[::-1] - other, large),
+    "bfloat16": added(other.astype(jnp.bfloat16)) != added(other[::-1].astype(jnp.bfloat16)),
+    "shape": digest(lambda a: other, x) != digest(lambda a: other.reshape(1024, 1024), x),
+    "type": digest(lambda a: other, x) != digest(lambda a: other.view("i4"), x),
+    "names": digest(one, x) == digest(two, x),
+    "operation": digest(jnp.max, x) != digest(jnp.min, x),
+    "callback": digest(lambda a: jax.pure_callback(np.sin, a, a), x)
+        == digest(lambda a: jax.pure_callback(np.cos, a, a), x),
+    "hoisted": len({of_constants(c) for c in constants}) == len(constants),
+    "hoisted value": of_constants(np.arange(3)) != of_constants(np.arange(3) + 1),
+    "hoisted key": of_constants(key) != of_constants(jax.random.key(1)),
+    "hoisted equal": of_constants(jnp.arange(3)) == of_constants(np.arange(3, dtype=np.int32)),
+    "untouched": "result_info" in jax.jit(one).lower(x).as_text(),
+}))
+"""
+
+
+def test_what_is_computed_is_in_the_digest_and_names_are_not() -> None:
+    done = python("-c", SCRIPT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [what for what, is_so in found.items() if not is_so] == []
