@@ -36,7 +36,7 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
       cells: the numbers of cells by these names.
       source: the cell that runs.
     """
-    run = shell.run_cell_magic
+    run, run_line = shell.run_cell_magic, shell.run_line_magic
     running: list[str] = []  # the magics that run a cell's body; innermost last
 
     def run_cell_magic(magic: str, line: str, cell: str) -> Any:
@@ -50,6 +50,13 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
         finally:
             running.pop()
 
+    def run_line_magic(magic: str, line: str, _stack_depth: int = 1) -> Any:
+        held, running[:] = running[:], []  # what a line's magic compiles is no cell's body
+        try:
+            return run_line(magic, line, _stack_depth + 1)
+        finally:
+            running[:] = held
+
     class Compiler(type(shell.compile)):  # type: ignore[misc]
         def __call__(self, code: Any, filename: str, *args: Any, **more: Any) -> Any:
             if running and filename in _BODIES:
@@ -59,7 +66,7 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
         def format_code_name(self, name: str) -> Any:
             return ("Cell", f"In[{cells[name]}]") if name in cells else None
 
-    shell.run_cell_magic = run_cell_magic
+    shell.run_cell_magic, shell.run_line_magic = run_cell_magic, run_line_magic
     shell.compile.__class__ = Compiler
 
 

@@ -65,6 +65,8 @@ def test_each_line_of_a_body_is_a_cells_with_the_number_that_it_has_there(
     ]
     assert places(shell, f"%%{magic}\nhere()") == [("/cells", 2)]
     assert places(shell, f"%%capture a\n%%{magic}\n\nhere()") == [("/cells", 4)]
+    ((file, _),) = places(shell, f"%%{magic}\nx = 1\n%time here()")
+    assert file != "/cells"  # it is at the line of that magic, whose frame is a cell's
 
 
 @pytest.mark.parametrize("magic", MAGICS[:2])  # ``capture`` shows it, and goes on
