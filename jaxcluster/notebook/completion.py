@@ -34,10 +34,9 @@ def ask_rank_0(shell: Any, auto: Callable[[], bool]) -> Callable[[], None]:
     complete, do_inspect = completer.completions, getattr(kernel, "do_inspect", None)
 
     def completions(text: str, offset: int) -> Iterator[Completion]:
-        if is_spmd(text, auto()):
-            start = body_start(text)
-            at = max(0, offset - start)
-            answer = _ask(Complete(text[start:], at))
+        start = body_start(text)
+        if is_spmd(text, auto()) and offset >= start:
+            answer = _ask(Complete(text[start:], offset - start))
             if answer is not None and answer.matches:
                 begin, end = start + answer.start, start + answer.end
                 for word, kind in answer.matches:
@@ -46,9 +45,9 @@ def ask_rank_0(shell: Any, auto: Callable[[], bool]) -> Callable[[], None]:
         yield from complete(text, offset)
 
     def look(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()) -> Any:
-        if is_spmd(code, auto()):
-            start = body_start(code)
-            answer = _ask(Inspect(code[start:], max(0, cursor_pos - start), detail_level))
+        start = body_start(code)
+        if is_spmd(code, auto()) and cursor_pos >= start:
+            answer = _ask(Inspect(code[start:], cursor_pos - start, detail_level))
             if answer is not None and answer.found:
                 return _as(do_inspect, {"status": "ok", "metadata": {}, **vars(answer)})
         return do_inspect(code, cursor_pos, detail_level, omit_sections)  # type: ignore[misc]
