@@ -17,6 +17,7 @@ from jaxcluster.host.facts import host_gpus
 from jaxcluster.host.gpus import gpu_uses
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
+WAITS_S = 0.7  # for another completion; then who has asked listens no more
 # IPython's completer is not made for threads: jedi, where two import it at once, finds nothing
 # ever after, and a filter of warnings that one sets is taken away by another.
 _completing = threading.Lock()
@@ -87,13 +88,16 @@ def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
 def complete(runner: CellRunner, body: Complete) -> Completions:
     """``complete``: how the cell may go on at the cursor, from this rank's names."""
     code, cursor, found = body.code, body.cursor, []
-    if runner.shell is not None:
-        with _completing:
+    # Else one that never ends would hold all of the rank's side threads.
+    if runner.shell is not None and _completing.acquire(timeout=WAITS_S):
+        try:
             from IPython.core.completer import provisionalcompleter, rectify_completions
 
             with provisionalcompleter():
                 completions = runner.shell.Completer.completions(code, cursor)
                 found = list(rectify_completions(code, completions))
+        finally:
+            _completing.release()
     if not found:
         return Completions([], cursor, cursor)
     return Completions([[c.text, c.type or ""] for c in found], found[0].start, found[0].end)

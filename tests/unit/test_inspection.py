@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jaxcluster.engine import inspection
+from jaxcluster.wire.ops.cells import Complete
 
 PROCESS = ("here", ["cpu:0"])
 
@@ -73,3 +74,12 @@ def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> N
     assert idle.name not in threads
     runner.go.set()
     idle.join()
+
+
+def test_a_completion_that_does_not_end_holds_no_other_one(
+    runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "WAITS_S", 0.01)
+    runner.shell = SimpleNamespace()
+    with inspection._completing:
+        assert inspection.complete(runner, Complete("x.", 2)).matches == []
