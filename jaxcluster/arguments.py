@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 import shlex
 import textwrap
@@ -18,8 +17,6 @@ from jaxcluster.options.table import EVERYDAY, Option
 from jaxcluster.options.value_types import SWITCH
 from jaxcluster.ranks import parse_ranks
 
-WIDTH = 26  # of the column of options in --help
-MOST_LISTED = 10  # options that a message lists; of more --help does
 _FLAG = re.compile(r"-(?!\d+(\.\d*)?$)\S+")  # other words may be values
 
 
@@ -66,17 +63,10 @@ class Parser:
         lines.append("")
         for one in shown:
             what = f"{one.help} ({', '.join(one.launchers)})" if one.launchers else one.help
-            told = _wrapped(what, 96 - WIDTH)
-            if len(one.written) < WIDTH - 3:
-                lines.append(f"  {one.written:<{WIDTH - 2}}{told.pop(0)}")
-            else:
-                lines.append(f"  {one.written}")
-            told += [f"For example: {one.typed}"] * bool(one.sample)
-            lines += [f"{' ' * WIDTH}{line}" for line in told]
-        shown_help = "\n".join(lines).rstrip()
-        if self.prog.startswith("%"):
-            return shown_help
-        return shown_help.replace("%jaxcluster", "jaxcluster")  # in a shell
+            lines += [f"  {one.written}", *(f"      {line}" for line in _wrapped(what, 90))]
+            lines += [f"      For example: {one.typed}"] * bool(one.sample)
+        told = "\n".join(lines)
+        return told if self.prog[0] == "%" else told.replace("%jaxcluster", "jaxcluster")
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}.", f"For example: {self.example}")
@@ -146,16 +136,12 @@ class Parser:
         """Say of a word that there is no such option, and what was perhaps meant."""
         if launcher:
             known().check(launcher)  # of one that is broken no option is known
-        close = [f for f in self.flags if word.startswith("--") and f.startswith(f"{word}-")]
-        close = close or difflib.get_close_matches(word, self.flags, n=1)
+        close = difflib.get_close_matches(word, self.flags, n=1)
         if word.isdecimal() and "-n" in self.flags:
             close = [f"-n {word}"]
-        takes = [one.shown if one.flag[0] == "-" else one.metavar for one in self.options]
-        told = f"; it takes {' '.join(takes) or 'nothing'}"
-        if close:
-            told = f" (did you mean {close[0]}?)"
-        elif len(takes) > MOST_LISTED:
-            told = f"; {self.prog} --help all lists what it takes"
+        told = (
+            f" (did you mean {close[0]}?)" if close else f"; {self.prog} --help has what there is"
+        )
         self.error(f"there is no {word}{told}")
 
 
@@ -163,15 +149,9 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-_QUOTED_OR_COMMENT = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|(?<!\S)#""")
-
-
 def without_comment(line: str) -> str:
     """A magic's line without the comment at its end, which begins with a word's ``#``."""
-    for found in _QUOTED_OR_COMMENT.finditer(line):
-        if found.group() == "#":
-            return line[: found.start()].rstrip()
-    return line
+    return re.split(r"(?<!\S)#", line)[0].rstrip()
 
 
 def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -192,30 +172,10 @@ def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str
     return list(words[:at]), list(words[at:])
 
 
-def taken_from(parsed: SimpleNamespace) -> dict[str, str | list[str]]:
-    """What was typed of the launchers' options, by their names; taken out of ``parsed``."""
-    found = {name: vars(parsed).pop(name, None) for name in known().of_launchers}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
-    """The keyword arguments of ``make_spec``."""
-    of_launcher = taken_from(parsed)
-    given = vars(parsed).copy()
-    given.pop("dry_run", None)
-    if given["env"] is not None:
-        given["env"] = dict(given["env"])
-    return given | of_launcher
-
-
-@functools.lru_cache(256)
-def read_spmd(line: str) -> SimpleNamespace:
-    """What a ``%%spmd`` line asks for; most lines have been read before. It must not be changed.
-
-    Raises:
-      Help, UsageError: as ``Parser.read``.
-    """
-    return Parser("%%spmd").read(line)
+    """What was typed of ``make_spec``'s keyword arguments."""
+    given = {name: v for name, v in vars(parsed).items() if v is not None and name != "dry_run"}
+    return given | ({"env": dict(given["env"])} if "env" in given else {})
 
 
 def split_spmd(line: str) -> tuple[str, str]:
@@ -224,16 +184,16 @@ def split_spmd(line: str) -> tuple[str, str]:
     Raises:
       Help, UsageError: as ``Parser.read``; an option stands first that ``%%spmd`` does not have.
     """
-    parser, at = Parser("%%spmd"), 0
-    places = [*re.finditer(r"\S+", line)]
-    words = [place.group() for place in places]
-    while at < len(words) and re.match(r"--[a-z]|-h$", words[at]):
-        if (option := parser.flags.get(words[at].partition("=")[0])) is None:
-            parser.read([words[at]])
-        is_open = option is not None and option.metavar.startswith("[")  # as in --profile=FOLDER
-        at = at + 1 if is_open else parser.next_option(words, at)[2]
-    start = places[at].start() if at < len(words) else len(line)
-    return line[:start].strip(), line[start:].lstrip()
+    parser, forms = Parser("%%spmd"), []
+    for one in parser.options:
+        value = r"(=\S+)?" if one.metavar.startswith("[") else r"(=|\s+)\S+"  # --profile=FOLDER
+        forms.append(one.flag + ("" if one.kind is SWITCH else value))
+    typed = re.match(rf"(\s*({'|'.join(forms)})(?!\S))*", line)
+    options = typed[0] if typed else ""
+    source = line[len(options) :].lstrip()
+    if re.match(r"--[a-z]|-h$", source):
+        parser.read(source.split()[:1])
+    return options.strip(), source
 
 
 def shards_line(line: str) -> tuple[str, set[str]]:

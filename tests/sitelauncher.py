@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from jaxcluster.arguments import Parser, start_options
+from jaxcluster.launchers.base import Launcher
+from jaxcluster.launchers.choice import launcher_of
+from jaxcluster.options.known import known
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -28,3 +33,10 @@ def install(folder: Path, package: str, source: str, **launchers: str) -> Path:
     lines = [f"{name} = {module}:{cls}" for name, cls in launchers.items()]
     (info / "entry_points.txt").write_text("\n".join(["[jaxcluster.launchers]", *lines]) + "\n")
     return folder
+
+
+def launched(line: str) -> tuple[Launcher | None, str]:
+    """(the launcher, the hosts' Python) of what is typed behind ``%jaxcluster start``."""
+    given = start_options(Parser("%jaxcluster start").read(line))
+    typed = {name: value for name, value in given.items() if name in known().of_launchers}
+    return launcher_of(given.get("launcher"), typed, given.get("num_processes"))

@@ -65,7 +65,7 @@ def _askers(option: Option) -> tuple[str, ...]:
 
 
 def _shown(option: Option, field: Field) -> FormField:
-    first, *rest = option.dest.split("_")
+    first, *rest = option.flag.lstrip("-").split("-")
     help = field.help or option.help[:1].upper() + option.help[1:]
     return FormField(
         key=first + "".join(part.capitalize() for part in rest),

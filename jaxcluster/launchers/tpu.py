@@ -45,11 +45,11 @@ class TPU(SSH):
     options = (
         *SSH.options,
         Option("--tpu", TEXT, "NAME", "a TPU slice, as gcloud names it",
-            "my-pod --zone us-central2-b", start="--launcher tpu",
+            "my-pod --zone us-central2-b",
             field=Field("TPU", "As gcloud names it; empty for the one that this runs on", "my-pod"),
             pattern=NO_OPTION),
         Option("--zone", TEXT, "ZONE", "as for gcloud", "us-central2-b",
-            start="--launcher tpu --tpu my-pod", field=Field("Zone")),
+            field=Field("Zone")),
         Option("--project", TEXT, "NAME", "as for gcloud", "mine", field=Field("Project")),
         Option("--internal-ip", SWITCH, "", "log in to the hosts' internal addresses"),
     )  # fmt: skip

@@ -38,14 +38,14 @@ class Cells:
         """
         if cell is None:
             typed, source = arguments.split_spmd(line)
-            options = arguments.read_spmd(typed)
+            options = arguments.Parser("%%spmd").read(typed)
             if not source.strip():
                 raise UsageError(
                     "%spmd needs an expression.", "For example: %spmd --all x.sharding"
                 )
         else:
             typed = line.replace("--no-magic-line", "")  # auto mode's cells have no %%spmd above
-            options = arguments.read_spmd(typed)
+            options = arguments.Parser("%%spmd").read(typed)
             source = cell if typed != line else rewrite.with_magic_line(line, cell)
         if options.out is not None:
             transfer.check_names([options.out])

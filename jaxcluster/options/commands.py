@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from jaxcluster.options.table import Option
 from jaxcluster.options.value_types import CELL, COUNT, NUMBER, SECONDS, SWITCH, TEXT, Kind
@@ -32,20 +33,11 @@ class Command:
 
 
 def _own(
-    flag: str,
-    help: str,
-    sample: str = "",
-    kind: Kind = TEXT,
-    metavar: str = "",
-    argument: str = "",
-    short: str = "",
-    is_needed: bool = False,
+    flag: str, help: str, sample: str = "", kind: Kind = TEXT, metavar: str = "", **more: Any
 ) -> Option:
     """An option, or a word if it has no dashes; without a sample, a switch."""
-    kind = kind if sample else SWITCH
     metavar = metavar or (flag.lstrip("-").upper() if sample else "")
-    return Option(flag, kind, metavar, help, sample, argument=argument, short=short,
-        is_needed=is_needed)  # fmt: skip
+    return Option(flag, kind if sample else SWITCH, metavar, help, sample, **more)
 
 
 COMMANDS = {
@@ -146,7 +138,7 @@ OTHERS = {
         _own("--out", "keep the cell's record under this name: r.stdout(rank=3)", "r",
             metavar="NAME"),
         _own("--timeout", "stop the cell after S seconds, on all ranks at the same launch", "60",
-            SECONDS, "S", "timeout_s"),
+            SECONDS, "S", argument="timeout_s"),
         _own("--async", "don't wait for the cell's end; with --out you can wait for it later",
             argument="background"),
         _own("--profile", "run it under JAX's profiler on each rank, whose files go to "

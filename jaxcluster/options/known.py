@@ -33,10 +33,6 @@ OF_ALL = (
 )  # fmt: skip
 
 
-# What is asked of a class; launchers.base.Launcher explains it.
-NEEDED = ("name", "start", "options", "of", "prepared", "render", "launch", "explain", "successor")
-
-
 @dataclass(frozen=True)
 class Known:
     """What a start may be given.
@@ -147,16 +143,16 @@ def collect(points: Iterable[EntryPoint]) -> Known:
     packaged = ((point.dist.name if point.dist is not None else "?", point) for point in points)
     for package, point in sorted(packaged, key=_place):
         name = point.name
+        if name in (LOCAL, "auto", *launchers):
+            continue  # no package takes the place of another's
         try:
             found: Any = point.load()
-            why = _why_not(found, point, launchers)
-        except (Exception, SystemExit) as error:  # it is another package's code
-            why = f"{point.value} raises {type(error).__name__}: {error}"
-        if not why:
+            _merged([found])
             launchers[name] = found
-        elif name not in (LOCAL, "auto", *launchers):  # else that one is meant
+        except (Exception, SystemExit) as error:  # it is another package's code
             broken[name] = UsageError(
-                f"The launcher {name!r} of the package {package} can't be used: {why}.",
+                f"The launcher {name!r} of the package {package} can't be used: {point.value} "
+                f"raises {type(error).__name__}: {error}.",
                 f"Update it (pip install -U {package}) or remove it (pip uninstall {package}), "
                 "and restart the kernel. All other launchers work.",
             )
@@ -169,29 +165,11 @@ def _place(one: tuple[str, EntryPoint]) -> tuple[int, str]:
     return ORDER.index(point.name) if is_ours else len(ORDER), point.name
 
 
-def _why_not(found: Any, point: EntryPoint, others: Mapping[str, type[Any]]) -> str:
-    """Why it is no launcher that goes with the others; "" if it is one."""
-    lacks = {*getattr(found, "__abstractmethods__", ())} | {
-        name for name in NEEDED if not hasattr(found, name)
-    }
-    if lacks:
-        return f"{point.value} has no {join_words(sorted(lacks))}"
-    if found.name != point.name:
-        return f"{point.value} calls itself {found.name!r}"
-    if point.name in (LOCAL, "auto", *others):
-        return "there is another launcher of this name"
-    theirs = {o.name: o for o in (*OPTIONS, *OF_ALL)}
-    theirs |= {o.name: o for of in others.values() for o in of.options}
-    differ = [o.flag for o in found.options if theirs.get(o.name, o) != o]
-    return f"its {', '.join(differ)} differs from another launcher's" if differ else ""
-
-
 def _merged(launchers: Collection[type[Any]]) -> tuple[Option, ...]:
     """The launchers' options, each once, with the names of all that know it."""
     by_name: dict[str, Option] = {}
     rows = [(option, of) for of in launchers for option in of.options]
     for option, of in [*rows, *((option, of) for option in OF_ALL for of in launchers)]:
-        start = of.start if option.start is None else option.start
-        one = by_name.setdefault(option.name, replace(option, start=start))
+        one = by_name.setdefault(option.name, option)
         by_name[option.name] = replace(one, launchers=(*one.launchers, of.name))
     return tuple(by_name.values())

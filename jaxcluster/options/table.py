@@ -6,7 +6,6 @@ form are made from that; nothing else lists them.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +62,6 @@ class Option:
       launchers: those that know it, as ``known`` fills in; () for an option of every start.
       field: in the page's form; None where it has none there.
       short: another flag, which is the one that is shown.
-      start: what the example begins with; None for its first launcher's ``start``.
       argument: what ``make_spec`` calls it; "" if it is the flag's name.
       pattern: what its text, or each of its texts, must match; "" for any.
       is_needed: whether a command does nothing without it.
@@ -77,7 +75,6 @@ class Option:
     launchers: tuple[str, ...] = ()
     field: Field | None = None
     short: str = ""
-    start: str | None = None
     argument: str = ""
     pattern: str = ""
     is_needed: bool = False
@@ -85,12 +82,7 @@ class Option:
     @property
     def name(self) -> str:
         """The argument of ``make_spec``."""
-        return self.argument or self.dest
-
-    @property
-    def dest(self) -> str:
-        """The flag as a name."""
-        return self.flag.lstrip("-").replace("-", "_")
+        return self.argument or self.flag.lstrip("-").replace("-", "_")
 
     @property
     def shown(self) -> str:
@@ -112,11 +104,6 @@ class Option:
         glue = "" if self.sample.startswith("=") else " "
         return f"{self.shown}{glue}{self.sample}".strip() if self.flag[0] == "-" else self.sample
 
-    @property
-    def example(self) -> str:
-        """A whole line with it, behind ``start``."""
-        return f"{LOCAL_START if self.start is None else self.start} {self.typed}".strip()
-
     def parse(self, value: Any) -> Any:
         """What a launcher gets of a value that was typed, or given in Python.
 
@@ -132,9 +119,8 @@ class Option:
         value = str(value)
         if not value.strip():
             raise UsageError(f"{self.flag} has no value.", f"{self.flag} {self.metavar}")
-        if self.kind is COUNT:
-            with contextlib.suppress(ValueError):  # else it is refused as it was typed
-                value = int(value)
+        if self.kind is COUNT and value.isdecimal():  # else it is refused as it was typed
+            value = int(value)
         self.check(value)
         try:
             return self.kind.parse(value)
@@ -147,12 +133,11 @@ class Option:
         Raises:
           UsageError: naming the option, with a line to type.
         """
-        shown = f"{value:g}" if isinstance(value, float) else repr(value)
+        # A variable is perhaps a secret.
+        shown = type(value).__name__ if self.kind is VARIABLES else repr(value)
         wrong = ""
         if value is not None and not self.kind.is_right(value):
-            is_secret = self.kind is VARIABLES  # perhaps
-            given = type(value).__name__ if is_secret else shown
-            wrong = f"{self.shown} must be {self.kind.wanted}, not {given}."
+            wrong = f"{self.shown} must be {self.kind.wanted}, not {shown}."
         elif self.kind is TEXTS and self.pattern:
             for one in value:
                 if not re.fullmatch(self.pattern, one, re.DOTALL):
@@ -160,13 +145,13 @@ class Option:
         elif self.pattern and not re.fullmatch(self.pattern, value):
             wrong = f"{self.flag} can't be {shown}."
         if wrong:
-            raise UsageError(wrong, f"For example: {START} {self.example}")
+            raise UsageError(wrong, f"For example: {START} {self.typed}")
 
 
 OPTIONS = (
     Option("--num-processes", COUNT, "N",
         "how many ranks (default: one for each GPU or TPU chip, else 2 on CPU)", "4", short="-n",
-        start="", field=Field("Ranks", "Processes, in all")),
+        field=Field("Ranks", "Processes, in all")),
     Option("--devices-per-process", DEVICES, "D",
         "how many devices each rank gets (default on CPU: 1)", "2",
         field=Field("Devices of each", "On CPU as many as you like; “all” of a host's GPUs")),
@@ -174,26 +159,24 @@ OPTIONS = (
         "cpu", field=Field("Platform", "What there is, if automatic")),
     Option("--launcher", TEXT, "NAME",
         "default: local (this machine); auto: the job, mpiexec or TPU slice that this runs in",
-        "ssh --hosts h1:2,h2:2", start="", field=Field("Where")),
+        "ssh --hosts h1:2,h2:2", field=Field("Where")),
     Option("--name", TEXT, "NAME", "the cluster's name (default: main)",
-        "small", start="-n 2", field=Field("Name", "To attach to it by")),
+        "small", field=Field("Name", "To attach to it by")),
     Option("--env", VARIABLES, "NAME=VALUE",
         "a variable of the processes' environment; may be repeated",
         "XLA_FLAGS=--xla_dump_to=/tmp/dump",
         field=Field("Environment", empty="NAME=VALUE, one per line")),
     Option("--timeout", SECONDS, "S", "seconds that the start may take, or 15m, 2h (60)", "300",
-        start="-n 64", argument="timeout_s",
+        argument="timeout_s",
         field=Field("Time limit", "Seconds for the start, or 30m, 2h", "60")),
     Option("--detach", SWITCH, "", "keep the cluster running when this process ends",
         field=Field("Keep it running when the kernel ends")),
     Option("--local-device-ids", DEVICE_IDS, "0,1",
-        "the GPUs or TPU chips of each process; 0/1 for one list per process", "0/1/2/3",
-        start="-n 4 --platform cuda"),
+        "the GPUs or TPU chips of each process; 0/1 for one list per process", "0/1/2/3"),
     Option("--coordinator-address", TEXT, "HOST:PORT",
         "where JAX's coordinator listens: HOST:PORT or unix:/PATH", "127.0.0.1:8476"),
     Option("--coordinator-bind-address", TEXT, "HOST:PORT",
-        "the address that it binds to, if that differs", "0.0.0.0:8476",
-        start="-n 4 --coordinator-address 127.0.0.1:8476"),
+        "the address that it binds to, if that differs", "0.0.0.0:8476"),
     Option("--initialization-timeout", COUNT, "S", "seconds that JAX's own initialization may take",
         "600"),
     Option("--heartbeat-timeout-seconds", COUNT, "S",

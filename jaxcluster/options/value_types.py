@@ -70,16 +70,6 @@ def _write_device_ids(value: Any) -> list[str]:
     return [("/" if isinstance(value[0], Sequence) else ",").join(joined)]
 
 
-def _are_device_ids(value: object) -> bool:
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return False
-    lists = [[one] if isinstance(one, int) else one for one in value]
-    return all(
-        isinstance(one, Sequence) and all(isinstance(number, int) for number in one)
-        for one in lists
-    )
-
-
 TEXT = Kind("text", wanted="text", is_right=lambda value: isinstance(value, str))
 # No shell stands between us and a launcher's command.
 PATH = replace(TEXT, parse=os.path.expanduser)
@@ -100,7 +90,8 @@ VARIABLES = Kind("variables", _read_variable,
     'a dict of variables: {"NAME": "VALUE"}', lambda value: isinstance(value, Mapping),
     typed="of the form NAME=VALUE")  # fmt: skip
 DEVICE_IDS = Kind("device ids", _read_device_ids, _write_device_ids,
-    "a list of numbers, [0, 1], or a list for each rank, [[0], [1]]", _are_device_ids,
+    "a list of numbers, [0, 1], or a list for each rank, [[0], [1]]",
+    lambda value: isinstance(value, Sequence) and not isinstance(value, str),
     typed="0,1 (every rank) or 0/1 (a list for each rank)")  # fmt: skip
 NUMBER = Kind("number", _read_number, typed="a number, such as 2")
 CELL = Kind("cell", lambda word: _read_number(word.strip("[]")), typed="a cell's number, such as 7")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sitelauncher import launched
 
-from jaxcluster.arguments import Parser, taken_from
+from jaxcluster.arguments import Parser
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
-from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
@@ -22,14 +22,9 @@ from jaxcluster.launchers.tpu import TPU
 from jaxcluster.options.known import known
 
 
-def started(line: str) -> tuple[Launcher | None, str]:
-    parsed = Parser("%jaxcluster start").read(line)
-    return launcher_of(parsed.launcher or "local", taken_from(parsed), parsed.num_processes)
-
-
 def refused(line: str) -> str:
     with pytest.raises(UsageError) as caught:
-        started(line)
+        launched(line)
     return str(caught.value)
 
 
@@ -78,9 +73,9 @@ H1, H2 = Host("h1", 2), Host("h2", 2)
 def test_what_is_typed_becomes_a_launcher(
     line: str, launcher: Launcher | None, tmp_path: Path
 ) -> None:
-    assert started(line) == (launcher, "")
+    assert launched(line) == (launcher, "")
     (tmp_path / "hosts").write_text("h1 slots=2\nh2 slots=2\n")
-    read, python = started(f"--launcher ssh --hostfile {tmp_path}/hosts --python p")
+    read, python = launched(f"--launcher ssh --hostfile {tmp_path}/hosts --python p")
     assert (read, python) == (SSH((H1, H2)), "p")
 
 
@@ -165,7 +160,7 @@ def test_each_line_of_the_form_is_known_here() -> None:
 
 @pytest.mark.parametrize("example", FORM[1:], ids=lambda example: example["line"])
 def test_the_line_that_the_form_makes_starts_what_was_chosen(example: dict[str, Any]) -> None:
-    launcher, python = started(example["line"])
+    launcher, python = launched(example["line"])
     assert launcher == CHOSEN[example["line"]]
     default = "python3" if isinstance(launcher, Kubernetes) else ""
     assert python == example["options"].get("python", default)

@@ -6,14 +6,13 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import startform
+from sitelauncher import launched
 
-from jaxcluster.arguments import Parser, start_options, taken_from
+from jaxcluster.arguments import Parser, start_options
 from jaxcluster.errors import UsageError
-from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.options.known import OF_ALL, known
 from jaxcluster.options.table import COMMON, Option
 from jaxcluster.options.value_types import SWITCH
@@ -51,22 +50,14 @@ def test_each_option_reaches_each_launcher_that_knows_it(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "hosts").write_text("h7 slots=2\n")
 
-    def made(line: str) -> Any:
-        parsed = Parser("%jaxcluster start").read(line)
-        return launcher_of(parsed.launcher, taken_from(parsed))[0]
-
-    own = (
-        f"{option.flag} {option.sample}"
-        if option.sample[:1] != "="
-        else option.flag + option.sample
-    )
+    own = f"{option.flag}{'' if option.sample[:1] == '=' else ' '}{option.sample}"
     names = {"ssh": "--hosts h1", "ipp": ""}
     bare = f"--launcher {kind}{':pbs' if kind == 'ipp' else ''}"
     beside = "" if option.name in ("hosts", "hostfile") else names.get(kind, "")
     if option.name in ("zone", "project", "internal_ip"):
         beside = "--tpu pod"
-    without = made(f"{bare} {beside or names.get(kind, '')}")
-    assert made(f"{bare} {beside} {own}") != without
+    without = launched(f"{bare} {beside or names.get(kind, '')}")
+    assert launched(f"{bare} {beside} {own}") != without
 
 
 def test_what_an_option_must_match_is_what_its_example_has() -> None:
@@ -76,7 +67,7 @@ def test_what_an_option_must_match_is_what_its_example_has() -> None:
             option.check([value] if option.is_repeated else value)
             with pytest.raises(UsageError, match=option.flag) as caught:
                 option.check([""] if option.is_repeated else "-\n")
-            assert option.example in caught.value.hint
+            assert option.typed in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,14 @@ import pytest
 import sitelauncher
 import startform
 
-from jaxcluster.arguments import Parser, taken_from
+from jaxcluster.arguments import Parser
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
-from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.options import known
 from jaxcluster.options.known import GROUP
 
 OURS = ["ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp"]
-HEAD = "from jaxcluster.launchers.base import Launcher\n"
 
 
 class Site:
@@ -35,8 +33,7 @@ class Site:
         known.known.cache_clear()
 
     def started(self, line: str) -> object:
-        parsed = Parser("%jaxcluster start").read(line)
-        return launcher_of(parsed.launcher, taken_from(parsed), parsed.num_processes)[0]
+        return sitelauncher.launched(line)[0]
 
     def refused(self, line: str) -> str:
         with pytest.raises(UsageError) as caught:
@@ -102,19 +99,7 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
         ("import no_such_thing", "raises ModuleNotFoundError: No module named 'no_such_thing'"),
         ("raise SystemExit(3)", "raises SystemExit: 3"),
         ("Other = 1", "raises AttributeError: module 'bad_launcher' has no attribute 'Bad'"),
-        (f"{HEAD}class Bad(Launcher):\n  name, start = 'bad', ''", "has no render"),
-        ("class Bad: pass", "has no explain, launch, name, of, options, prepared, render"),
-        (
-            f"{HEAD}class Bad(Launcher):\n  name, start = 'other', ''\n  render = None",
-            "calls itself 'other'",
-        ),
-        (
-            f"{HEAD}from jaxcluster.options.value_types import TEXT\n"
-            "from jaxcluster.options.table import Option\n"
-            "class Bad(Launcher):\n  name, start = 'bad', ''\n  render = None\n"
-            "  options = (Option('--time', TEXT, 'T', 'mine', '1'),)",
-            "its --time differs from another launcher's",
-        ),
+        ("class Bad: pass", "raises AttributeError: type object 'Bad' has no attribute 'options'"),
     ],
 )
 def test_a_launcher_that_cannot_be_used_is_named_with_its_package_and_all_others_work(

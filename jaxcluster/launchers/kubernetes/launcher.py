@@ -56,7 +56,7 @@ class Kubernetes(Launcher):
     python = "python3"  # no other machine's path to a Python means anything in an image
     options = (
         Option("--image", TEXT, "IMAGE", "image with Python, jax, this jaxcluster", "team/jax:1",
-            start="--launcher kubernetes", field=Field("Image", empty="team/jax:1"),
+            field=Field("Image", empty="team/jax:1"),
             pattern=r"[^\s-]\S*"),
         Option("--pods", COUNT, "N", "how many pods", "2", field=Field("Pods", "How many", "1")),
         Option("--ranks-per-pod", COUNT, "N", "ranks in each pod", "4",
@@ -68,9 +68,8 @@ class Kubernetes(Launcher):
         Option("--tpu-type", TEXT, "TYPE", "GKE's TPU: tpu-v5-lite-podslice",
             "tpu-v6e-slice --tpu-topology 4x4"),
         Option("--tpu-topology", TEXT, "AxB", "the TPU slice's topology: 4x4", "4x4",
-            start=f"{start} --tpu-type tpu-v6e-slice", pattern=r"[0-9]+(x[0-9]+){1,2}"),
-        Option("--tpu-chips", COUNT, "N", "TPU chips of each pod: 4", "4",
-            start=f"{start} --tpu-type tpu-v6e-slice --tpu-topology 4x4"),
+            pattern=r"[0-9]+(x[0-9]+){1,2}"),
+        Option("--tpu-chips", COUNT, "N", "TPU chips of each pod: 4", "4"),
         TIME,
         Option("--namespace", TEXT, "NAME", "as for kubectl", "team-a", field=Field("Namespace"),
             pattern=NAME),
