@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from labpage import LabPage
@@ -25,7 +23,6 @@ SOURCES = (
     "() => window.jaxcluster.currentPanel.content.widgets.map(c => c.model.sharedModel.getSource())"
 )
 HANG = "%%spmd\nif rank != 1:\n    print(float(jnp.sum(x)))"
-SHOTS = Path(os.environ["SCREENSHOTS"]) if "SCREENSHOTS" in os.environ else None
 SLEEP = "%%spmd\nprint('running', flush=True)\ntime.sleep(60)"
 
 

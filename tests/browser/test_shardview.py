@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import layouts
@@ -15,8 +13,6 @@ from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.model import layout
 from jaxcluster.views import arrays, blocks, shards, widget
-
-SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
 
 # A page that draws a document as a widget does; its kernel is `reply`.
 PAGE = """
@@ -61,15 +57,6 @@ THEMES = {
         "--jp-error-color1": "#f44336",
         "background": "#111111",
     },
-    "high contrast": {
-        "--jp-ui-font-color1": "#ffffff",
-        "--jp-layout-color1": "#000000",
-        "--jp-layout-color2": "#000000",
-        "--jp-border-color1": "#ffffff",
-        "--jp-brand-color1": "#ffd500",
-        "--jp-error-color1": "#ff7a70",
-        "background": "#000000",
-    },
 }
 
 
@@ -89,11 +76,6 @@ def drawing_ms(page: Any) -> float:
     )
     print(f"drawn in {took:.0f} ms")
     return float(took)
-
-
-def shoot(page: Any, name: str) -> None:
-    if SHOTS:
-        page.screenshot(path=str(Path(SHOTS) / f"{name}.png"), full_page=True)
 
 
 def answer(page: Any, result: Any = None, error: str | None = None) -> dict[str, Any]:
@@ -193,7 +175,6 @@ def test_python_and_the_browser_use_the_same_colours_and_glyphs(page: Any) -> No
 @pytest.mark.quick
 def test_every_part_is_a_tile_with_its_holders(page: Any) -> None:
     show(page, ALL["grid"]())
-    shoot(page, "grid")
     tiles = page.locator(".jxc-tile")
     assert tiles.count() == 8
     label = tiles.nth(3).get_attribute("aria-label")
@@ -226,7 +207,6 @@ def test_replicas_are_stripes_of_one_tile(page: Any) -> None:
 
 def test_an_array_of_three_dimensions_has_axes_to_choose_and_a_slider(page: Any) -> None:
     show(page, ALL["cube"]())
-    shoot(page, "cube")
     assert page.locator("select").count() == 2
     slider = page.locator("input[type=range]")
     assert slider.count() == 1
@@ -272,7 +252,6 @@ def test_all_views_fit_a_sidebar(page: Any, beyond: Any) -> None:
         for width in (250, 600):
             resize(page, width)
             beyond()
-            shoot(page, f"{name}-{width}")
         page.evaluate("() => dispose()")
 
 
@@ -294,7 +273,6 @@ def test_statistics_and_values_are_asked_of_the_one_rank(page: Any) -> None:
     assert (asked["op"], asked["start"], asked["stop"]) == ("peek", [0, 0], [2, 4])
     page.locator(".jxc-values td", has_text="nan").wait_for()
     assert page.locator(".jxc-values tbody th").all_inner_texts() == ["2", "3"]
-    shoot(page, "values")
 
 
 def test_the_check_button_marks_what_differs(page: Any) -> None:
@@ -371,7 +349,6 @@ def test_what_no_process_holds_is_a_tile_that_says_so(page: Any) -> None:
     infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
     del infos[2]
     show(page, shards.array(layout.array_layout("x", infos, known, {2: "dead"})))
-    shoot(page, "gap")
     assert page.locator(".jxc-gap").count() == 2
     label = page.locator(".jxc-tile").last.get_attribute("aria-label")
     assert label == "[4:6, 4:8] · held by no process that answered"
@@ -385,7 +362,6 @@ def test_4096_devices_are_joined_by_host_at_once_and_can_be_drawn_apart(page: An
     doc = ALL["many"]()
     show(page, doc)
     assert drawing_ms(page) < 1000 * slowness()
-    shoot(page, "many")
     assert page.locator(".jxc-tile").count() == 64
     assert "host-03" in page.locator(".jxc-tile").nth(3).get_attribute("aria-label")
     assert "folded into 64 hosts" in page.locator("#view").inner_text()
@@ -394,7 +370,6 @@ def test_4096_devices_are_joined_by_host_at_once_and_can_be_drawn_apart(page: An
     canvas.focus()
     page.keyboard.press("ArrowDown")
     assert "[1:2, 0:8]" in page.locator(".jxc-info").inner_text()
-    shoot(page, "many-canvas")
 
 
 # ----------------------------------------------------------------------------------- trees
@@ -402,7 +377,6 @@ def test_4096_devices_are_joined_by_host_at_once_and_can_be_drawn_apart(page: An
 
 def test_a_tree_folds_and_unfolds_by_keyboard_and_a_leaf_opens_its_picture(page: Any) -> None:
     show(page, ALL["tree"]())
-    shoot(page, "tree")
     box = page.get_by_role("tree")
     box.focus()
     count = page.get_by_role("treeitem").count()
@@ -415,7 +389,6 @@ def test_a_tree_folds_and_unfolds_by_keyboard_and_a_leaf_opens_its_picture(page:
     page.keyboard.press("Enter")
     page.locator(".jxc-leaf .jxc-tile").first.wait_for()
     assert "params['layers'][0]['kernel']" in page.locator(".jxc-leaf").inner_text()
-    shoot(page, "tree-leaf")
 
 
 def test_a_tree_is_searched_by_path_and_sorted_by_bytes(page: Any) -> None:
@@ -462,7 +435,6 @@ def test_axe_finds_nothing(page: Any, axe: str, name: str, theme: str) -> None:
         details.click()
     if page.locator(".jxc-tile").count():
         page.locator(".jxc-tile").first.click()
-    shoot(page, f"{name}-{theme.replace(' ', '-')}")
     for width in (900, 300) if theme == "light" else (900,):  # of one theme: rows become lines
         resize(page, width)
         page.wait_for_function(

@@ -7,7 +7,6 @@ colours are VS Code's. (https://code.visualstudio.com/api/extension-guides/webvi
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from accessible import violations
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "jaxcluster" / "static" / "sidebar"
 GOLDEN = json.loads((ROOT / "tests/golden/panel.json").read_text())
-SHOTS = os.environ.get("SCREENSHOTS")  # a folder to leave pictures in, for people to look at
 
 pytestmark = pytest.mark.skipif(
     not (BUILT / "widget.js").exists(), reason="it is not built: npm run build in labextension/"
@@ -258,8 +256,6 @@ def test_it_is_readable_in_vscodes_colours_and_without_any(
     sidebar.meet()
     view.locator(".jxl-use").get_by_text("12 % CPU").wait_for()
     view.get_by_role("button", name="Details").click()
-    if SHOTS:
-        view.screenshot(path=f"{SHOTS}/sidebar-widget-{theme}.png")
     beyond()
     assert violations(sidebar.page, axe) == []
 

@@ -1,7 +1,7 @@
 """A real JupyterLab in a headless Chromium, with the extension as the build has left it.
 
 The tests skip where the extension has not been built. A failed test leaves a picture of its page in
-SCREENSHOTS, or in tests/lab/failures.
+tests/lab/failures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from helpers import Home, until
 from labpage import Lab, LabPage
 from labserver import BUILT, start_server, stop_server
 
-FAILURES = Path(os.environ.get("SCREENSHOTS") or Path(__file__).parent / "failures")
+FAILURES = Path(__file__).parent / "failures"
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from labpage import SETUP, START, LabPage
 from labparts import (
     BUSY_S,
     HANG,
-    SHOTS,
     SLEEP,
     badges,
     marks,
@@ -58,8 +57,6 @@ def test_a_line_below_a_cell_says_how_its_ranks_are(page: LabPage) -> None:
     assert badges(page, 3).nth(1).get_attribute("title").startswith("rank 1: failed after 0.")
     badges(page, 3).nth(1).click()
     page.page.locator(".jxl-rankOutput").get_by_text("not here").first.wait_for()
-    if SHOTS:
-        page.shot(SHOTS / "opened.png")
     # That of the cell before is still there, and a second run takes the first one's place.
     assert strip(page, 2).inner_text().startswith("2 ranks")
     page.run(2)
@@ -108,8 +105,6 @@ def test_all_ranks_are_shown_as_groups_and_kept(page: LabPage) -> None:
     page.open("all.ipynb")
     view.nth(0).locator(".jxl-group").nth(1).wait_for()
     assert strip(page, 2).count() == 0
-    if SHOTS:
-        page.shot(SHOTS / "all.png")
 
 
 def saved(page: LabPage, name: str) -> Any:
@@ -200,26 +195,6 @@ def check_without_a_page(kept: Any, page: LabPage) -> None:
     assert "ran on 1\n" in ran[4]
 
 
-# ------------------------------------------------------------------------------- interrupts
-
-
-def test_a_busy_cell_is_interrupted(page: LabPage) -> None:
-    page.open("interrupt.ipynb", START, SETUP, SLEEP, "%%spmd\nrank")
-    page.do(0, 1)
-    sidebar = show_sidebar(page)
-    page.run(2)
-    page.wait(lambda: "running" in page.output(2), "the cell runs")
-    until_ranks(page, ["running", "running"])
-    pressed = time.monotonic()
-    sidebar.get_by_role("button", name="Interrupt").click()
-    text = page.finish(2)
-    took = time.monotonic() - pressed
-    assert "was stopped on ranks 0, 1." in text
-    assert took < 0.5 + BUSY_S, took
-    until_strip(page, 2, "2 stopped")
-    assert page.do(3) == "0\n"
-
-
 # ------------------------------------------------------------------------------- hangs, deaths
 
 
@@ -246,8 +221,6 @@ def test_a_divergence_is_told_under_its_cell_and_in_the_report(page: LabPage) ->
         own, box = notebook.bounding_box(), panel.bounding_box()
         assert box["y"] >= own["y"] + own["height"] - 2
         assert own["width"] > 600 and own["height"] > 450
-        if SHOTS:
-            page.shot(SHOTS / f"report-{width}.png")
     page.page.set_viewport_size({"width": 1500, "height": 950})
     page.page.evaluate("() => { window.jaxcluster.currentPanel.content.activeCellIndex = 0; }")
     report.get_by_role("button", name="Show cell").click()
@@ -259,8 +232,6 @@ def test_a_divergence_is_told_under_its_cell_and_in_the_report(page: LabPage) ->
     panel.get_by_label("Search in the log").fill("no such words")
     panel.get_by_text("0 lines").wait_for()
     assert panel.locator(".jxl-logsBar select").input_value() == "1"
-    if SHOTS:
-        page.shot(SHOTS / "logs.png")
     page.command("jaxcluster:report")
     report.wait_for()
     assert page.do(3) == "28.0\n"
@@ -291,8 +262,6 @@ def test_a_death_is_shown(page: LabPage) -> None:
     report.wait_for()
     assert report.get_by_role("heading", level=2).inner_text().startswith("Rank 1 died")
     assert report.get_by_role("button", name="Restart…").count() == 1
-    if SHOTS:
-        page.shot(SHOTS / "death.png")
     page.do(4)
     until_ranks(page, ["idle", "idle"])
     page.do(5)

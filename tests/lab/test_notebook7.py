@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,8 +72,6 @@ def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
         at(".jxl-inspector").get_by_role("button", name=name).click()
         at(".jxl-inspector .jxc").get_by_text(shown).first.wait_for()
         fits(page.page, ".jxl-inspector")
-        if shots := os.environ.get("SCREENSHOTS"):
-            page.shot(Path(shots) / f"seven-{name}.png")
     page.command("jaxcluster:show-clusters")
     at(".jxl-sidebar").get_by_role("button", name="Stop…").click()
     at(".jp-Dialog").get_by_role("button", name="Stop", exact=True).click()

@@ -152,8 +152,6 @@ def draw(chromium: Any, url: str) -> dict[str, Shown]:
         name: Shown(one.evaluate("e => e.innerText").strip(), one.inner_html())
         for name, one in zip(CELLS, found, strict=True)
     }
-    if folder := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=f"{folder}/vscode.png")
     context.close()
     return shown
 

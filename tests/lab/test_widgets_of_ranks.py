@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import nbformat
 import pytest
 from labpage import SETUP, START, LabPage
@@ -12,7 +9,6 @@ from nbconvert import HTMLExporter
 
 pytestmark = pytest.mark.any_jax
 
-SHOTS = os.environ.get("SCREENSHOTS")
 MAKE = """%%spmd
 import ipywidgets as W
 box = W.VBox([W.Label('a label of rank 0'), W.Button(description='count')])
@@ -42,11 +38,6 @@ for _ in tqdm(range(3), desc=f'bar-{rank}'):
     time.sleep(0.05)"""
 
 
-def shot(page: LabPage, name: str) -> None:
-    if SHOTS:
-        page.shot(Path(SHOTS) / f"widgets-{name}.png")
-
-
 def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     page.open(
         "widgets.ipynb", START, SETUP, MAKE, BARS, "%jaxcluster status --live",
@@ -69,20 +60,17 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     assert "total 56.0" not in shown.inner_text()
     assert "1 {'k': 3}" in page.do(5)
     assert "ranks 0, 1" in page.output(5)
-    shot(page, "used")
 
     page.do(3)
     bars = page.page.locator(".jp-Cell").nth(3).locator(".jp-Cell-outputArea")
     page.wait(lambda: "bar-1" in bars.inner_text(), "the bar of rank 1")
     assert "bar-0" in bars.inner_text()
     assert "model not found" not in bars.inner_text()
-    shot(page, "bars")
 
     page.do(7)
     bar = page.page.locator(".jp-Cell").nth(7).locator(".jp-Cell-outputArea")
     page.wait(lambda: "told late" in bar.inner_text(), "what the Output was told after its display")
     page.wait(lambda: "4/4" in bar.inner_text(), "the bar")
-    shot(page, "bar")
 
     # A status that is saved says how it was; it is no widget.
     page.do(4)
@@ -107,12 +95,10 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
     log = page.page.locator(".jp-LogConsole")
     page.wait(lambda: "clicked 2" in log.inner_text(), "the print after the reload, in the log")
     page.command("docmanager:open", {"path": "widgets.ipynb"})
-    shot(page, "reloaded")
 
     page.do(2, 6)
     shown.get_by_role("button", name="count").click()
     sees("are no longer live: the ranks have new processes")
-    shot(page, "dead")
 
     page.command("docmanager:save")
     page.until("!window.jupyterapp.shell.currentWidget.context.model.dirty", "it is saved")

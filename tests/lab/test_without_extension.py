@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,8 +90,6 @@ def test_the_sidebar_is_in_a_cell(chromium: Any, bare_lab: Lab) -> None:
     view.get_by_role("button", name="Stop…").click()
     view.get_by_role("alertdialog").get_by_role("button", name="Stop").click()
     view.get_by_text("This notebook has no cluster.").wait_for()
-    if folder := os.environ.get("SCREENSHOTS"):
-        page.page.screenshot(path=f"{folder}/panel.png")
     page.end_kernels()
     context.close()
     assert page.errors == []

@@ -220,15 +220,6 @@ def test_interrupt_by_request_ends_a_busy_cell(notebook: Notebook, page: Page) -
     assert [rank["status"] for rank in shown["ranks"]] == ["interrupted", "interrupted"]
 
 
-def test_a_divergence_becomes_a_report(notebook: Notebook, page: Page) -> None:
-    cell = notebook.run("%%spmd\nif rank == 0:\n    s = float(jnp.sum(x))", cell_id="skip")
-    assert cell.ename == "Divergence"
-    found = page.until(lambda state: state["report"], "the report")["report"]
-    assert (found["cluster"], found["cell_id"], found["culprits"]) == ("panel", "skip", [1])
-    assert "if rank == 0" in "\n".join(found["lines"])
-    assert notebook.ok("%spmd float(jnp.sum(x))").result == "28.0"
-
-
 def test_a_ranks_own_output_of_a_cell(notebook: Notebook, page: Page) -> None:
     notebook.run(
         "%%spmd\nfrom IPython.display import HTML, display\nprint('I am', rank)\n"
@@ -394,39 +385,6 @@ def test_an_orphaned_cluster_is_told_and_stopped(open_notebook: Open) -> None:
     second.until(lambda: row()["orphaned"], "nobody holds it")
     assert page.call("stop", name="orphan").startswith("Stopped ranks 0, 1 of")
     second.until(lambda: row() is None, "it is gone")
-
-
-def test_stopping_the_cluster_under_a_cell_ends_the_cell(open_notebook: Open) -> None:
-    notebook = open_notebook()
-    page = Page(notebook)
-    page.hello()
-    page.call("start", line="-n 2 --name under")
-    notebook.ok("%%spmd\nimport time")
-    cell = running(notebook, "while True: time.sleep(0.01)", "aborted")
-    asked = time.time()
-    page.call("stop", name="under")
-    notebook.wait(cell)
-    assert time.time() - asked < BUSY_S
-    assert "the cluster was stopped" in cell.error
-    assert "%jaxcluster start starts another." in cell.error
-    page.until(lambda state: state["current"] is None, "there is none")
-
-
-def test_a_restart_by_another_notebook_is_no_death(open_notebook: Open) -> None:
-    first, second = open_notebook(), open_notebook()
-    first.ok("%jaxcluster start -n 2 --name lent")
-    second.ok("%jaxcluster attach lent")
-    page = Page(second)
-    page.hello()
-    cell = running(second, "import time\ntime.sleep(60)", "ended")
-    first.ok("%jaxcluster restart --clean")
-    second.wait(cell)
-    report = page.until(lambda state: state["report"], "its end")["report"]
-    assert (report["title"], report["culprits"]) == ("The cluster was restarted", [])
-    assert report["lines"][-1] == "%jaxcluster attach lent connects to its new processes."
-    assert "died" not in " ".join(report["lines"])
-    assert any("the cluster was restarted" in rank["note"] for rank in page.state["ranks"])
-    first.ok("%jaxcluster stop")
 
 
 def test_without_a_page_it_pushes_little_and_breaks_nothing(open_notebook: Open) -> None:

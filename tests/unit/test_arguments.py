@@ -89,6 +89,7 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
     [
         ("-n four", "-n must be a whole number from 1 up, not 'four'."),
         ("-n", "-n needs a value."),
+        ("--all  # don't", "there is no --all"),
         ("-m 4", "there is no -m; %jaxcluster start --help has what there is."),
         ("4", "there is no 4 (did you mean -n 4?)"),
         ("--device-per-process 2", "(did you mean --devices-per-process?)"),
@@ -124,20 +125,6 @@ def test_a_cell_with_all_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("--rank 0", "there is no --rank (did you mean --ranks?)"),
-        ("--timeout", "--timeout needs a value."),
-        ("print(1)", "there is no print(1)"),
-    ],
-)
-def test_what_a_cell_does_not_take_says_why(line: str, message: str) -> None:
-    text = complaint(Parser("%%spmd"), line)
-    assert message in text
-    assert "For example: %%spmd --ranks" in text
-
-
-@pytest.mark.parametrize(
     ("line", "options", "source"),
     [
         ("x.sharding", "", "x.sharding"),
@@ -148,6 +135,8 @@ def test_what_a_cell_does_not_take_says_why(line: str, message: str) -> None:
         ("- --all", "", "- --all"),
         ("f(--all)", "", "f(--all)"),
         ("x --all", "", "x --all"),
+        ("--profile step(x)", "--profile", "step(x)"),
+        ("--profile=before step(x)", "--profile=before", "step(x)"),
     ],
 )
 def test_options_stand_before_the_expression_of_a_line(
@@ -180,11 +169,6 @@ def test_a_comment_may_stand_behind_a_magic(line: str, kept: str) -> None:
     assert without_comment(line) == kept
 
 
-def test_a_comment_is_no_word_of_a_command() -> None:
-    assert started("-n 4  # don't")["num_processes"] == 4
-    assert shards_line("x --check  # of x") == ("x", {"--check"})
-
-
 # ------------------------------------------------------------------------- messages
 
 
@@ -209,13 +193,6 @@ def test_a_value_of_another_kind_is_refused(line: str, told: str) -> None:
     command, _, rest = line.partition(" ")
     assert told in complaint(Parser(f"%jaxcluster {command}"), rest)
     assert Parser("%jaxcluster report").read("[7]").cell == 7
-
-
-def test_a_word_too_many_says_what_there_is() -> None:
-    assert complaint(Parser("%jaxcluster interrupt"), "now") == (
-        "%jaxcluster interrupt: there is no now; %jaxcluster interrupt --help has what there is.\n"
-        "For example: %jaxcluster interrupt"
-    )
 
 
 # --------------------------------------------------------------------------- help
@@ -272,20 +249,3 @@ def test_the_doctor_takes_a_start_on_other_hosts_or_nothing() -> None:
     for word in ("--detach", "what"):
         with pytest.raises(UsageError, match=f"there is no {word}"):
             Parser("%jaxcluster doctor").read(word)
-
-
-@pytest.mark.parametrize(
-    ("line", "folder", "source"),
-    [
-        ("--profile step(x)", "", "step(x)"),
-        ("--profile=before step(x)", "before", "step(x)"),
-        ("--ranks 0 --profile x.sum()", "", "x.sum()"),
-        ("x.sum()", None, "x.sum()"),
-    ],
-)
-def test_the_folder_of_a_lines_profile_stands_behind_a_sign(
-    line: str, folder: str | None, source: str
-) -> None:
-    typed, found = split_spmd(line)
-    assert (Parser("%%spmd").read(typed).profile, found) == (folder, source)
-    assert Parser("%%spmd").read("--profile before --all").profile == "before"

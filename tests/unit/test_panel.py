@@ -263,28 +263,7 @@ def test_the_newest_run_of_a_cell_takes_the_older_ones_place(running: Running) -
     assert [c.cell_id for c in model.cells()] == [f"c{seq}" for seq in range(KEPT_CELLS)]
 
 
-def test_outputs_are_those_of_a_notebook() -> None:
-    record = RankRecord(1)
-    record.add(wire.RankOutput(1, 3, "stream", {"name": "stdout", "text": "a\n"}))
-    data = {"text/plain": "3"}
-    for kind in ("display_data", "update_display_data", "comm_open", "execute_result"):
-        content = {"data": data, "metadata": {}, "transient": {"display_id": kind}}
-        record.add(wire.RankOutput(1, 3, kind, content))
-    error = wire.ErrorInfo("ValueError", "bad", ["line 1", "line 2"], 1)
-    record.reply = wire.CellReply(1, 3, "error", 0.1, error)
-    shown = {"output_type": "display_data", "data": data, "metadata": {}}
-    assert notebook_outputs(record, 7) == [
-        {"output_type": "stream", "name": "stdout", "text": "a\n"},
-        shown,
-        shown,
-        {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": 7},
-        {
-            "output_type": "error",
-            "ename": "ValueError",
-            "evalue": "bad",
-            "traceback": ["line 1", "line 2"],
-        },
-    ]
+def test_long_outputs_and_deaths_are_told_in_a_notebooks_outputs() -> None:
     record = RankRecord(1, died="killed by SIGKILL")
     record.add(wire.RankOutput(1, 3, "stream", {"name": "stdout", "text": "x" * 2 * MOST_CHARS}))
     text, died = notebook_outputs(record, 7)
@@ -513,29 +492,6 @@ def test_what_a_widget_asked_too_early_is_refused(opened: Panel) -> None:
     widget._handle_custom_msg({**off, "id": "w:2", "until": now + 60_000}, [])
     until(lambda: said[-1] == {"type": "answer", "id": "w:2", "result": None}, "the answer")
     assert opened._model.auto.on
-
-
-# ------------------------------------------------------------------------------------------ answers
-
-
-def test_a_failure_of_the_panel_is_logged_and_passes(
-    opened: Panel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    until(lambda: sent(opened, "state"), "the first push")
-    monkeypatch.setattr(panel, "IDLE_S", 0.05)
-    real = opened._model.take_in
-
-    def fail() -> Any:
-        monkeypatch.setattr(opened._model, "take_in", real)
-        raise RuntimeError("broken")
-
-    monkeypatch.setattr(opened._model, "take_in", fail)
-    logging.getLogger("test").disabled = False
-    opened._model.auto.on = True
-    events.tell()
-    until(lambda: "broken" in caplog.text, "the log")
-    events.tell()
-    until(lambda: sent(opened, "state")[-1]["spmd"], "it goes on")
 
 
 # ------------------------------------------------------------------------------------- operations

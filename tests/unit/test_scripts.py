@@ -50,13 +50,6 @@ def test_options_end_where_the_script_begins(line: str, own: str, rest: str) -> 
     assert split == (own.split(), rest.split())
 
 
-def test_every_option_of_start_stands_before_a_script() -> None:
-    """But for --detach, which is refused: a run has an end."""
-    start = {*arguments.Parser("jaxcluster start").flags}
-    run = {*arguments.Parser("jaxcluster run").flags}
-    assert run == start - {"--detach"} | {"--all", "--logs"}
-
-
 def test_help_is_as_it_is_typed_in_a_shell() -> None:
     told = arguments.Parser("jaxcluster run").format_help()
     assert "For example: --logs out" in told
