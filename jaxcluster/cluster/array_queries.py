@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ TREE_S = 10.0  # ... and for what may take seconds: a tree of a million leaves
 READ_S = 60.0  # for reading every byte of what it holds
 
 Path = tuple[str, ...]
+T = TypeVar("T")
 
 # --------------------------------------------------------------------------- layouts
 
@@ -37,10 +38,14 @@ Path = tuple[str, ...]
 def split_name(text: str) -> tuple[str, Path]:
     """A variable and the way to a part of it: ``p['w'][0].b`` -> ``p``, ``("['w']", '[0]', '.b')``.
 
+    ``""`` is what the last cell ended in.
+
     Raises:
       UsageError: it is not one. Expressions are not evaluated.
     """
     steps: list[str] = []
+    if not text:
+        return "", ()
     with contextlib.suppress(SyntaxError, ValueError):
         node = ast.parse(text.strip(), mode="eval").body
         while isinstance(node, ast.Attribute | ast.Subscript):
@@ -61,7 +66,7 @@ def split_name(text: str) -> tuple[str, Path]:
 
 def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLayout | TreeLayout:
     """See ``Cluster.layout``; ``""`` is what the last cell ended in, on all ranks or on these."""
-    name, path = _split(text)
+    name, path = split_name(text)
     asked = dict.fromkeys(world.check_ranks(ranks), Arrays(name, list(path)))
     found, reasons = world.ask_some(asked, timeout_s=TREE_S)
     reports = {rank: report for rank, report in sorted(found.items()) if report.use}
@@ -83,11 +88,6 @@ def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLa
     tree = layout.tree_layout(name, reports, devices, reasons)
     kind = "a part" if path else tree.type
     return replace(tree, type=kind, notes={**notes, **tree.notes})
-
-
-def _split(text: str) -> tuple[str, Path]:
-    """As ``split_name``; "" is what the last cell ended in."""
-    return split_name(text) if text else ("", ())
 
 
 def _why_nothing(reasons: Mapping[int, str]) -> str:
@@ -118,7 +118,7 @@ def statistics(
     Raises:
       JaxClusterError: the rank gave no answer; it says why.
     """
-    name, path = _split(text)
+    name, path = split_name(text)
     request = CheckShards(name, list(path), device)
     return unwrap(world.ask([rank], request, timeout_s=READ_S)[rank])
 
@@ -136,7 +136,7 @@ def peek(
     Args:
       start, stop: for each axis, counted from the shard's own corner.
     """
-    name, path = _split(text)
+    name, path = split_name(text)
     cut = Cut(device, [list(range(*span)) for span in zip(start, stop, strict=True)])
     return _read(world, name, path, {rank: [cut]})[rank][0]
 
@@ -214,7 +214,7 @@ def check(world: World, text: str) -> CheckResult:
     Raises:
       UsageError: it can't be compared; why is said.
     """
-    name, path = _split(text)
+    name, path = split_name(text)
     answers, reasons = world.ask_some(CheckShards(name, list(path), hash=True), timeout_s=READ_S)
     if not answers:
         raise UsageError(_why_nothing(reasons))
@@ -225,10 +225,10 @@ def check(world: World, text: str) -> CheckResult:
 
 
 @dataclass(frozen=True)
-class Meshes:
-    """The meshes among the ranks' variables; ``reasons`` of ranks that told of none."""
+class Told(Generic[T]):
+    """What ranks have told of what lies on their devices; ``reasons`` of ranks that have not."""
 
-    meshes: tuple[wire.MeshInfo, ...]
+    found: T
     devices: Mapping[int, Device] = field(repr=False)
     reasons: Mapping[int, str] = field(default_factory=dict)
 
@@ -262,13 +262,8 @@ def meshes(world: World, name: str | None = None) -> Meshes:
     return Meshes(tuple(chosen), devices, reasons)
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What each rank's arrays hold; ``reasons`` of ranks that did not tell."""
-
-    reports: Mapping[int, wire.MemoryReport]
-    devices: Mapping[int, Device] = field(repr=False)
-    reasons: Mapping[int, str] = field(default_factory=dict)
+Meshes = Told[tuple[wire.MeshInfo, ...]]
+Memory = Told[Mapping[int, wire.MemoryReport]]  # by rank
 
 
 def memory(world: World) -> Memory:

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -36,11 +37,11 @@ LONG_S = 1.0
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 
 
+@dataclass(frozen=True)
 class Folder:
     """A checkpoint's folder, which all ranks see."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
         return {}

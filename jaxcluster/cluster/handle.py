@@ -30,7 +30,6 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import registry
 from jaxcluster.records.lastreport import Reports
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Event, Sink, replies
@@ -60,6 +59,8 @@ class Cluster:
       spec: what was asked for, with all that was left open.
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
+      record: who they are, as others find it.
+      dead: those whose processes have ended, and why.
       why: why it has no processes, though they can be started again; "" while it has some.
       last: the record of the last cell.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
@@ -93,6 +94,7 @@ class Cluster:
         world.on_stopping = self._end_with_others
         world.link.on_push = lambda event: self.on_push(event) if self.on_push else None
         self.world, self.num_processes, self.why = world, world.num_processes, ""
+        self.record, self.dead = world.record, world.dead
         self.meter = Meter(world.link)  # for all that show what the ranks use
         self.sent: list[RunningCell] = []  # to these ranks, but for older ones that have ended
         world.listen()
@@ -100,16 +102,6 @@ class Cluster:
             self._end_with_others()
 
     # ------------------------------------------------------------------ its ranks
-
-    @property
-    def record(self) -> registry.ClusterRecord:
-        """Who its ranks are, as others find it."""
-        return self.world.record
-
-    @property
-    def dead(self) -> dict[int, wire.Death]:
-        """The ranks whose processes have ended, and why."""
-        return self.world.dead
 
     @property
     def client(self) -> Any:
@@ -329,11 +321,6 @@ class Cluster:
             ways.append(f"%jaxcluster restart {again}")
         return f"{told}{'; '.join([*ways, f'%jaxcluster stop {ends}'])}."
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether another process has stopped it, and its end is on its way."""
-        return self.world.is_ending and not self.closed
-
     def check_not_closed(self) -> None:
         """Raises NoCluster, with what to type, where it has no processes that could be asked."""
         if self.is_restarting and self.closed:
@@ -342,7 +329,7 @@ class Cluster:
             )
         if self.down:
             raise NoCluster(self.down)
-        if self.closed:
+        if self.closed or self.world.is_ending:  # by another process, and its end is on its way
             raise NoCluster(f"Cluster {self.name!r} is stopped.", "%jaxcluster start -n 4")
 
     def _end_with_others(self) -> None:

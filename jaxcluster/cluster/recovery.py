@@ -50,9 +50,7 @@ def ensure_open(cluster: Cluster) -> None:
       NoCluster: it has no processes that can be reached from here.
       RankDied: ranks had died; the message says what was done about that.
     """
-    if cluster.closed or cluster.is_ending:
-        cluster.check_not_closed()
-        raise NoCluster(f"Cluster {cluster.name!r} is stopped.", "%jaxcluster start -n 4")
+    cluster.check_not_closed()
     if not (told := losses(cluster)):
         return
     message, dead = f"{told}, so the cell was not run.", sorted(cluster.dead)
@@ -89,7 +87,7 @@ def advice(cluster: Cluster) -> str | None:
     attach, by_others = f"%jaxcluster attach {cluster.name}", ended_by_others(cluster)
     if cluster.down:
         return cluster.down
-    if cluster.closed or cluster.is_ending or by_others == STOPPED:  # by another, under the cell
+    if cluster.closed or cluster.world.is_ending or by_others == STOPPED:  # under the cell
         return "%jaxcluster start starts another."
     if cluster.world.unreachable:
         told = "The cluster may still be running; nothing was removed. When they can be reached: "

@@ -175,11 +175,6 @@ class RunningCell(verdict.Ending):
             each = dict.fromkeys(self._open_ranks(), Interrupt(self.record.seq))
             self._world.link.request_each(each, sink=Sink())
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether this notebook has stopped it: by the button, or by a time limit."""
-        return bool(self.why)
-
     # ----------------------------------------------------------------- carrying
 
     def _carry(self) -> None:

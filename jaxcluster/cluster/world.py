@@ -139,13 +139,9 @@ class World:
         if not self.is_over:
             self.is_over = True
             self.processes.stop(why)
-            self.answer_all(why)
+            for rank in range(self.num_processes):  # nobody goes on waiting for them
+                self.link.mark_dead(rank, wire.Death(why))
             self._at_end.close()
-
-    def answer_all(self, why: str) -> None:
-        """Nobody goes on waiting for its ranks. Any thread."""
-        for rank in range(self.num_processes):
-            self.link.mark_dead(rank, wire.Death(why))
 
     def leave(self) -> None:
         """Let go of it; its processes run on."""
@@ -269,17 +265,15 @@ class World:
     def status(self) -> list[wire.RankState]:
         """What each rank is doing now; its control channel answers during a cell too."""
         self.check()
-        answers = self.link.gather(range(self.num_processes), State(), timeout_s=ASK_S)
-        states = []
-        for rank in range(self.num_processes):
-            event, facts = answers.get(rank), self.record.facts[rank]
-            if event is not None and event.op == "reply":
-                states.append(event.body)
-            else:
-                dead = rank in self.dead or (event is not None and event.op == "died")
-                state = "dead" if dead else "silent"
-                states.append(wire.RankState(rank, facts.pid, facts.hostname, state))
-        return states
+        told = replies(self.link.gather(range(self.num_processes), State(), timeout_s=ASK_S))
+        return [
+            told[rank]
+            if rank in told
+            else wire.RankState(
+                rank, facts.pid, facts.hostname, "dead" if rank in self.dead else "silent"
+            )
+            for rank, facts in enumerate(self.record.facts)
+        ]
 
     def look(self, launches: int = 0, timeout_s: float = ASK_S) -> Looked | None:
         """Who waits for whom, and so many last launches; None if no rank can tell."""

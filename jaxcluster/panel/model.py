@@ -252,7 +252,7 @@ class Model:
         number, followed = own.record.execution_count, self._followed.get(_key(own.record))
         since_own = followed.shown.started if followed is not None else None
         shown = replace(shown, status="running", cell=number, since=since_own)
-        if own.is_stopped:
+        if own.why:
             return replace(shown, status="interrupted")
         return self._waiting(shown, own.record.seq) if state is not None else shown
 

@@ -256,7 +256,7 @@ def leaf_spec(layout: ArrayLayout) -> str:
 def mesh(found: Meshes) -> list[Block]:
     """Each mesh as a grid of its devices, those of one rank marked alike."""
     out: list[Block] = []
-    for info in found.meshes:
+    for info in found.found:
         sizes = zip(info.axis_names, info.axis_sizes, strict=True)
         axes = " x ".join(f"'{name}': {size}" for name, size in sizes)
         kinds = f" ({', '.join(sorted(set(info.axis_types)))})" if info.axis_types else ""
@@ -330,7 +330,7 @@ def _bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
     In all is what the allocator says where the platform tells it, else what live arrays hold.
     """
     bars = []
-    for rank, report in found.reports.items():
+    for rank, report in found.found.items():
         for i, device in enumerate(report.devices):
             named = sum(entry.nbytes[i] for entry in report.names)
             held = named + report.other[i]
@@ -342,7 +342,7 @@ def _variables(found: Memory) -> list[Row]:
     """Each variable with its bytes on all devices and its ranks, the largest first."""
     total: dict[str, int] = {}
     ranks: dict[str, list[int]] = {}
-    for rank, report in found.reports.items():
+    for rank, report in found.found.items():
         for entry in report.names:
             total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
             ranks.setdefault(entry.name, []).append(rank)

@@ -158,7 +158,7 @@ def test_others_wait_for_a_rank_in_the_debugger_as_long_as_they_must(
     assert state.line == (3 if STOPS_AT_THE_CALL else 4)
     time_up = made.cell.started + 4  # longer than its time limit
     until(lambda: time.monotonic() > time_up, "the time limit", 20)
-    assert not made.cell.is_stopped
+    assert not made.cell.why
     assert made.cell.refusal is None
     made.person.answers += [(1, "ipdb> ", "p here + 1"), (1, "ipdb> ", "c")]
     record = made.cell.wait()
@@ -265,7 +265,7 @@ def test_an_error_of_another_rank_does_not_end_a_debugger(
     until(lambda: made.person.asked and 2 in made.cell.record.errors, "the error and the prompt")
     end = made.cell.started + 4  # longer than the others get after an error
     until(lambda: time.monotonic() > end, "the grace period", 20)
-    assert not made.cell.is_stopped
+    assert not made.cell.why
     made.person.answers += [(1, "ipdb> ", "c")]
     with pytest.raises(CellFailed) as raised:
         made.cell.wait()

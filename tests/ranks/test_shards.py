@@ -378,7 +378,7 @@ tree = {"layers": [Layer(two_axes), Layer(partly)], "step": 3, "opt": (replicate
 
 def test_meshes_of_variables_and_arrays_are_found(cluster: jaxcluster.Cluster) -> None:
     found = array_queries.meshes(cluster.world)
-    names = {info.name: info for info in found.meshes}
+    names = {info.name: info for info in found.found}
     assert names["mesh"].axis_sizes == [4, 2]
     assert names["half"].axis_sizes == [4]
     devices = printed(cluster, "[d.id for d in cube.devices.flat]")[0]
@@ -401,7 +401,7 @@ closure = hide()
     )
     found = array_queries.memory(cluster.world)
     assert not found.reasons
-    for report in found.reports.values():
+    for report in found.found.values():
         named = {entry.name: entry.nbytes for entry in report.names}
         assert named["large"] == [4 << 20, 0]
         assert "alias" not in named
@@ -431,10 +431,10 @@ tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
     try:
         found = array_queries.memory(cluster.world)
         assert not found.reasons
-        assert sorted(found.reports) == [0, 1, 2, 3]
+        assert sorted(found.found) == [0, 1, 2, 3]
         meshes = array_queries.meshes(cluster.world)
         assert not meshes.reasons
-        assert "mesh" in {info.name for info in meshes.meshes}
+        assert "mesh" in {info.name for info in meshes.found}
         assert "x" in {info.name for info in array_queries.variables(cluster.world)}
     finally:
         cluster.run("del lies, liesofmesh, raises, tree", show=False)

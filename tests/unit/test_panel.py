@@ -70,7 +70,7 @@ class Running:
         self.cells: list[Any] = []
         self.dead: dict[int, wire.Death] = {}
         self.coordinator_died = ""
-        self.is_restarting = self.closed = self.is_ending = self.is_ours = False
+        self.is_restarting = self.closed = self.is_ours = False
         self.unreachable: dict[str, str] = {}
         self.down = self.why = ""
         self.hosts: dict[int, str] = {}
@@ -90,7 +90,7 @@ class Running:
             cluster=self,
             started=time.monotonic(),
             done=False,
-            is_stopped=False,
+            why="",
             refusal=None,
             paused=set(),
         )

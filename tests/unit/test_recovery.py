@@ -20,6 +20,7 @@ def cluster(dead: Any = DEAD, unreachable: Any = {}, is_ours: bool = True, **has
     world = SimpleNamespace(
         dead=dead,
         unreachable=unreachable,
+        is_ending=False,
         is_ours=is_ours,
         coordinator_died="",
         log_excerpt=lambda rank: "",
@@ -30,7 +31,6 @@ def cluster(dead: Any = DEAD, unreachable: Any = {}, is_ours: bool = True, **has
         "dead": dead,
         "down": "",
         "closed": False,
-        "is_ending": False,
         "record": SimpleNamespace(has_owner=True),
         "recovery": "auto",
         "check_not_closed": lambda: None,
@@ -43,23 +43,16 @@ def test_a_cluster_that_is_well_runs_cells() -> None:
     assert advice(cluster()) is None
 
 
+def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here() -> None:
+    assert "%jaxcluster attach c" in str(advice(cluster(unreachable=CUT)))
+    with pytest.raises(NoCluster, match="%jaxcluster attach c"):
+        ensure_open(cluster(unreachable=CUT))
+
+
 @pytest.mark.parametrize(
     ("found", "said"),
     [
         (cluster({}, closed=True), "%jaxcluster start"),
-        (cluster(unreachable=CUT), "%jaxcluster attach c"),
-    ],
-    ids=["stopped", "cut"],
-)
-def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here(found: Any, said: str) -> None:
-    assert said in str(advice(found))
-    with pytest.raises(NoCluster, match=said):
-        ensure_open(found)
-
-
-@pytest.mark.parametrize(
-    ("found", "said"),
-    [
         (cluster(down="No processes.\nRestart it."), "Restart it."),
         (cluster(is_ours=False), "%jaxcluster attach c connects to its new processes then."),
         (
@@ -70,7 +63,7 @@ def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here(found: Any, sa
         (cluster({0: Death(STOPPED)}, is_ours=False), "%jaxcluster start starts another."),
         (cluster({0: Death(RESTARTED)}, is_ours=False), "attach c connects to its new processes."),
     ],
-    ids=["down", "attached", "left alone", "never", "stopped", "restarted"],
+    ids=["closed", "down", "attached", "left alone", "never", "stopped", "restarted"],
 )
 def test_advice(found: Any, said: str) -> None:
     assert said in str(advice(found))
