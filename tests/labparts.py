@@ -12,7 +12,7 @@ SLOW_START = (
     "from jaxcluster.cluster import events, starting\n"
     "asked = starting.Starting._ask\n"
     "def ask(self, *args, **kwargs):\n"
-    "    while not events.course.is_cancelled:\n"
+    "    while not events.course.stopped.is_set():\n"
     "        time.sleep(0.05)\n"
     "    return asked(self, *args, **kwargs)\n"
     "starting.Starting._ask = ask\n"

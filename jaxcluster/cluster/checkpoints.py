@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.allocation.states import Kept
+from jaxcluster.allocation.states import Kept, StateFolder
 from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, RecoveryError, UsageError
@@ -152,7 +152,6 @@ class Autosave:
     def __init__(self) -> None:
         self.is_on, self.cell, self.why_not = False, 0, ""
         self.kept: Kept | None = None
-        self._lock = threading.Lock()  # one save at a time
         self._thread = threading.Thread()
         self._not_before = 0.0
         self._is_cancelled = False
@@ -164,6 +163,7 @@ class Autosave:
         if time.monotonic() < self._not_before:
             self.why_not = "the last save took so long that the next one comes later"
             return
+        self.wait()
         sent = threading.Event()
         save = partial(self._save, world, cell, sent.set)
         self._thread = threading.Thread(target=save, name="jaxcluster-autosave", daemon=True)
@@ -182,46 +182,38 @@ class Autosave:
             self._thread.join()
 
     def forget(self) -> None:
-        """Remove the last save: new ranks never had its values."""
-        with self._lock:
-            kept, self.kept = self.kept, None
+        """Remove the last save: new ranks never had its values. None is in progress."""
+        kept, self.kept = self.kept, None
         if kept is not None:
             kept.folder.remove()
 
     def _save(self, world: World, cell: int, sent: Callable[[], None]) -> None:
-        began = time.monotonic()
-        try:
-            with self._lock:
-                before, self.kept = self.kept, self._saved(world, sent)
-            self.cell, self.why_not = cell, ""
-            if before is not None:
-                before.folder.remove()
-        except JaxClusterError as error:  # a rank has died, or there is no room
-            self.why_not = error.message
-        finally:
-            sent()
-            took = time.monotonic() - began
-            self._not_before = time.monotonic() + SHARE * took if took > LONG_S else 0.0
-
-    def _saved(self, world: World, sent: Callable[[], None]) -> Kept:
-        """A new copy; the one before stays until this one is whole."""
-        folder, each = world.processes.state_folder(), {}
+        """Make a new copy; the one before stays until this one is whole."""
+        began, before, each = time.monotonic(), self.kept, {}
         most = MOST_NBYTES // 2 // world.num_processes
-        for rank in range(world.num_processes):
-            rooms = [
-                SavePlace(path, most if room is None else min(most, room // 2))
-                for path, room in folder.places_for(rank)
-            ]
-            each[rank] = partial(Checkpoint, places=rooms)
 
         def check() -> None:
             sent()
             if world.is_broken or self._is_cancelled:
                 raise RecoveryError("it was given up for new processes")
 
+        spare: StateFolder | None = None
         try:
+            spare = folder = world.processes.state_folder()
+            for rank in range(world.num_processes):
+                rooms = [
+                    SavePlace(path, most if room is None else min(most, room // 2))
+                    for path, room in folder.places_for(rank)
+                ]
+                each[rank] = partial(Checkpoint, places=rooms)
             answers = world.ask_in_turn(each, timeout_s=saving.TIMEOUT_S, check=check)
-            return Kept(folder, replies(answers), world.num_processes)
-        except BaseException:
-            folder.remove()
-            raise
+            self.kept = Kept(folder, replies(answers), world.num_processes)
+            self.cell, self.why_not, spare = cell, "", before.folder if before else None
+        except JaxClusterError as error:  # a rank has died, or there is no room
+            self.why_not = error.message
+        finally:
+            if spare is not None:
+                spare.remove()
+            sent()
+            took = time.monotonic() - began
+            self._not_before = time.monotonic() + SHARE * took if took > LONG_S else 0.0

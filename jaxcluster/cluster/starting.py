@@ -76,6 +76,7 @@ class Starting:
       began: when, in milliseconds since 1970.
       steps: how far each rank has come that has been heard of.
       failure: why it has failed; "" while it goes on.
+      stopped: ends it at its next wait, once another thread sets it.
     """
 
     def __init__(
@@ -93,12 +94,8 @@ class Starting:
         self.failure = ""
         self.world: World | None = None  # once its processes are about to start
         self._deadline = time.perf_counter() + spec.timeout_s
-        self._stopped = stopped or threading.Event()
+        self.stopped = stopped or threading.Event()
         self._has_begun = False  # the script, whose processes may end
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self._stopped.is_set()
 
     @property
     def left_s(self) -> float:
@@ -115,10 +112,10 @@ class Starting:
         elif not self.allocation.claim.is_held:  # its folder is gone
             self.spec, claimed = claim(self.spec)
             self.allocation.take(claimed)
-        processes = self.allocation.prepare(self.spec, self.say, self.left_s, self._stopped)
+        processes = self.allocation.prepare(self.spec, self.say, self.left_s, self.stopped)
         spec = self.spec = processes.spec
         world = self.world = World(processes, self.allocation)
-        world.on_stopping = self.cancel
+        world.on_stopping = self.stopped.set
         world.listen()
         ranks = range(spec.num_processes)
         pids = processes.start(are_scripts=self.script is not None)
@@ -127,11 +124,12 @@ class Starting:
             raise LaunchError(*why)
         plan, coordinator_pid = self._plan(world, facts)
         self.say(f"initializing JAX on {spec.num_processes} processes ...")
-        self._note(*plan.notes)
         each = {request.process_id: request for request in plan.requests}
         devices = self._ask(each, "did not initialize JAX", InitializeFailed)
-        if note := versions.note_on(facts[0].jax, devices[0].moved):
-            self._note(note)
+        if not self.is_restart:  # they are said once of a cluster
+            of_version = versions.note_on(facts[0].jax, devices[0].moved)
+            for note in filter(None, [*plan.notes, of_version]):
+                print(f"Note: {note}.", file=sys.stderr)
         if self.script is None:
             self.say("connecting engines ...")
             self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
@@ -162,16 +160,6 @@ class Starting:
             self.allocation.detach()
         world.settle(record)
         return world
-
-    def _note(self, *notes: str) -> None:
-        """Say it once of a cluster, not again of its restarts."""
-        if not self.is_restart:
-            for note in notes:
-                print(f"Note: {note}.", file=sys.stderr)
-
-    def cancel(self) -> None:
-        """End it at its next wait. Another thread."""
-        self._stopped.set()
 
     def _plan(self, world: World, facts: list[wire.EngineFacts]) -> tuple[placement.RankPlan, int]:
         """Find the ways between the ranks, lay them out, and start the referee beside them.
@@ -301,7 +289,7 @@ class Starting:
 
     def _check(self) -> None:
         """Raises LaunchError where it was stopped, or something has ended that it needs."""
-        if self._stopped.is_set():
+        if self.stopped.is_set():
             raise LaunchError(STOPPED)
         if (world := self.world) is None:
             return
@@ -317,13 +305,6 @@ class Starting:
                 "%jaxcluster doctor checks this machine.",
                 sorted(world.dead),
             )
-
-    def abandon(self) -> None:
-        """End whatever was started, and give the allocation back unless it is to be kept."""
-        if self.world is not None:
-            self.world.stop()
-        if self.allocation is not None:
-            self.allocation.clear() if self.is_restart else self.allocation.end()
 
 
 def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
@@ -416,7 +397,10 @@ def start_world(
     try:
         world = starting.run()
     except BaseException as error:
-        starting.abandon()
+        if starting.world is not None:
+            starting.world.stop()
+        if starting.allocation is not None:
+            starting.allocation.clear() if starting.is_restart else starting.allocation.end()
         if type(error) is KeyboardInterrupt:
             raise CellInterrupted(STOPPED) from None
         if isinstance(error, OSError):  # a full disk, a home directory without access
@@ -424,9 +408,8 @@ def start_world(
                 f"The cluster could not be started: {error}.",
                 "%jaxcluster doctor checks this machine.",
             )
-        if isinstance(error, JaxClusterError) and not (
-            starting.is_restart or starting.is_cancelled
-        ):
+        is_told = starting.is_restart or starting.stopped.is_set()
+        if isinstance(error, JaxClusterError) and not is_told:
             starting.failure = str(error)
         raise error from None
     finally:

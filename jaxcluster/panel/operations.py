@@ -69,10 +69,7 @@ class Operations:
         course = events.course
         if course is None or course.failure:
             raise UsageError("No cluster is being started.")
-        if course.is_restart:
-            cluster.current().press_stop()
-        else:
-            course.cancel()
+        course.stopped.set()
 
     def attach(self, name: str) -> str:
         """Run this notebook's cells on a cluster that runs, connected to already or not."""

@@ -183,7 +183,7 @@ def test_a_stop_leaves_a_restart_with_the_variables_saved(notebook: Notebook) ->
         "asked = starting.Starting._ask\n"
         "def slowly(self, *words, **more):\n"
         # Until the stop.
-        "    while words[1] == 'did not initialize JAX' and not self.is_cancelled:\n"
+        "    while words[1] == 'did not initialize JAX' and not self.stopped.is_set():\n"
         "        time.sleep(0.01)\n"
         "    return asked(self, *words, **more)\n"
         "starting.Starting._ask = slowly\n"

@@ -25,7 +25,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         def run(self: Starting) -> None:
             assert events.course is self
             if is_cancelled:
-                self.cancel()
+                self.stopped.set()
             raise error
 
         monkeypatch.setattr(Starting, "run", run)

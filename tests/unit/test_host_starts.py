@@ -98,7 +98,7 @@ def test_a_start_that_waits_in_a_queue_is_stopped_from_another_thread(
     def told(line: str) -> None:
         assert events.course is not None
         if line == "agents: in the queue":
-            threading.Thread(target=events.course.cancel).start()
+            threading.Thread(target=events.course.stopped.set).start()
 
     monkeypatch.setattr(Slurm, "prepared", lambda self, environ: self)
     monkeypatch.setattr(Launch, "start", queued)

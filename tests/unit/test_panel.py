@@ -70,7 +70,7 @@ class Running:
         self.cells: list[Any] = []
         self.dead: dict[int, wire.Death] = {}
         self.coordinator_died = ""
-        self.is_restarting = self.closed = self.is_ours = False
+        self.is_restarting = self.closed = self.is_ours = self.is_ending = False
         self.unreachable: dict[str, str] = {}
         self.down = self.why = ""
         self.hosts: dict[int, str] = {}
