@@ -22,13 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable
-from jaxcluster.launchers.base import (
-    AgentOptions,
-    Command,
-    Launcher,
-    LaunchPlan,
-    agent_line,
-)
+from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan, agent_line
 from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import TEXT

@@ -37,14 +37,13 @@ DROPPED = (
 )
 
 # A link that is cut is noticed after 15 s, before the agent's lease is over.
-ALIVE_S, ALIVE = 5, "ServerAliveCountMax=3"
+ALIVE_S = 5
 # ssh takes the first value that it meets. These stand before the user's own options ...
 FIRST = ("BatchMode=yes",)  # never let ask: there is nobody to answer
 # ... and these behind them, but before what the config says.
 DEFAULTS = (
     "ConnectTimeout=10",
     f"ServerAliveInterval={ALIVE_S}",
-    ALIVE,
     # A connection of its own: one that is shared ends when its first user does, keeps our forward
     # when we end, and passes all traffic through one process.
     "ControlMaster=no",
@@ -118,18 +117,13 @@ class SSH(Launcher):
         names = tuple(host.name for host in self.hosts)
         return LaunchPlan(self.name, len(names), commands, names, ranks)
 
-    def _words(self, number: int) -> list[str]:
-        """What ssh needs for a host that a user would type as well."""
+    def _program(self, number: int) -> list[str]:
+        """ssh with what a user would type for a host as well."""
         host = self.hosts[number]
         port, user = host.port or self.port, host.user or self.user
         options = {"-F": self.ssh_config, "-J": self.jump, "-p": str(port or ""), "-l": user}
-        return [word for name, value in options.items() if value for word in (name, value)]
-
-    def _base(self, number: int) -> list[str]:
-        """ssh with all settings for a host, up to what is to be done there."""
-        settings = (*FIRST, *self.ssh_option, *DEFAULTS)
-        options = (word for one in settings for word in ("-o", one))
-        return [*self.ssh, *self._words(number), *options]
+        given = (word for name, value in options.items() if value for word in (name, value))
+        return [*self.ssh, *given]
 
     def _address(self, number: int) -> str:
         """What ssh is told to connect to."""
@@ -150,9 +144,10 @@ class SSH(Launcher):
             forward = ["-L", f"{quoted}:{there}"]
         # No terminal (-T) and no X11 (-x), whatever the config says.
         alive = f"ServerAliveCountMax={max(3, int(agent.lease_s / ALIVE_S) - 1)}"
-        base = [alive if word == ALIVE else word for word in self._base(number)]
+        settings = (*FIRST, *self.ssh_option, *DEFAULTS, alive)
+        options = [word for one in settings for word in ("-o", one)]
         address, line = self._address(number), agent_line(agent, there, stdin_ends=True)
-        argv = (*base, "-T", "-x", *forward, "--", address, line)
+        argv = (*self._program(number), *options, "-T", "-x", *forward, "--", address, line)
         return Command(
             argv, (number,), agent.python, env=NEVER_ASK, keeps_stdin=True, socket=here,
             tried_again=DROPPED,
@@ -164,4 +159,4 @@ class SSH(Launcher):
 
     def typed(self, command: Command) -> str:
         (number,) = command.hosts
-        return shlex.join([*self.ssh, *self._words(number), self._address(number), "true"])
+        return shlex.join([*self._program(number), self._address(number), "true"])

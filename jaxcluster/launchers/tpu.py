@@ -19,7 +19,7 @@ from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan, find_pr
 from jaxcluster.launchers.choice import Inside
 from jaxcluster.launchers.failures import how_it_ended, last_line, run_briefly
 from jaxcluster.launchers.hosts import Host
-from jaxcluster.launchers.ssh import DEFAULTS, FIRST, SSH
+from jaxcluster.launchers.ssh import SSH
 from jaxcluster.options.table import NO_OPTION, Field, Option
 from jaxcluster.options.value_types import SWITCH, TEXT
 from jaxcluster.text import plural
@@ -92,11 +92,8 @@ class TPU(SSH):
         # One process per host, unless the user says otherwise: all others need TPU_TOPOLOGY.
         return replace(plan, ranks=plan.ranks or (1,) * plan.num_hosts)
 
-    def _base(self, number: int) -> list[str]:
-        if not self.logins:
-            return super()._base(number)
-        options = (*FIRST, *self.ssh_option, *DEFAULTS)
-        return [*self.logins[number][:-1], *(word for one in options for word in ("-o", one))]
+    def _program(self, number: int) -> list[str]:
+        return list(self.logins[number][:-1]) if self.logins else super()._program(number)
 
     def _address(self, number: int) -> str:
         return self.logins[number][-1] if self.logins else super()._address(number)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers import until
 from rig import HostNotebook, Rig
-from rig.course import run_course
 
 pytestmark = pytest.mark.any_jax
 
@@ -65,20 +63,3 @@ def test_a_notebook_in_a_step_takes_all_of_its_job_with_its_gpus(slurm: Rig) -> 
         notebook.ok("%jaxcluster stop")
     finally:
         notebook.close()
-
-
-def test_the_course_in_an_allocation(slurm: Rig) -> None:
-    """In ``salloc``, where also a start is refused whose agents had come already."""
-    notebook = HostNotebook(slurm["h0"], inside=("salloc", "--quiet", "--nodes=2", "--ntasks=2"))
-    try:
-        notebook.ok("%load_ext jaxcluster")
-        said = notebook.run("%jaxcluster start --launcher auto --platform cuda", 100).text
-        assert "The jax on h1 and h2 has no CUDA plugin." in said
-        run_course(slurm, notebook, "--launcher auto", ["h1", "h2"])
-        until(lambda: not jobs(slurm), "the allocation's end", 60)
-    finally:
-        notebook.close()
-
-
-def jobs(slurm: Rig) -> str:
-    return slurm["h0"].run("squeue", "--noheader").stdout

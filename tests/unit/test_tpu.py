@@ -104,16 +104,12 @@ def test_a_slice_s_hosts_are_logged_in_to_as_gcloud_would(cloud: Cloud) -> None:
     assert plan.commands[1].socket
 
 
-def test_with_a_login_of_the_user_s_the_addresses_are_enough(cloud: Cloud) -> None:
+def test_a_login_of_the_user_s_and_gcloud_s_options_are_passed_on(cloud: Cloud) -> None:
     cloud.says("tpu-vm ssh you@pod", *cloud.answers["tpu-vm ssh pod"][1:])
     ready = cloud.prepared(ssh_config="/dev/null", user="you")
     assert ready.hosts == (Host("34.1.2.3", user="you"), Host("34.1.2.4", user="you"))
-
-
-def test_another_user_and_internal_addresses_are_gcloud_s_options(cloud: Cloud) -> None:
-    cloud.says("tpu-vm ssh you@pod", *cloud.answers["tpu-vm ssh pod"][1:])
     ready = cloud.prepared(user="you", internal_ip=True, num_processes=8)
-    assert "ssh you@pod --zone=us-central2-b --internal-ip" in cloud.asked[0]
+    assert "ssh you@pod --zone=us-central2-b --internal-ip" in cloud.asked[1]
     assert ready.render(AGENT, "/f").ranks == (4, 4)
 
 
