@@ -26,6 +26,9 @@ other[12345] = 1e-30
 def added(values):
     return digest(lambda a: a + values.astype("f4"), large)
 
+def calling(target):
+    return lambda a: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(a.shape, a.dtype))(a)
+
 def one(first):
     return {"loss": jax.jit(lambda u: u + 1)(first)}
 
@@ -48,6 +51,10 @@ print(json.dumps({
     "scalar": digest(scaled(2.5), x) != digest(scaled(3.5), x),
     "large": digest(lambda a: a + large, large) != digest(lambda a: a + other, large),
     "large equal": digest(lambda a: a + large, large) == digest(lambda a: a + large.copy(), large),
+    "no identifier": digest(calling("my-add"), x) != digest(calling("my-mul"), x),
+    "address": fingerprint.calls_into_process(
+        jax.jit(calling("my-callback")).lower(x).compiler_ir()
+    ),
     "splat": added(large) != added(large + 1),
     "two": digest(lambda a: a + other - large[::-1], large)
         != digest(lambda a: a + large[::-1] - other, large),

@@ -22,13 +22,14 @@ _ADDRESSED = "CustomSPMDPartitioning|InspectSharding"
 LARGE = 1024  # elements from which on a constant's bytes are hashed, not its text
 _LEFT_OUT = "__elided__"
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_SYMBOL = rf"@(?:{_STRING}|[\w.$-]+)"  # in quotes if it is no identifier
 _ADDRESS = re.compile(rf"(custom_call @(?:{_ADDRESSED})\b[^\n]*?backend_config = ){_STRING}")
 _NAMED = re.compile(
     rf"jax\.result_info = {_STRING}"
-    rf"|(?P<kept>{_STRING}|custom_call @[\w.$-]+)"
-    rf"|(?P<symbol>@(?:{_STRING}|[\w.$-]+))"
+    rf"|(?P<kept>{_STRING}|custom_call {_SYMBOL})"
+    rf"|(?P<symbol>{_SYMBOL})"
 )
-_CALLING = re.compile(rf"custom_call @(?:{_ADDRESSED}\b|[\w.$-]*callback)")
+_CALLING = re.compile(rf"custom_call @(?:{_ADDRESSED}\b|[^\s(]*callback)")
 
 
 class Hash(Protocol):
