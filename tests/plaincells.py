@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -37,34 +37,18 @@ class Went:
     error: str = ""
 
 
-def run(
-    cells: Sequence[str],
-    num_processes: int,
-    devices_each: int,
-    more: Mapping[str, str] | None = None,
-    long_s: float = LONG_S,
-) -> list[list[Went]]:
+def run(cells: Sequence[str], num_processes: int, devices_each: int) -> list[list[Went]]:
     """How each of the cells has gone, for each process, in processes of their own.
 
     Plain JAX may hang on a busy machine: what takes too long is tried once more.
-
-    Args:
-      more: variables of their environment.
-      long_s: too long, on a machine at rest.
     """
     try:
-        return _run(cells, num_processes, devices_each, more or {}, long_s)
+        return _run(cells, num_processes, devices_each)
     except AssertionError:
-        return _run(cells, num_processes, devices_each, more or {}, long_s)
+        return _run(cells, num_processes, devices_each)
 
 
-def _run(
-    cells: Sequence[str],
-    num_processes: int,
-    devices_each: int,
-    more: Mapping[str, str],
-    long_s: float,
-) -> list[list[Went]]:
+def _run(cells: Sequence[str], num_processes: int, devices_each: int) -> list[list[Went]]:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
@@ -73,7 +57,6 @@ def _run(
         "JAX_PLATFORMS": "cpu",
         "JAX_NUM_CPU_DEVICES": str(devices_each),
         "NPROC": "16",  # with few cores XLA's own pool of threads starves
-        **more,
     }
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(num_processes)]
@@ -90,7 +73,7 @@ def _run(
             stack.enter_context(process)
             stack.callback(process.kill)
             started.append(process)
-        late = threading.Timer(long_s * slowness(), lambda: [one.kill() for one in started])
+        late = threading.Timer(LONG_S * slowness(), lambda: [one.kill() for one in started])
         late.start()
         stack.callback(late.cancel)
         for process in started:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -45,11 +44,6 @@ def test_a_start_that_fails_is_kept_until_the_next_one(fail: Callable[..., None]
 
 def test_a_start_that_is_cancelled_has_not_failed(fail: Callable[..., None]) -> None:
     fail(LaunchError("stopped"), is_cancelled=True)
-    assert events.course is None
-
-
-def test_a_restart_that_fails_is_told_elsewhere(fail: Callable[..., None]) -> None:
-    fail(LaunchError("No GPU."), allocation=MagicMock())
     assert events.course is None
 
 

@@ -114,19 +114,6 @@ def test_a_value_that_holds_itself_or_one_part_very_often_ends() -> None:
 # --------------------------------------------------------------------------- exceptions
 
 
-@pytest.mark.parametrize("error", [Mute(), OfMeta("odd"), ValueError("second")])
-def test_any_exception_is_told(error: BaseException) -> None:
-    try:
-        raise error
-    except type(error) as caught:
-        info = tracebacks.error_info(caught, tracebacks.plain_lines(caught, {}), {__file__})
-    assert info.ename in ("Mute", "OfMeta", "ValueError")
-    assert info.lineno is not None
-    strict(info)
-    assert tracebacks.of_ours(error)
-    assert tracebacks.is_odd(error) == isinstance(error, Mute)
-
-
 def test_long_messages_and_tracebacks_are_cut_in_the_middle() -> None:
     error = ValueError("a" * 10**6 + "end")
     assert tracebacks.is_odd(error)

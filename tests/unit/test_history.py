@@ -104,27 +104,6 @@ def test_what_a_widget_does_after_a_cell_is_that_cells(ranks: Ranks) -> None:
     assert [one.state for one in ranks.cells()] == ["ok", "running"]
 
 
-def test_a_cell_is_followed_to_its_end(ranks: Ranks) -> None:
-    rank = ranks.ranks[0]
-    rank.begin(cell(1))
-    seen: list[Any] = []
-    following = Following(ranks, ranks.cells()[0], None, lambda record, what: seen.append(what))  # type: ignore[arg-type]
-    for text in ("a\n", "b\n"):
-        rank.text("stdout", text)
-        rank.flush()
-        following.look()
-        following.look()
-        assert following.cell.state == "running"
-    error = wire.ErrorInfo("ValueError", "no", ["ValueError: no"], 3)
-    rank.end(cell(1), reply(1, "error", error))
-    following.look()
-    assert following.cell.state == "error"
-    assert [what.content["text"] for what in seen[:-1]] == ["a\n", "b\n"]
-    assert seen[-1] == reply(1, "error", error)
-    assert following.record.errors == {0: error}
-    assert "ValueError: no" in view.how_ended(following.cell)
-
-
 @pytest.mark.parametrize("how", ["dead", "replaced"])
 def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     ranks.ranks[0].begin(cell(1))

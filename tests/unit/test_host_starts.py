@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ from jaxcluster.allocation import limits
 from jaxcluster.allocation.allocation import SHARED_DIR, Allocation
 from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.placing import place
-from jaxcluster.cluster import events, make_spec
-from jaxcluster.cluster.starting import dry_run, start_world
+from jaxcluster.cluster import make_spec
+from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
-from jaxcluster.launchers.base import STOPPED
-from jaxcluster.launchers.commands import Launch, StartedAgent
+from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.ipp import IPP
-from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.records import claims
 
 
@@ -33,10 +30,6 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setenv(name, value)
     yield home
     home.remove()
-
-
-def agent(host: str, number: int | None = None, place: int | None = None) -> StartedAgent:
-    return StartedAgent(place, {"host": host, "number": number})
 
 
 def host(number: int, said: Mapping[str, Any]) -> Host:
@@ -81,29 +74,6 @@ def test_agents_are_told_what_is_read_when_they_start_and_nothing_else() -> None
     assert "=" not in given[2]
     assert "TOKEN=..." in after  # a notebook is saved, and shared
     assert "secret" not in text
-
-
-def test_a_start_that_waits_in_a_queue_is_stopped_from_another_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As by Cancel in the sidebar: no agent is there yet, and nobody listens to ranks."""
-
-    def queued(
-        self: Launch, timeout_s: float, progress: Callable[[str], None], stopped: threading.Event
-    ) -> None:
-        progress("in the queue")
-        assert stopped.wait(1000)
-        raise LaunchError(STOPPED)
-
-    def told(line: str) -> None:
-        assert events.course is not None
-        if line == "agents: in the queue":
-            threading.Thread(target=events.course.stopped.set).start()
-
-    monkeypatch.setattr(Slurm, "prepared", lambda self, environ: self)
-    monkeypatch.setattr(Launch, "start", queued)
-    with pytest.raises(LaunchError, match=STOPPED):
-        start_world(make_spec(launcher="slurm", nodes="2"), told)
 
 
 def test_a_shared_folder_that_others_could_exchange_is_refused(

@@ -222,26 +222,6 @@ def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
     assert link._waiting == {}
 
 
-def test_whoever_waits_may_end_that_meanwhile_or_by_an_answer(link: Link) -> None:
-    looks: list[None] = []
-
-    def check() -> None:
-        looks.append(None)
-        if len(looks) > 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        link.gather([0, 1], Say("silence"), timeout_s=ANSWER_S, check=check)
-    heard: list[int] = []
-    found = link.gather(
-        [0, 1], Say("chatter"), timeout_s=ANSWER_S, on_answer=lambda event: heard.append(event.rank)
-    )
-    assert sorted(heard) == sorted(found) == [0, 1]
-    with pytest.raises(ZeroDivisionError):
-        link.gather([0, 1], Say("op"), timeout_s=ANSWER_S, on_answer=lambda event: 1 // 0)
-    assert link._waiting == {}
-
-
 # --------------------------------------------------------------------------- life and death
 
 

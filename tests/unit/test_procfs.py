@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers import until
 
 from jaxcluster.cluster import world as worlds
 from jaxcluster.cluster.world import tell_silences as tell
 from jaxcluster.errors import RecoveryError
-from jaxcluster.host.procfs import CONTROL_COMM, ProcessLook, Silence, ThreadLook, explain, look_at
+from jaxcluster.host.procfs import CONTROL_COMM, ProcessLook, Silence, ThreadLook, explain
 
 PID, CONTROL, POOL = 800, 801, 802
 
@@ -116,25 +111,3 @@ def test_a_process_without_a_control_thread_runs_another_program() -> None:
     # A process that ends loses one thread after another.
     assert explain(BEFORE, sleeps(103.0)).kind != "other"
     assert explain(sleeps(100.0), seen(103.0)).kind != "other"
-
-
-def test_a_real_process_is_read_with_its_threads() -> None:
-    source = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,)).start()"
-    process = subprocess.Popen([sys.executable, "-c", source])
-    try:
-        until(lambda: (found := look_at(process.pid)) and len(found.threads) == 2, "it runs")
-        os.kill(process.pid, signal.SIGSTOP)
-        stopped = until(
-            lambda: (
-                (found := look_at(process.pid))
-                and found.threads[process.pid].state == "T"
-                and found
-            ),
-            "it is stopped",
-        )
-        assert explain(None, stopped).kind == "stopped"
-        assert 0 < sum(thread.cpu_s for thread in stopped.threads.values()) < 60
-    finally:
-        process.kill()
-        process.wait()
-    assert look_at(process.pid) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,27 +58,6 @@ def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(
     left_out, _, rest = log.tail.read(last=True).partition("]\n")
     assert left_out == "\n[... 518 bytes, only in this rank's log ..."
     assert rest == "".join(lines)[-256:]
-    assert log.tail.read(last=True) == ""
-
-
-def test_a_line_without_an_end_is_shown_in_pieces(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(output, "READ_NBYTES", 64)
-    log.write("é" * 80)
-    shown = [log.tail.read() for _ in range(4)]
-    assert shown[0]
-    assert "".join(shown) + log.tail.read(last=True) == "é" * 80
-
-
-def test_what_comes_after_the_log_was_emptied_is_shown(log: Log) -> None:
-    log.write("before\n")
-    assert log.tail.read() == "before\n"
-    os.truncate(log.path, 0)
-    assert log.tail.read() == ""
-    log.write("after\n")
-    assert log.tail.read(last=True) == "after\n"
-    log.path.unlink()
     assert log.tail.read(last=True) == ""
 
 

@@ -280,19 +280,6 @@ def test_one_process_per_tpu_host_needs_no_topology() -> None:
     assert made.devices == ("TPU chips 0,1,2,3",) * 2
 
 
-def test_two_processes_on_four_chips_get_jax_own_topology() -> None:
-    made = tpu_plan(2, 4)
-    assert made.requests[1].env == {
-        "CLOUD_TPU_TASK_ID": "1",
-        "TPU_PROCESS_BOUNDS": "2,1,1",
-        "TPU_CHIPS_PER_PROCESS_BOUNDS": "1,2,1",
-        "TPU_PROCESS_ADDRESSES": "localhost:10000,localhost:10001",
-        "TPU_PROCESS_PORT": "10001",
-        "TPU_VISIBLE_CHIPS": "2,3",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    }
-
-
 @pytest.mark.parametrize(("chips", "processes"), TPU_TOPOLOGY)
 def test_tpu_topology_covers_every_chip_once(chips: int, processes: int) -> None:
     of_processes, of_chips = (
