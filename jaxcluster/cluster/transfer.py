@@ -41,7 +41,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import take_memory
-from jaxcluster.model import notices, replicas
+from jaxcluster.model import notices, pickling, replicas
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
@@ -305,8 +305,8 @@ class _Unpickler(pickle.Unpickler):
         return self._of_jax(name, "") if _is_jaxs(name) else importlib.import_module(name)
 
     def _of_jax(self, module: str, name: str) -> Any:
-        found = ops.of_jax(module, name)
-        if isinstance(found, ops.OfJax):  # else the notebook has imported jax itself
+        found = pickling.of_jax(module, name)
+        if isinstance(found, pickling.OfJax):  # else the notebook has imported jax itself
             self.of_jax.append(found)
         return found
 
@@ -337,7 +337,7 @@ def load(data: bytes, arrays: Sequence[Any], buffers: Sequence[Any]) -> Any:
     finally:
         for guard in guards:
             sys.meta_path.remove(guard)
-    if isinstance(value, ops.OfJax):
+    if isinstance(value, pickling.OfJax):
         raise NeedsJax(str(value))
     return value
 
@@ -392,7 +392,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap(ops.FILES, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap(pickling.FILES, cloudpickle.Pickler.dispatch_table)
 
 
 def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:

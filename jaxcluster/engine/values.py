@@ -35,13 +35,12 @@ from jaxcluster.engine.given import hashes
 from jaxcluster.engine.names import LostNames, is_users
 from jaxcluster.engine.private import kinds
 from jaxcluster.host.free_space import take_memory
+from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.wire.ops.values import (
     FILE_FROM_NBYTES,
-    FILES,
     Assign,
     Pull,
     Pulled,
-    reference_to,
 )
 
 PROTOCOL = 5

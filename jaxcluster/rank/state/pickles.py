@@ -35,12 +35,12 @@ from jaxcluster.engine.arrays import (
     shorten,
 )
 from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
+from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.common import contents, judge
 from jaxcluster.rank.settings import SETTINGS
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
 from jaxcluster.rank.state.file import BadFile, Part, StateFile, as_bytes, checksum, write
-from jaxcluster.wire.ops.values import FILES, reference_to
 
 PROTOCOL = 5
 READY_S = 3.0  # in which all arrays of a save have to be computed
