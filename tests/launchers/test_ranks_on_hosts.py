@@ -36,14 +36,14 @@ CHOICE = (
     f"{DEATHS}_a_rank_that_is_killed_in_a_collective",
     f"{DEATHS}_the_death_of_the_coordinator_is_told_and_the_ranks_are_replaced",
     f"{RANKS}/test_life.py::test_nothing_outlives_its_owner",
-    f"{RANKS}/test_respawn.py::test_two_stops_leave_a_cluster_that_says_what_it_is_and_comes_back"
+    f"{RANKS}/test_respawn.py::test_a_later_stop_leaves_a_cluster_that_says_what_it_is_and_comes_back"
     "[starting 2 processes]",
     f"{OPERATION}_who_died_while_nobody_was_connected_is_known_after_attach",
     f"{OPERATION}_a_detached_cluster_that_nobody_can_find_any_more_ends_itself[the socket]",
     f"{OPERATION}_a_cluster_whose_folder_is_gone_says_so_and_gets_another",
     f"{OPERATION}_the_folder_may_have_any_name",
 )
-AT_LEAST = 90  # tests; fewer: some were not found, or left out
+AT_LEAST = 80  # tests; fewer: some were not found, or left out
 PART = os.environ.get("JAXCLUSTER_TEST_HOSTS_PART", "1/1")  # ``2/3``: that third of the files
 
 
