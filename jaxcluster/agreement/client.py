@@ -297,7 +297,7 @@ class Agreement:
             lane.folds[program.processes] = count + 1, value
             is_agreed = not (count + 1) % FOLDS
         if is_agreed:
-            folded = value ^ lane.unmade.get(program.processes, 0) if lane is self._main else 0
+            folded = lane.unmade.get(program.processes, 0) ^ (value if lane is self._main else 0)
             message = lane.announcement(program, place, self._given(program), folded)
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.messages.append(message)
@@ -330,8 +330,7 @@ class Agreement:
             if not program.meets_all:  # a rendezvous is over, however it ended
                 value = lane.unmade.get(program.processes, 0)
                 lane.unmade[program.processes] = _hashed(value, program)
-                if lane is self._main:
-                    _say(lane.socket, "unmade", program.processes)
+                _say(lane.socket, "unmade", program.processes)
             self._taken += 1
 
     def hear(self, frame: bytes) -> bool:

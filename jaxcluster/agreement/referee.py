@@ -92,8 +92,8 @@ class Referee:
         self._number = 0
         self._groups: dict[Key, Group] = {}
         self._closed: dict[int, Refusal] = {}  # by seq; threads may outlive their cell
-        # By a cell's seq and processes: the ranks on which XLA has refused a launch of these.
-        self._unmade: dict[tuple[int, tuple[int, ...]], set[int]] = {}
+        # By a lane's name, cell and processes: the ranks on which XLA has refused such a launch.
+        self._unmade: dict[tuple[str, int, tuple[int, ...]], set[int]] = {}
         # By rank: how many agreed launches it has; what its lanes wait in; its threads that
         # launch, with their names and the cells that started them.
         self._goes = [0] * num_ranks
@@ -179,34 +179,33 @@ class Referee:
 
         Args:
           given: hashes the values that the host gives to the launch.
-          folded: hashes the launches of these processes in the cell that waited for nobody, and
-            those that XLA has refused.
+          folded: hashes the launches of these processes that XLA has refused to this thread; of
+            the main thread also those in the cell that waited for nobody.
           now: the time, in seconds; for status and reports alone.
         """
-        seq, covered, name = 0, 0, MAIN
-        if lane != MAIN:
-            name, seq = self._threads[rank].get(lane, (lane, 0))
-        elif (cell := self.cells.running[rank]) is not None:
-            seq = cell.spec.seq
-            covered = seq if cell.covers(program) else 0
+        name, seq = self._task(rank, lane)
+        covered, cell = 0, self.cells.running[rank]
+        if lane == MAIN and cell is not None and cell.covers(program):
+            covered = seq
         if (closed := self._closed.get(seq)) is not None:
             return [Answer("refuse", rank, lane, refusal=closed)]
         if program.meets_all:
             covered, name = 0, ANY
-        key = Key(program, given, folded if covered else 0, covered, name)
+        is_alike = covered or name not in (MAIN, ANY)
+        key = Key(program, given, folded if is_alike else 0, covered, name)
         group = self._groups.setdefault(key, {})
         group[rank] = self._waits[rank][lane] = wait = Wait(rank, lane, key, place, seq, now)
         if len(group) == len(program.processes):
             return self._agreed(group, wait)
         return self._settled() if self._is_doubtful(wait) else []
 
-    def unmade(self, rank: int, processes: tuple[int, ...]) -> list[Answer]:
-        """XLA has refused an agreed launch of these in a cell: those that are silent are in it."""
-        if (cell := self.cells.running[rank]) is not None:
-            refused = self._unmade.setdefault((cell.spec.seq, processes), set())
-            refused.add(rank)
-            if len(refused) == len(processes):  # an error of the program's
-                del self._unmade[cell.spec.seq, processes]
+    def unmade(self, rank: int, lane: str, processes: tuple[int, ...]) -> list[Answer]:
+        """XLA has refused a thread's agreed launch of these: those that are silent are in it."""
+        task = *self._task(rank, lane), processes
+        refused = self._unmade.setdefault(task, set())
+        refused.add(rank)
+        if len(refused) == len(processes):  # an error of the program's
+            del self._unmade[task]
         return []
 
     def withdraw(self, rank: int, lane: str) -> list[Answer]:
@@ -228,12 +227,14 @@ class Referee:
         """The ranks have had their time."""
         if self.is_certain:
             return self._settled(is_patient=False)
-        for (seq, processes), refused in self._unmade.items():
-            cells = self._running(seq)
-            if any(
-                self.cells.running[rank] in cells and MAIN not in self._waits[rank]
-                for rank in {*processes} - refused
-            ):
+        for (name, _, processes), refused in self._unmade.items():
+            others = {*processes} - refused - self.cells.dead
+            if name == MAIN:  # one that announces another launch is not in it
+                others = {r for r in others if MAIN not in self._waits[r] and self._cells_of([r])}
+            cells = self._cells_of(processes) if others else []
+            for cell in cells:  # closed for another reason already, or now
+                cell.refusal = cell.refusal and replace(cell.refusal, kind="torn")
+            if cells:
                 self._refuse("torn", refused, cells=cells)
         self._unmade.clear()
         return self._settled()
@@ -430,6 +431,13 @@ class Referee:
         return Doing((rank,), "failed", "" if how in ("error", FAILED_IN_XLA) else how)
 
     # -------------------------------------------------------------------- helpers
+
+    def _task(self, rank: int, lane: str) -> tuple[str, int]:
+        """A thread's name, and the cell that it launches for; 0 for none."""
+        if lane != MAIN:
+            return self._threads[rank].get(lane, (lane, 0))
+        cell = self.cells.running[rank]
+        return MAIN, 0 if cell is None else cell.spec.seq
 
     def _cells_of(self, ranks: Iterable[int]) -> list[Cell]:
         """The cells that these ranks are in."""

@@ -129,7 +129,7 @@ class Server(Hub):
             case ["end", end]:
                 self._answer(referee.end(rank, convert(end, End)))
             case ["unmade", processes]:
-                self._answer(referee.unmade(rank, tuple(processes)))
+                self._answer(referee.unmade(rank, lane, tuple(processes)))
             case ["withdraw"]:
                 self._answer(referee.withdraw(rank, lane))
             case ["stop", seq]:

@@ -55,7 +55,7 @@ class SimCell:
 
 @dataclass
 class Lane:
-    """A thread of a rank. ``state``: runs, waits, granted, over."""
+    """A thread of a rank. ``state``: runs, waits, granted, stuck."""
 
     name: str
     seq: int
@@ -70,7 +70,8 @@ class Lane:
     raises: bool = False  # after the launch, or in place of it
 
     def fold_hash(self, processes: tuple[int, ...]) -> int:
-        return hash((self.folds.get(processes, [0, 0])[1], self.unmade.get(processes, 0)))
+        folds = self.folds if self.name == core.MAIN else {}
+        return hash((folds.get(processes, [0, 0])[1], self.unmade.get(processes, 0)))
 
 
 @dataclass
@@ -125,6 +126,8 @@ class Schedule:
         self.decided: dict[int, Refusal | None] = {}
         self.left: set[int] = set()  # cells in which a main flow has left a wait
         self.troubled: set[int] = set()  # cells that a rank has left or failed in
+        self.stopped: set[int] = set()  # cells that somebody has stopped or cancelled
+        self.awaited: set[int] = set()  # torn launches of threads that a main flow waits for
         self.refusals: list[tuple[int, str, Refusal]] = []
         self.skips: dict[int, dict[int, bool]] = {}  # seq -> rank -> whether it was run
         self.is_struck = False
@@ -300,7 +303,7 @@ class Schedule:
                 if answers:
                     yield lambda r=rank, c=connection: self.answer(r, r.inbox[c].popleft())
             for name, lane in rank.lanes.items():
-                if lane.state == "runs":
+                if lane.state == "runs" and not self.joins(rank, lane):
                     yield lambda r=rank, n=name, one=lane: self.go_on(r, n, one)
                 elif lane.state == "granted" and rank.taken == lane.count - 1:
                     yield lambda r=rank, n=name, one=lane: self.make(r, n, one)
@@ -392,6 +395,8 @@ class Schedule:
                         raise Broken("P7 a cell is run after one that failed")
             if answer.word == "closed" and why is not None:
                 self.closed.setdefault(seq, why)
+                if why.kind == "idle" and not self.is_idle_certain():
+                    raise Broken("P2 a launch was refused that others may come to")
             if skipped is not None and skipped.after:
                 spec, failed = self.cells[seq].spec, self.decided[skipped.after]
                 if failed is None or not spec.seen < skipped.after < seq:
@@ -405,6 +410,12 @@ class Schedule:
         for number, ranks in agreed.items():
             if ranks != {*self.granted[number][0].processes}:
                 raise Broken(f"P1 go for some ranks of a program: {ranks}")
+
+    def is_idle_certain(self) -> bool:
+        """Whether a cell that would launch with others may be kept from coming."""
+        cells, ranks = self.referee.cells, range(self.num_ranks)
+        running = any(cell and cell.spec.is_foreground for cell in cells.running)
+        return running or any(cells.next_of(rank) for rank in ranks)
 
     def is_left(self, answer: Answer) -> bool:
         """Whether a main thread has left its wait."""
@@ -481,13 +492,26 @@ class Schedule:
         if self.is_unmade(rank, number):
             value = lane.unmade.get(lane.op.processes, 0), lane.op.fingerprint
             lane.unmade[lane.op.processes] = hash(value)
-            if name == core.MAIN:
-                rank.say("main", "unmade", lane.op.processes)
+            rank.say(name or "main", "unmade", name, lane.op.processes)
             rank.spoiled.add(number)
             self.fail(rank, name, lane, "error")
             return
         rank.made[number] = lane.op
         rank.order.append(number)
+        if self.fault == "unmade" and number == 2 and name != core.MAIN:
+            lane.state = "stuck"
+            main = rank.lanes.get(core.MAIN)
+            if main is not None and main.seq == lane.seq:
+                self.awaited.add(number)
+
+    def joins(self, rank: SimRank, main: Lane) -> bool:
+        """Whether a main flow waits for a thread of its cell that XLA does not let go."""
+        return (
+            main.name == core.MAIN
+            and main.at == len(main.steps)
+            and main.seq not in self.closed  # or it is interrupted
+            and any(one.state == "stuck" and one.seq == main.seq for one in rank.lanes.values())
+        )
 
     def is_unmade(self, rank: SimRank, number: int) -> bool:
         if self.fault == "unmade on all" and number == 2:
@@ -540,6 +564,7 @@ class Schedule:
                 if not seqs:
                     return
                 seq = rng.choice(seqs)
+                self.stopped.add(seq)
                 self.hear(self.referee.stop(seq))
             case "interrupt all":
                 if not running:
@@ -641,7 +666,7 @@ class Schedule:
                 raise Broken("P1 different turns met, and the cell is ok")
             over = self.notebook_of(seq).over
             is_torn = seq not in over or ((why := over[seq]) is not None and why.kind == "torn")
-            if made and refused and lane == core.MAIN and not is_torn:
+            if made and refused and (lane == core.MAIN or number in self.awaited) and not is_torn:
                 raise Broken("P1 a launch was made on some ranks alone, and nobody says so")
 
     def outcome(self, seq: int) -> str:
@@ -686,7 +711,13 @@ class Schedule:
                 programs = [len(one) for one in found]
                 if len({*programs}) > 1:
                     raise Broken("P9 launches without collectives differ, and the cell is ok")
+            if seq in self.stopped:
+                raise Broken("P6 a cell was stopped, and is ok")
         for notebook in self.notebooks:
+            for cell in notebook.cells[: notebook.at]:
+                living = {r for r in cell.spec.ranks if self.ranks[r].is_alive}
+                if living - self.skips.get(cell.spec.seq, {}).keys():
+                    raise Broken("P3 a cell is neither run nor skipped")
             for earlier, later in zip(notebook.cells, notebook.cells[1:], strict=False):
                 shared = {*earlier.spec.ranks} & {*later.spec.ranks}
                 for rank in shared:

@@ -36,7 +36,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     ],
     "ignores host values": [("Key(program, given,", "Key(program, 0,")],
     "ignores launches without collectives": [
-        ("folded if covered else 0", "0"),
+        ("folded if is_alike else 0", "0"),
         ("cell.refusal is None and odd", "False"),
     ],
     "ignores them at a cell's end": [("cell.refusal is None and odd", "False")],
@@ -88,6 +88,17 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "a torn launch is not noticed": [("if cell.is_torn", "if False")],
     "what XLA refused on all ranks is torn": [
         ("return bool(odd_ones(unmade))", "return any(unmade.values())")
+    ],
+    "a thread's torn launch is not noticed": [
+        ("others = {*processes} - refused", "others = set() - refused")
+    ],
+    "a cell of a dead rank is not skipped": [("return Skipped(dead=min(dead))", "pass")],
+    "a cancelled cell is run": [("self._cancelled.append(seq)\n", "pass\n")],
+    "a stop closes one cell of several": [
+        ("waits=self._all_waits(), cells=self._running())", "cells=self._running()[:1])"),
+    ],
+    "ranks without a cell are given up": [
+        ("return is_open if cell is None", "return False if cell is None")
     ],
     "counts go wrong": [("rank, lane, number if", "rank, lane, max(1, number - 1) if")],
     "tells nobody else of threads": [("number if self._threads[rank] else 0", "0")],

@@ -218,6 +218,32 @@ def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made)
     assert told.refusal is not None and (told.refusal.kind, told.refusal.causes) == ("torn", (0,))
 
 
+@pytest.mark.parametrize("refused", [[0], [0, 1]])
+def test_a_thread_does_not_go_on_after_a_launch_that_xla_refused_elsewhere(
+    made: Made, refused: list[int]
+) -> None:
+    made.begin(5, 0, 1)
+    loaders = [Peer(made.path, rank, f"loader {rank}", "loader load 1", 5) for rank in (0, 1)]
+    for rank in refused:
+        loaders[rank].tell("unmade", (0, 1))
+    for rank, loader in enumerate(loaders):
+        loader.launch(0, 1, folded=77 if rank in refused else 0)
+        made.step()
+    made.clock.now += SILENT_S + 1
+    made.step()
+    told = [loader.is_told() for loader in loaders]
+    assert [one.word for one in told] == ["refuse" if refused == [0] else "go"] * 2
+    for rank in (0, 1) if refused == [0] else ():
+        made.main[rank].tell("end", End("ok"))
+        made.step()
+        assert made.base[rank].is_told().word == "closed"
+    if refused == [0]:
+        over = made.base[0].is_told().refusal
+        assert over is not None and (over.kind, over.causes) == ("torn", (0,))
+    for loader in loaders:
+        loader.close()
+
+
 @pytest.mark.parametrize("catches", [True, False])
 @pytest.mark.parametrize("refused", [[0], [0, 1]])
 def test_ranks_are_torn_if_xla_refused_a_launch_on_some_of_them_alone(
