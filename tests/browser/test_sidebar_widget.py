@@ -215,39 +215,6 @@ def test_report_stacks_and_logs_are_below_the_ranks(sidebar: Sidebar) -> None:
     assert pane.count() == 0
 
 
-# ------------------------------------------------------------------------------- many ranks
-
-
-def many(count: int, hosts: int = 1, **odd: dict[str, Any]) -> dict[str, Any]:
-    """The state while so many ranks run line 3; ``odd``: what is else with a rank, as ``r17``."""
-    usual = GOLDEN["state"]["ranks"][0] | {"status": "running", "cell": 7, "line": 3, "note": ""}
-    each = count // hosts
-    ranks = [
-        usual | {"rank": r, "host": f"a-node-with-a-long-name-{r // each:04}.cluster.example"}
-        for r in range(count)
-    ]
-    for name, more in odd.items():
-        ranks[int(name[1:])] |= more
-    return state(ranks=ranks, report=None)
-
-
-def lines(view: Any) -> list[str]:
-    found = [" ".join(one.split()) for one in view.locator(".jxl-rank").all_inner_texts()]
-    return [one.removesuffix(" 12 % CPU") for one in found]
-
-
-def test_of_many_ranks_those_that_do_the_same_have_a_line(sidebar: Sidebar) -> None:
-    dead = {"status": "dead", "note": "killed by SIGKILL", "cell": None, "since": None, "use": None}
-    view = sidebar.show(many(256, hosts=32, r17=dead, r40={"status": "waiting"}))
-    sidebar.meet()
-    first, second, third = lines(view)
-    assert first.startswith("17 ✖dead") and first.endswith("killed by SIGKILL")
-    assert second.startswith("40 ◐waiting [7] line 3")
-    assert third.startswith("0-16, 18-39, 41-255 ▶running [7] line 3 32 hosts")
-    view.get_by_role("button", name="Log of rank 40").click()
-    assert sidebar.taken()["args"]["rank"] == 40
-
-
 @pytest.mark.parametrize("theme", VSCODE)
 def test_it_is_readable_in_vscodes_colours_and_without_any(
     sidebar: Sidebar, axe: str, beyond: Callable[[], None], theme: str

@@ -66,31 +66,6 @@ def test_a_notebook_with_two_clusters_chooses_between_them(page: LabPage) -> Non
     assert page.do(3) == "True\n"
 
 
-def test_the_form_offers_the_launchers_and_an_unknown_host_is_told(page: LabPage) -> None:
-    page.open("hosts.ipynb", "%load_ext jaxcluster")
-    page.do(0)
-    page.until_state("!!s", "the page knows of jaxcluster")
-    show_sidebar(page).get_by_role("button", name="Options…").click()
-    dialog = page.page.locator(".jp-Dialog")
-    where, line = dialog.get_by_label("Where"), dialog.locator(".jxl-command")
-    assert not dialog.get_by_label("Hosts").count()
-    where.select_option("slurm")
-    dialog.get_by_label("Nodes").fill("2")
-    dialog.get_by_label("On each node").fill("4")
-    dialog.get_by_label("Partition").fill("gpu")
-    assert "start --launcher slurm --nodes 2 --ntasks-per-node 4 --partition gpu" in (
-        line.inner_text()
-    )
-    where.select_option("ssh")
-    dialog.get_by_role("button", name="Start").click()
-    assert dialog.is_visible()  # it is said there that hosts are needed
-    dialog.get_by_label("Hosts").fill("no-such-host.invalid:2")
-    assert line.inner_text() == "%jaxcluster start --launcher ssh --hosts no-such-host.invalid:2"
-    dialog.get_by_role("button", name="Start").click()
-    page.page.wait_for_selector(".jp-OutputArea-output >> text=/no-such-host.invalid/")
-    page.until_state("s.clusters.length === 0", "nothing is left")
-
-
 def test_a_start_that_fails_stays_with_its_reason(page: LabPage) -> None:
     page.open("fails.ipynb", "%load_ext jaxcluster\n%jaxcluster start -n 2 --platform cuda")
     sidebar = show_sidebar(page)
@@ -150,19 +125,6 @@ def test_a_number_and_one_click_start_a_cluster_where_nothing_was_loaded(page: L
     toolbar.get_by_role("button", name="Start", exact=True).click()
     page.wait(lambda: "2/2 idle" in toolbar.inner_text(), "its ranks are there again")
     assert page.page.evaluate(SOURCES) == sources
-
-
-def test_a_click_runs_the_line_and_not_what_else_its_cell_has(page: LabPage) -> None:
-    """The notebook may be anybody's, who wants it to be run."""
-    other = "open('taken', 'w').close()"
-    cell = f"{other}\n%load_ext jaxcluster\n%jaxcluster start -n 3\n{other}"
-    page.open("theirs.ipynb", cell, "import os\nprint(os.path.exists('taken'))")
-    toolbar = page.page.locator(".jp-NotebookPanel-toolbar")
-    toolbar.get_by_label("Number of ranks").fill("2")
-    toolbar.get_by_role("button", name="Start", exact=True).click()
-    page.wait(lambda: "2/2 idle" in toolbar.inner_text(), "its ranks are there")
-    assert page.do(1).strip().endswith("False")
-    assert "start -n 2" in page.page.evaluate(SOURCES)[0]
 
 
 def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:

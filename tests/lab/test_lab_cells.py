@@ -121,32 +121,6 @@ def test_its_line_comes_back_when_a_cell_is_scrolled_away_and_back(page: LabPage
     until_strip(page, 1, "2 ranks")
 
 
-def test_the_switch_runs_plain_cells_on_the_ranks(page: LabPage) -> None:
-    page.open(
-        "switch.ipynb",
-        START,
-        SETUP,
-        "print('hello from', rank)",
-        "%jaxcluster auto off",
-        "print('hello from the notebook')",
-    )
-    switch = page.page.get_by_role("switch", name="SPMD")
-    assert switch.get_attribute("aria-disabled") == "true"
-    page.do(0, 1)
-    page.wait(lambda: switch.get_attribute("aria-disabled") == "false", "it can be used")
-    assert switch.get_attribute("aria-checked") == "false"
-    switch.click()
-    page.wait(lambda: switch.get_attribute("aria-checked") == "true", "it is on")
-    assert page.do(2) == "hello from 0\n"
-    until_strip(page, 2, "2 ranks")
-    # The kernel is the source of truth.
-    page.do(3)
-    page.wait(lambda: switch.get_attribute("aria-checked") == "false", "it is off")
-    assert page.do(4) == "hello from the notebook\n"
-    page.until_state("s.spmd === false", "the page knows")
-    assert marks(page) == [None, "2 ranks", None, None, None]
-
-
 def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     page.open(
         "mode.ipynb",
@@ -345,20 +319,3 @@ def test_a_page_that_has_missed_a_cell_has_its_output(page: LabPage) -> None:
     page.do(4)  # and they run here, as ever
     (shown,) = page.outputs(4)
     assert [g["ranks"] for g in shown["data"][OUTPUTS_MIME]["groups"]] == [[0, 1]]
-
-
-def test_a_restarted_kernel_has_no_cluster(page: LabPage) -> None:
-    page.open("restart.ipynb", START, SETUP, "%%spmd\nprint(float(jnp.sum(x)))")
-    page.do(0, 1, 2)
-    show_sidebar(page)
-    until_ranks(page, ["idle", "idle"])
-    page.page.evaluate(
-        "() => { void window.jaxcluster.currentPanel.sessionContext.session.kernel.restart(); }"
-    )
-    page.until("window.jaxcluster.current.state === null", "the state is gone", 2 + BUSY_S)
-    page.page.wait_for_selector("text=not loaded in the kernel")
-    page.wait(lambda: strip(page, 1).count() == 0, "its ranks are gone, and the line with them")
-    page.ready()
-    page.do(0, 1)
-    until_ranks(page, ["idle", "idle"])
-    assert page.do(2) == "28.0\n"
