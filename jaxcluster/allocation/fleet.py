@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import errno
+import os
 import queue
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +26,7 @@ from jaxcluster.agent.requests import Mkdir, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.errors import LaunchError
+from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.failures import Reason
@@ -35,6 +39,8 @@ from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.ops import Operation
 
 MARGIN_S = 5.0  # a host whose way is cut is given up before its agent ends by itself
+CUT_S = 2.0  # without a connection, until it is asked whether anybody listens there
+REFUSAL_S = 0.3  # for the answer
 LOOK_S = 0.5
 REASON_S = 8.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
@@ -81,6 +87,11 @@ class Host(Connection):
         self.ranks, self.share = range(0), 0
         self.lost, self.gone = "", False
         self.ends: tuple[float, str] | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there has been no connection for so long that its agent may have ended."""
+        return self.state is State.CUT and self.cut_s > CUT_S
 
 
 class Fleet:
@@ -264,10 +275,23 @@ class Fleet:
             with contextlib.suppress(queue.Empty):
                 if (heard := self._events.get(timeout=LOOK_S)) is not None:
                     self._take(*heard)
+            gone = self.gone([one for one in self.hosts if not one.lost and one.is_cut])
             for host in list(self.hosts):
-                self._look_at(host)
+                self._look_at(host, host in gone)
 
-    def _look_at(self, host: Host) -> None:
+    def gone(self, hosts: Sequence[Host]) -> list[Host]:
+        """At whose agents' sockets nothing listens any more, as far as an answer says so."""
+        if self.is_here:
+            return [one for one in hosts if not _listens(one.endpoint.removeprefix("ipc://"))]
+        # Else it is a socket of ssh's, whose end its launcher tells.
+        tcp = [one for one in hosts if one.endpoint.startswith("tcp:")]
+        parts = [one.endpoint.removeprefix("tcp://").rpartition(":") for one in tcp]
+        to = [(address.strip("[]"), int(port)) for address, _, port in parts]
+        refused = os.strerror(errno.ECONNREFUSED)
+        whys = connection_errors(to, REFUSAL_S) if to else []
+        return [one for one, why in zip(tcp, whys, strict=True) if why == refused]
+
+    def _look_at(self, host: Host, is_gone: bool = False) -> None:
         """Whether it is lost by now, as its launcher says or its connection shows."""
         if (reason := self._ended.pop(host.number, None)) is not None:
             why = re.sub(r'\.("?)\.?$', r"\1", reason.message)  # no sentence's end
@@ -276,6 +300,8 @@ class Fleet:
                 host.close(why)  # nobody waits for an answer of a process that has ended
         elif host.ends is not None and time.monotonic() > host.ends[0]:
             self._lose(host, host.ends[1], True)
+        elif is_gone:
+            self._lose(host, "its agent has ended: nothing answers at its socket there", True)
         elif host.state is State.CUT and host.cut_s > self._most_cut_s:
             why = f"it has not been reached for {host.cut_s:.0f} s"
             self._lose(host, why, self._owns)  # its agent ends by itself
@@ -298,6 +324,19 @@ class Fleet:
             host.lost, host.gone = why, gone
             if self.on_event is not None:
                 self.on_event(host)
+
+
+def _listens(path: str) -> bool:
+    """Whether a process of this kernel listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except BlockingIOError:  # it has more connections than it can take at the moment
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def lease_of(spec: wire.ClusterSpec) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,6 +60,37 @@ def test_a_host_whose_way_is_cut_is_given_up_before_its_lease_is_over(
     fleet._look_at(fleet.hosts[0])
     assert [lost.lost for lost in told] == ["it has not been reached for 16 s"] * is_lost
     fleet.close()
+
+
+def test_a_host_is_lost_soon_where_nothing_listens_any_more(tmp_path: Path) -> None:
+    """Only an answer tells that: a stopped agent, or one that can't be reached, may live."""
+    fleet, told = Fleet(new_keys(), owns=False), list[Any]()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as there,
+        socket.create_server(("127.0.0.1", 0)) as gone,
+    ):
+        ports = [one.getsockname()[1] for one in (there, gone)]
+        gone.close()
+        at = [f"tcp://127.0.0.1:{port}" for port in ports]
+        at += ["tcp://host.invalid:9", f"ipc://{tmp_path}/ssh"]
+        for number, endpoint in enumerate(at):
+            one = host(fleet, number, range(1), endpoint=endpoint)
+            one.state, one.since = State.CUT, time.monotonic() - 2.1
+            fleet.hosts.append(one)
+        fleet.on_event = told.append
+        until(lambda: told, "one is lost", 5)
+    assert told == [fleet.hosts[1]] and told[0].gone
+    assert told[0].lost == "its agent has ended: nothing answers at its socket there"
+    fleet.close()
+    here = Fleet(new_keys(), owns=False, is_here=True)
+    one = host(here, 0, range(1), endpoint=f"ipc://{tmp_path}/s")
+    assert here.gone([one]) == [one]
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/s")
+        listening.listen(0)
+        for _ in range(3):  # it is stopped, and takes no connection
+            assert here.gone([one]) == []
+    here.close()
 
 
 def exit_of(rank: int, host: str = "") -> forks.Exit:
