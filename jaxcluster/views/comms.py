@@ -18,6 +18,7 @@ from jaxcluster import wire
 from jaxcluster.cluster import Cluster
 from jaxcluster.errors import CellFailed, CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Event
 
 CONTROL = "jupyter.widget.control"
@@ -159,12 +160,18 @@ class CommRelay:
             if kind != "clear_output":
                 self.send(kind, content, parent)
 
-        def listen(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
-            if what.rank == opened.rank and isinstance(what, wire.RankOutput):
-                show(what.kind, what.content)
-
         def tell(text: str, name: str = "stderr") -> None:
             show("stream", {"name": name, "text": text.rstrip("\n") + "\n"})
+
+        head = "" if opened.rank == opened.ranks[0] else f"── {name_ranks([opened.rank])} ──"
+
+        def listen(record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
+            nonlocal head
+            if what.rank == opened.rank and isinstance(what, wire.RankOutput):
+                if head:
+                    tell(head, "stdout")
+                head = ""
+                show(what.kind, what.content)
 
         if kind == "comm_close":
             self.comms.pop(relayed.comm_id, None)
