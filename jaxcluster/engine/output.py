@@ -60,6 +60,13 @@ class RankStream(io.TextIOWrapper):
         if hasattr(self._raw.inner, "set_parent"):
             self._raw.inner.set_parent(parent)
 
+    def reconfigure(self, **options: Any) -> None:
+        """As of a script's own stream; this one is UTF-8, and holds nothing back."""
+
+    def detach(self) -> Any:
+        """Refused: the next cell prints to it, too."""
+        raise io.UnsupportedOperation("detach")
+
 
 class _Raw(io.RawIOBase):
     """Takes the bytes of a ``RankStream``."""

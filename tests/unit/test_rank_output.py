@@ -159,3 +159,15 @@ def test_what_python_writes_of_a_cell_names_the_cell_instead_of_its_file() -> No
         "cell [9] line 7: UserWarning: hm\n",
         '  File "/home/a/train.py", line 5, in go\n',
     ]
+
+
+def test_what_scripts_do_to_their_stream_costs_no_later_cell_its_output() -> None:
+    sent: list[str] = []
+    stream = RankStream("stdout", 1, io.StringIO(), lambda name, text: sent.append(text) or True)
+    with pytest.raises(io.UnsupportedOperation):
+        stream.detach()
+    stream.reconfigure(encoding="latin-1", write_through=False)
+    io.TextIOWrapper(stream.buffer, "utf-8").close()
+    stream.close()
+    print("é \ud800", file=stream)
+    assert "".join(sent) == "é \\ud800\n"
