@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import re
 import shlex
@@ -181,6 +182,8 @@ def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
 def split_spmd(line: str) -> tuple[str, str]:
     """(the options, the expression) of a ``%spmd`` line, both as they were typed.
 
+    What begins as an option and is Python, is an expression: ``--x``.
+
     Raises:
       Help, UsageError: as ``Parser.read``; an option stands first that ``%%spmd`` does not have.
     """
@@ -191,9 +194,18 @@ def split_spmd(line: str) -> tuple[str, str]:
     typed = re.match(rf"(\s*({'|'.join(forms)})(?!\S))*", line)
     options = typed[0] if typed else ""
     source = line[len(options) :].lstrip()
-    if re.match(r"--[a-z]|-h$", source):
-        parser.read(source.split()[:1])
+    first = "".join(source.split()[:1])
+    is_ours = first.partition("=")[0] in ("-h", "--help", *parser.flags)
+    if is_ours or (re.match(r"--[a-z]", first) and not _is_python(source)):
+        parser.read([first])
     return options.strip(), source
+
+
+def _is_python(source: str) -> bool:
+    try:
+        return bool(ast.parse(source))
+    except (SyntaxError, ValueError):
+        return False
 
 
 def shards_line(line: str) -> tuple[str, set[str]]:

@@ -132,6 +132,7 @@ def test_a_cell_with_all_options() -> None:
         ("--ranks 0,2-3 --timeout=5  f(x,  'a b')", "--ranks 0,2-3 --timeout=5", "f(x,  'a b')"),
         ("--all", "--all", ""),
         ("-x", "", "-x"),
+        ("--x + 1", "", "--x + 1"),
         ("- --all", "", "- --all"),
         ("f(--all)", "", "f(--all)"),
         ("x --all", "", "x --all"),
