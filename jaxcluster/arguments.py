@@ -18,6 +18,7 @@ from jaxcluster.options.table import EVERYDAY, Option
 from jaxcluster.options.value_types import SWITCH
 from jaxcluster.ranks import parse_ranks
 
+_NO_COMMENT = re.compile(r"""('[^']*'|"([^"\\]|\\.)*"|\\.|(?<=\S)#|[^#])*""")
 _FLAG = re.compile(r"-(?!\d+(\.\d*)?$)\S+")  # other words may be values
 
 
@@ -152,7 +153,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def without_comment(line: str) -> str:
     """A magic's line without the comment at its end, which begins with a word's ``#``."""
-    return re.split(r"(?<!\S)#", line)[0].rstrip()
+    return _NO_COMMENT.match(line)[0].rstrip()  # type: ignore[index]
 
 
 def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -160,6 +160,7 @@ def test_a_line_with_an_option_that_there_is_not_names_one_that_there_is() -> No
     [
         ("-n 4   # in the job", "-n 4"),
         ("-n 4 # it's 'mine'", "-n 4"),
+        ('--env \'A=# b\' --env "B=\\" # c" # d', '--env \'A=# b\' --env "B=\\" # c"'),
         ("--env A=#b", "--env A=#b"),
         ("# all", ""),
         ("params['#']", "params['#']"),
