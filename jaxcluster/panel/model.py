@@ -30,6 +30,7 @@ KEPT_CHARS = 50_000_000  # of all their outputs together
 READINGS = 2  # of what idle ranks use: a share of a processor takes two
 RECORDS_S = 1.0  # between two looks at what runs on this machine
 SILENT_S = 3.0  # without an answer
+MEASURE_S = 0.3  # for what the ranks use, which can come with the next look
 
 STATUS: dict[str, protocol.CellRankStatus] = {
     "ok": "done",
@@ -117,7 +118,7 @@ class Model:
             if (looked := replies(asked).get(rank)) is not None:
                 known.waits = {wait.rank: wait for wait in looked.waits if not wait.lane}
                 known.late = waiting.find_late(looked.agreed) if looked.agreed else None
-        self._measure(current.meter, timeout_s)
+        self._measure(current.meter, min(timeout_s, MEASURE_S))
 
     def _measure(self, meter: Meter, timeout_s: float) -> None:
         """What the ranks use.
