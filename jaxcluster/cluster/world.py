@@ -118,11 +118,15 @@ class World:
     # ------------------------------------------------------------------ its end
 
     def end(self) -> None:
-        """End its processes for good; the cluster's name and hosts are given back."""
-        was_over, allocation, self.allocation = self.is_over, self.allocation, None
+        """End its processes for good; the cluster's name and hosts are given back.
+
+        Where stop was pressed meanwhile, the next call gives them back.
+        """
+        was_over = self.is_over
         self.stop()
-        if allocation is not None:
-            allocation.end()
+        if self.allocation is not None:
+            self.allocation.end()
+            self.allocation = None
         elif not was_over:
             claims.remove(self.record.name, self.record.claim)
 

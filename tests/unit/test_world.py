@@ -50,3 +50,19 @@ def test_what_are_no_ranks_is_told_with_an_example(call: Callable[[Any], Any], t
         call(Cluster(world()))
     assert told in raised.value.message
     assert raised.value.hint.startswith("For example: ")
+
+
+# --------------------------------------------------------------------------- the end
+
+
+def test_an_end_that_was_interrupted_is_carried_through_by_the_next() -> None:
+    processes, allocation = MagicMock(is_ours=True), MagicMock()
+    processes.spec = SimpleNamespace(num_processes=2)
+    processes.stop.side_effect = KeyboardInterrupt
+    stopped = World(processes, allocation)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.end()
+    allocation.end.assert_not_called()
+    stopped.end()
+    stopped.end()
+    allocation.end.assert_called_once_with()  # its name is free
