@@ -264,9 +264,11 @@ class Starting:
         def take(event: Event[R]) -> None:
             self._check()
             if event.op != "reply" and not (self._has_begun and event.op == "died"):
+                told, hint = f"Rank {event.rank} {what}:", getattr(event.body, "hint", "")
+                if hint:  # an error of ours, which says all
+                    raise error(f"{told} {event.why}", hint, [event.rank])
                 raise error(
-                    f"Rank {event.rank} {what}: {event.ename} {event.why}\n"
-                    + log_of(world, event.rank),
+                    f"{told} {event.ename} {event.why}\n{log_of(world, event.rank)}",
                     "%jaxcluster doctor checks this machine.",
                     [event.rank],
                 )

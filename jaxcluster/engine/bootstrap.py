@@ -29,6 +29,7 @@ from jaxcluster.engine.private import (
     pytrees,
     transfers,
 )
+from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.reachability import connection_errors, why_not_listen
 from jaxcluster.wire.ops import start
@@ -36,6 +37,10 @@ from jaxcluster.wire.ops import start
 POLL_S = 0.002
 WAYS_S = 5.0  # for other ranks' listeners to answer
 LOOPBACK = "127.0.0.1"
+LEAVE_OUT = (
+    "Leave out --coordinator-address, or say where it listens on rank 0's host: "
+    "--coordinator-bind-address"
+)
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
 
@@ -100,14 +105,17 @@ def wait_for_coordinator(address: str, timeout_s: float) -> None:
     A client that dials before it listens waits out gRPC's backoff of a whole second.
 
     Raises:
-      TimeoutError: it did not within ``timeout_s``, or its name is not known.
+      TimeoutError: it did not within ``timeout_s``.
+      UsageError: its name is not known.
     """
     try:
         dial_until(lambda: _dial(address), timeout_s)
+    except socket.gaierror as error:
+        told = f"the coordinator's address {address} is not known here ({error.strerror})."
+        raise UsageError(told, LEAVE_OUT) from None
     except OSError as error:
-        within = "" if isinstance(error, socket.gaierror) else f" in {timeout_s:.0f} s"
         raise TimeoutError(
-            f"the coordinator at {address} gave no answer{within} ({error})"
+            f"the coordinator at {address} gave no answer in {timeout_s:.0f} s ({error})"
         ) from None
 
 
@@ -115,13 +123,11 @@ def check_coordinator(address: str) -> None:
     """Refuse an address at which rank 0 can't listen: JAX would abort, and others wait in vain.
 
     Raises:
-      ValueError: it can't be resolved, is another host's, or its port is taken.
+      UsageError: it can't be resolved, is another host's, or its port is taken.
     """
     if not address.startswith(UNIX) and (why := why_not_listen(address)):
-        raise ValueError(
-            f"JAX's coordinator can't listen at {address} on rank 0's host ({why}). Leave out "
-            "--coordinator-address, or say where it listens there: --coordinator-bind-address"
-        )
+        told = f"JAX's coordinator can't listen at {address} on rank 0's host ({why})."
+        raise UsageError(told, LEAVE_OUT)
 
 
 def _dial(address: str) -> None:
