@@ -40,6 +40,7 @@ LAUNCHES = 16  # that a report has
 ANSWER_S = 0.3  # that they have to answer
 STUCK_S = 7.0  # that ranks have to end a cell that is closed: some are interrupted after 2 s
 DEATH_S = 0.8  # ... once a rank has died
+FAILED_DEATH_S = 2.5  # ... in a cell that had failed: the others are interrupted after 2 s, too
 OVER_S = 2.0  # that the referee has to say what came of it once all ranks have replied
 
 
@@ -219,7 +220,9 @@ class RunningCell(verdict.Ending):
             is_late = now > self._replied_at + OVER_S
             return bool(self._is_over or self.deaths or is_skipped or is_late)
         if self._closed_at and not self.paused.intersection(open_ranks):
-            limit_s = DEATH_S if self.deaths else STUCK_S
+            kind = self.refusal.kind if self.refusal is not None else "died"
+            death_s = DEATH_S if kind in ("stopped", "died") else FAILED_DEATH_S
+            limit_s = death_s if self.deaths else STUCK_S
             if now > max(self._closed_at + limit_s, self._stuck_look_at):
                 self.stuck = tuple(self._deaf(open_ranks))
                 self._stuck_look_at = time.monotonic() + LOOK_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -107,6 +108,28 @@ def test_a_recovery_waits_if_it_is_set_to_never(ranks: jaxcluster.Cluster) -> No
 
 
 @pytest.mark.promise("What needs new processes")
+def test_others_are_interrupted_where_a_rank_dies_in_a_cell_that_has_failed(
+    ranks: jaxcluster.Cluster,
+) -> None:
+    failing = """
+    import os
+    if r == 0:
+        raise ValueError
+    if r == 1:
+        time.sleep(0.2)
+        os._exit(3)
+    try:
+        while True:
+            time.sleep(0.05)
+    finally:
+        ended = True
+    """
+    with pytest.raises(RankDied):
+        ranks.run(textwrap.dedent(failing))
+    ended = ranks.run("print(ended)", ranks=[2, 3])
+    assert ended.records[2].text() == "True\n"
+
+
 def test_what_is_queued_behind_a_death_was_not_run(ranks: jaxcluster.Cluster) -> None:
     ranks.run("import os\nkept = 0")
     dies = "time.sleep(0.5)\nif r == 1: os.kill(os.getpid(), 9)\ntime.sleep(30)"
