@@ -107,7 +107,6 @@ def test_a_recovery_waits_if_it_is_set_to_never(ranks: jaxcluster.Cluster) -> No
     check_whole(ranks, 1)
 
 
-@pytest.mark.promise("What needs new processes")
 def test_others_are_interrupted_where_a_rank_dies_in_a_cell_that_has_failed(
     ranks: jaxcluster.Cluster,
 ) -> None:
@@ -130,6 +129,7 @@ def test_others_are_interrupted_where_a_rank_dies_in_a_cell_that_has_failed(
     assert ended.records[2].text() == "True\n"
 
 
+@pytest.mark.promise("What needs new processes")
 def test_what_is_queued_behind_a_death_was_not_run(ranks: jaxcluster.Cluster) -> None:
     ranks.run("import os\nkept = 0")
     dies = "time.sleep(0.5)\nif r == 1: os.kill(os.getpid(), 9)\ntime.sleep(30)"
