@@ -29,6 +29,7 @@ from jaxcluster.options.value_types import TEXT
 from jaxcluster.plan.shares import place_on
 from jaxcluster.supervision.starting import ROOT
 
+SCRIPT = "JAXCLUSTER_IPP_AGENT"  # in the environment: others see a command line, and secrets in it
 LOOK_S = 0.1
 STOP_S = 15.0  # qdel and its like may take a while
 
@@ -76,9 +77,9 @@ class IPP(Launcher):
         source = f"{own}; from {__name__} import main; main(*sys.argv[1:])"
         command = Command(
             (self.here, "-P", "-c", source, folder, self.engines, self.ipp_profile,
-             str(self.nodes), script(agent, folder)),
-            tuple(range(self.nodes)), agent.python, keeps_stdin=True, stdin_s=STOP_S + 2,
-            term_s=2.0,
+             str(self.nodes)),
+            tuple(range(self.nodes)), agent.python, env=((SCRIPT, script(agent, folder)),),
+            keeps_stdin=True, stdin_s=STOP_S + 2, term_s=2.0,
         )  # fmt: skip
         note = f"{folder} must be a folder that the hosts share"
         return LaunchPlan(self.name, self.nodes, (command,), (), ranks, notes=(note,))
@@ -100,18 +101,18 @@ def script(agent: AgentOptions, folder: str) -> str:
 # ---------------------------------------------------------------------- the launcher's own process
 
 
-def main(folder: str, engines: str, profile: str, n: str, agent: str) -> None:
-    """Start agents by this script; end them when the input of this process ends."""
+def main(folder: str, engines: str, profile: str, n: str) -> None:
+    """Start agents; end them when the input of this process ends."""
     try:
-        sys.exit(asyncio.run(_serve(Path(folder), engines, profile, int(n), agent)))
+        sys.exit(asyncio.run(_serve(Path(folder), engines, profile, int(n))))
     except Exception as error:
         output = getattr(error, "output", None) or b""  # qsub's
         print(output.decode(errors="replace"), f"{type(error).__name__}: {error}", file=sys.stderr)
     sys.exit(1)
 
 
-async def _serve(folder: Path, engines: str, profile: str, n: int, agent: str) -> int:
-    (folder / "agent.sh").write_text(agent)
+async def _serve(folder: Path, engines: str, profile: str, n: int) -> int:
+    (folder / "agent.sh").write_text(os.environ.pop(SCRIPT))
     tempfile.tempdir = str(folder)  # it may be killed while it fetches what engines have written
     over = asyncio.Event()
     loop = asyncio.get_running_loop()

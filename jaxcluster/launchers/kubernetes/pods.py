@@ -48,6 +48,10 @@ NEVER = re.compile(
     r"InvalidImageName|ErrImageNeverPull|CreateContainer\w*Error|RunContainerError"
     r"|(ErrImagePull|ImagePullBackOff).*(not found|unknown|denied|unauthorized|does not exist)"
 )
+# What an admission refuses stays refused; what a quota has given to others comes back, and a new
+# namespace's own account comes a moment later.
+REFUSED = re.compile(r"forbidden|denied the request|is invalid")
+COMES = re.compile(r'exceeded quota|serviceaccount "default" not found')
 HINT = (
     "What a pod asks for: --image, --cpu, --mem, --gpus. Who it runs as (Pod Security): "
     "--pod-template, see docs/kubernetes.md"
@@ -271,6 +275,8 @@ class PodLaunch(Launch):
             return (
                 f"{len(waiting)} of {self.plan.num_hosts} pods wait: {why or 'not scheduled yet'}"
             )
+        if not self._is_up and REFUSED.search(said) and not COMES.search(said):
+            raise LaunchError(f'The pods can\'t be made. Kubernetes says: "{said}"', HINT)
         return ": ".join(filter(None, ["the Job has no pods yet", said]))
 
     # -- while they run
