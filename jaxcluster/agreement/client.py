@@ -340,12 +340,13 @@ class Agreement:
           Divergence, Stopped: nothing is to be launched.
           BaseException: what a signal handler has raised meanwhile.
         """
-        lane = self._lane()
-        told: Answer | None = unpack(frame, Answer) if frame else None
-        if told is not None and told.word == "go":
-            while self.taken() < told.number - 1:  # another thread's launch comes first
+        if frame[:1] == b"g":
+            number = int(frame[1:])
+            while self.taken() < number - 1:  # another thread's launch comes first
                 time.sleep(ORDER_S)
             return True
+        lane = self._lane()
+        told: Answer | None = unpack(frame, Answer) if frame else None
         self.begun.pop(get_ident(), None)
         deferred, lane.deferred = lane.deferred, None
         if deferred is not None:

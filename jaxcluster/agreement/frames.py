@@ -6,7 +6,8 @@ A frame is one message. A rank says a word with its arguments, and is told an ``
     site      the next number, program and place
     arrive, end, withdraw, unmade, stop, look: see ``Referee``
 
-A launch is a frame of ``LAUNCH``: b"L", its site, given, folded. A "go" without a number is b"g".
+A launch is a frame of ``LAUNCH``: b"L", its site, given, folded. A "go" is b"g" and its number, if
+it has one.
 
 Ranks connect to a Unix socket. On other hosts than the referee's that is a ``Relay``'s, which sends
 what the ranks of its host say together as one message over TCP.
@@ -197,7 +198,7 @@ class Stream:
         if self._queue:
             frames, self._queue = self._queue, []
             with contextlib.suppress(OSError):
-                self.connection.send_bytes(pack(frames))
+                self.connection.send_bytes(marshal.dumps(frames))
 
     def receive(self) -> list[Said]:
         """What has come together.
@@ -205,7 +206,7 @@ class Stream:
         Raises:
           OSError, EOFError: the peer is gone.
         """
-        frames: list[Said] = unpack(self.connection.recv_bytes(), list[Said])
+        frames: list[Said] = marshal.loads(self.connection.recv_bytes())
         return frames
 
 

@@ -142,4 +142,5 @@ class Server(Hub):
     def _answer(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
             if (send := self.sends.get(answer[1:3])) is not None:  # else it has died
-                send(pack(answer) if answer.number or answer.word != "go" else b"g")
+                number = b"%d" % answer.number if answer.number else b""
+                send(b"g" + number if answer.word == "go" else pack(answer))
