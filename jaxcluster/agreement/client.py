@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import operator
 import os
 import re
 import signal
@@ -64,6 +65,7 @@ class Lane:
       answers: each ``next`` sends a message, waits for its answer, and gives True for "go"; in C.
       folds: by processes, the count and hash of launches without collectives.
       unmade: by processes, a hash of the agreed launches that XLA has refused.
+      heard: the last answer, in the way to ``answers``; none before it came.
       deferred: what a signal handler raised while a launch was on its way, and is still to be.
       signal: whose handler that was.
     """
@@ -74,12 +76,15 @@ class Lane:
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
         self.unmade: Hashes = {}
+        self.heard: dict[str, bytes] = {}
         self.deferred: BaseException | None = None
         self.signal = 0
         self._sites: dict[tuple[Program, Place], int] = {}
         sent = map(self.socket.send, iter(self.messages.popleft, None))
-        received = map(self.socket.recv, map(BUFFER.__or__, sent))
-        self.answers: Iterator[bool] = map(_Answers(agreement.hear).__getitem__, received)
+        received, noted = itertools.tee(map(self.socket.recv, map(BUFFER.__or__, sent)))
+        kept = map(self.heard.__setitem__, itertools.repeat("frame"), noted)
+        frames = map(operator.itemgetter(0), zip(received, kept, strict=False))
+        self.answers: Iterator[bool] = map(_Answers(agreement.hear).__getitem__, frames)
 
     def __del__(self) -> None:
         if hasattr(self, "socket"):
@@ -300,6 +305,7 @@ class Agreement:
             folded = lane.unmade.get(program.processes, 0) ^ (value if lane is self._main else 0)
             message = lane.announcement(program, place, self._given(program), folded)
             lane.messages.clear()  # one that was not sent: something has raised here
+            lane.heard.clear()
             lane.messages.append(message)
         instruction = caller.f_lasti if caller is not None else -1
         self.begun[ident] = program, place, time.monotonic(), id(caller), instruction, is_agreed
@@ -325,7 +331,8 @@ class Agreement:
     def note_failed(self, lane: Lane) -> None:
         """A launch of this thread was not made: XLA has refused it, or it ended in an error."""
         record = self.begun.pop(lane.ident, None)
-        if record is not None and record[-1] and not lane.messages:  # else it was not announced
+        # Else it was not announced, or was refused, and something raised in hearing that.
+        if record is not None and record[-1] and lane.heard.get("frame", b"").startswith(b"g"):
             program = record[0]
             if not program.meets_all:  # a rendezvous is over, however it ended
                 value = lane.unmade.get(program.processes, 0)
