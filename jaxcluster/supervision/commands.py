@@ -26,6 +26,7 @@ from jaxcluster.supervision.processes import is_alive, process_token
 from jaxcluster.supervision.starting import ROOT
 
 LINE = 1 << 16  # of output; longer ones come in parts
+LAST_READS = 16  # of as much: a pipe holds 1 MiB at most
 CANCEL_S = 20.0  # a cancel command has so long
 LOOK_S = 0.5  # how often it is looked whether a command has ended whose output goes on
 ENDING_S = 0.05  # from the end of a command's output to its own
@@ -116,8 +117,9 @@ class Running:
 
     def _finish(self) -> None:
         for name in self.streams:
-            while self.take(name):  # somebody else may hold the other end open
-                pass
+            for _ in range(LAST_READS):  # somebody else may hold the other end, and write for ever
+                if not self.take(name):
+                    break
             if rest := self._rests[name]:
                 self.on_line(name, rest.decode(errors="replace"))
         end_group(self.process.pid, self.task.term_s)

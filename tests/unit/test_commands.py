@@ -19,7 +19,7 @@ import pytest
 from helpers import processes_with, until
 
 from jaxcluster.supervision import commands, folders
-from jaxcluster.supervision.commands import Commands, Task
+from jaxcluster.supervision.commands import Commands, Running, Task
 from jaxcluster.supervision.processes import is_alive, process_token
 
 MARK = "JAXCLUSTER_TEST_COMMANDS"
@@ -121,6 +121,13 @@ def test_a_leader_that_ends_leaves_nobody_of_its_group(mark: str, tmp_path: Path
     assert Command("sh", "-c", script, term_s=0.2, cancel=cancel_into(cancel)).wait()[0] == 0
     assert processes_with(MARK, mark) == {}
     assert cancelled(cancel) == ["once"]
+
+
+def test_a_command_is_over_though_what_it_has_started_writes_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Running, "take", lambda self, name: True)
+    assert Command("true").wait()[0] == 0
 
 
 def test_what_a_cancel_command_says_is_told_where_it_has_failed() -> None:
