@@ -104,12 +104,12 @@ class Reports:
         return sorted((int(path.stem), path) for path in found if path.stem.isdecimal())
 
     def all(self) -> list[LastReport]:
-        """The last ones, oldest first."""
-        found = []
-        for _, path in self._files()[-MOST:]:
+        """The last ones, oldest first; also where the folder is gone, or took none."""
+        found = {own.at_ns: own} if (own := self.last_own) is not None else {}
+        for at_ns, path in self._files()[-MOST:]:
             with contextlib.suppress(OSError, ValueError, RecursionError):
-                found.append(wire.parse(LastReport, json.loads(path.read_bytes())))
-        return found
+                found[at_ns] = wire.parse(LastReport, json.loads(path.read_bytes()))
+        return [found[at_ns] for at_ns in sorted(found)]
 
     def find(self, cell: int | None = None) -> LastReport | None:
         """The last one, or the last of the cell with this number; None where there is none."""
