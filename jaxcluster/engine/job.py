@@ -131,14 +131,13 @@ class Job:
         """Have this signal stop all processes, each before the same launch."""
 
         def handle(pythons: Any, number: int, frame: FrameType | None) -> None:
-            if os.getpid() != self._pid:
-                end_child(number, frame)
             self.agreement.handle(self._on_stop, number, frame)
 
         # Whoever looks, as asyncio does, finds Python's own handler.
         guard = Guard(handle, signal.default_int_handler)
         self.agreement.stops[number] = guard  # asyncio puts Python's back at its end
         signal.signal(number, guard)
+        give_back_in_children(number)
 
     # -------------------------------------------------------------------- end
 
@@ -243,15 +242,27 @@ class Job:
         return bool(self.agreement.refusals if in_main else self.agreement.is_refused)
 
 
-def end_child(number: int, frame: FrameType | None) -> None:
-    """Do what Python does at this signal, in a process that the script has forked.
+def give_back_in_children(number: int) -> None:
+    """Have processes that the script forks take this signal as Python has it.
 
-    ``terminate()`` of multiprocessing, and then ``join()``, count on it.
+    ``terminate()`` of multiprocessing, and then ``join()``, count on it, also where C code is stuck
+    or the signal comes at once: Python forgets what came before a child begins.
     """
-    if number == signal.SIGINT:
-        signal.default_int_handler(number, frame)
-    _set_handler(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+    masks = list[Any]()
+
+    def block() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [number]))
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    def give_back() -> None:
+        if signal.getsignal(number) is signal.default_int_handler:  # else it is the script's own
+            is_int = number == signal.SIGINT
+            _set_handler(number, signal.default_int_handler if is_int else signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=give_back)
 
 
 def describe(looked: Looked) -> str:

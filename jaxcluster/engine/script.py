@@ -22,7 +22,7 @@ from typing import Any
 from jaxcluster.engine.bootstrap import Startup
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.forked import apply_warnings
-from jaxcluster.engine.job import Job, end_child, is_agreed
+from jaxcluster.engine.job import Job, give_back_in_children, is_agreed
 from jaxcluster.engine.private import coordination
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.wire.ops.start import Script
@@ -75,10 +75,8 @@ def run_script(script: Script, job: Job) -> None:
         job.stop_on(signal.SIGTERM)
     else:
         coordination.leave_without_others()
-        stop = signal.default_int_handler
-        signal.signal(
-            signal.SIGTERM, lambda *at: stop(*at) if os.getpid() == pid else end_child(*at)
-        )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        give_back_in_children(signal.SIGTERM)
     try:
         exec(_compiled(script, module.__dict__, job.files), module.__dict__)
     except BaseException as error:

@@ -23,7 +23,7 @@ RUN = ("-m", "jaxcluster.cli", "run", "-n", "2")
 # What a script finds, and what it leaves to the end of its process.
 ORDINARY = '''
 """Its docstring."""
-import asyncio, atexit, concurrent.futures, json, multiprocessing, os, sys, threading, time
+import asyncio, atexit, concurrent.futures, ctypes, json, multiprocessing, os, sys, threading, time
 import __main__
 
 def double(n): return 2 * n
@@ -34,11 +34,17 @@ def child():
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     sys.exit(7)
 
-def terminated():
-    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+def stuck():
+    lock = ctypes.PyDLL(None).pthread_mutex_lock
+    mutex = ctypes.create_string_buffer(64)
+    lock(mutex), lock(mutex)
+
+def terminated(target, *args, after_s=0):
+    forked = multiprocessing.get_context("fork").Process(target=target, args=args)
     forked.start()
+    time.sleep(after_s)
     forked.terminate()
-    forked.join(20)
+    forked.join(10)
     return forked.exitcode
 
 async def answer():
@@ -58,7 +64,9 @@ if __name__ == "__main__":
         "argv": sys.argv, "file": __file__, "path": sys.path[0], "cwd": os.getcwd(),
         "doc": __doc__, "package": __package__, "main": __main__.__dict__ is globals(),
         "class": Mine.__module__, "helper": helper.VALUE, "async": asyncio.run(answer()),
-        "child": child(), "terminated": terminated(), "doubled": doubled,
+        "child": child(), "doubled": doubled,
+        "terminated": [terminated(time.sleep, 60) for _ in range(10)],
+        "stuck": terminated(stuck, after_s=0.2),
         "tty": sys.stdout.isatty(),
         "names": sorted(n for n in globals() if n in ("In", "Out", "get_ipython", "exit", "x")),
         "ipython": "get_ipython" in dir(__builtins__),
