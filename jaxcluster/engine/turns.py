@@ -147,6 +147,10 @@ class Turns:
                 turn.tell("closed", wire.Closed(seq, refusal))
             turn.is_pressed = turn.is_pressed or refusal.kind != "stopped"
         wait_s = SOON_S if refusal.kind in ("stopped", "died") else FAILED_S
-        timer = threading.Timer(wait_s, self.interrupt, [seq, refusal.kind == "stopped"])
-        timer.name, timer.daemon = "jaxcluster-interrupt", True
-        timer.start()
+        told = seq, refusal.kind == "stopped"
+        try:
+            timer = threading.Timer(wait_s, self.interrupt, told)
+            timer.name, timer.daemon = "jaxcluster-interrupt", True
+            timer.start()
+        except RuntimeError:  # no thread can be started: a limit, or a cell's ``excepthook``
+            self.interrupt(*told)

@@ -82,7 +82,8 @@ class IPP(Launcher):
             keeps_stdin=True, stdin_s=STOP_S + 2, term_s=2.0,
         )  # fmt: skip
         note = f"{folder} must be a folder that the hosts share"
-        return LaunchPlan(self.name, self.nodes, (command,), (), ranks, notes=(note,))
+        notes = (note, f"each agent: {agent_line(agent)}")
+        return LaunchPlan(self.name, self.nodes, (command,), (), ranks, notes=notes)
 
     def typed(self, command: Command) -> str:
         profile = f" --profile {self.ipp_profile}" if self.ipp_profile else ""

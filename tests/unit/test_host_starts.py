@@ -102,7 +102,7 @@ def test_a_shared_folder_that_others_could_exchange_is_refused(
         ((-1, -1), (1000,), ""),  # RLIM_INFINITY
         ((48, 48), (4,), "This process may open 48 files, and 4 ranks need"),
         ((48, 48), (0, 256), "This process may open 48 files, and 256 hosts"),
-        ((1024, 150), (4,), "Each process of a cluster may open 150 files"),
+        ((1024, 150), (4,), "process.* may open 150 files"),
         ((1024, 4096), (0, 8), ""),
         ((1024, 4096), (0, 2000), "may open 4096 files, and 2000 hosts need"),
     ],

@@ -417,6 +417,7 @@ def test_a_module_is_found_as_python_does(tmp_path: Path) -> None:
 
 STOPPED = """
 import os, signal, sys, threading, time
+from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.agreement.server import Server
 from jaxcluster.engine.job import Job
 server, job = Server(2, sys.argv[1]), Job(0, 2, 5.0, leaves_alone=True)
@@ -425,7 +426,7 @@ other = Job(1, 2, 5.0, leaves_alone=True)
 for one in (other, job):
     one.connect(sys.argv[1])
 job.agreement.guard_signals()
-other.agreement.tell("arrive", {"seq": 1, "ranks": (0, 1)})
+other.agreement.tell("arrive", CellSpec(1, (0, 1)))
 job.begin()
 what = sys.argv[2]
 if what == "thread":  # in which a launch is refused
