@@ -24,6 +24,7 @@ Bounds = tuple[tuple[int, int], ...]
 Leaf = tuple[tuple[str, ...], Any]
 
 READY_POLL_S = 0.002
+IDLE_S = 0.4  # a process that works less than a tenth of it computes nothing
 MOST_PARTS = 1 << 18  # containers and leaves of a pytree that is looked at
 MOST_STEPS = 1000  # to a leaf
 PLAIN = frozenset({bool, int, float, complex, str, bytes})  # most leaves where there are many
@@ -244,6 +245,37 @@ def wait_ready(array: Any, name: str, timeout_s: float) -> None:
         if time.monotonic() > deadline:
             raise NotReady(f"{name} is still being computed after {timeout_s:.0f} s")
         time.sleep(READY_POLL_S)
+
+
+class Patience:
+    """Waits for arrays: so many seconds for all of them, from the first that is not computed.
+
+    Where CPUs compute, it ends as soon as the process does hardly anything: ranks that sit in a
+    collective wait for others, which never come.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._until = seconds, 0.0
+        self._looked = 0.0, 0.0  # when, and what the CPUs had done by then
+
+    def wait(self, array: Any) -> None:
+        """Wait until an array is computed.
+
+        Raises:
+          NotReady: it is not in time.
+        """
+        while not is_ready(array):
+            now, used = time.monotonic(), time.process_time()
+            if not self._until:
+                self._until, self._looked = now + self._seconds, (now, used)
+            if (past := now - self._looked[0]) > IDLE_S:
+                is_idle = used - self._looked[1] < past / 10
+                on_cpu = next(iter(array.devices())).platform == "cpu"
+                self._until = now if is_idle and on_cpu else self._until
+                self._looked = now, used
+            if now >= self._until:
+                raise NotReady("still being computed")
+            time.sleep(READY_POLL_S)
 
 
 def read_numbers(array: Any) -> np.ndarray[Any, Any]:

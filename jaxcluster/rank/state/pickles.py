@@ -16,7 +16,6 @@ import io
 import marshal
 import pickle
 import sys
-import time
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,10 +26,9 @@ import cloudpickle
 import numpy as np
 
 from jaxcluster.engine.arrays import (
-    READY_POLL_S,
+    Patience,
     devices_hash,
     host_values,
-    is_ready,
     is_tracer,
     shorten,
 )
@@ -42,9 +40,7 @@ from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
 from jaxcluster.rank.state.file import BadFile, Part, StateFile, as_bytes, checksum, write
 
-PROTOCOL = 5
 READY_S = 3.0  # in which all arrays of a save have to be computed
-IDLE_S = 0.4  # where CPUs compute: a process that works less than a tenth of it waits for others
 WHY_CHARS = 200
 LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
@@ -71,8 +67,7 @@ class Pickled:
     ) -> None:
         self.namespace, self.broken = namespace, broken or {}
         self.lost, self.by_value = dict[str, str](), set[type]()
-        self._until = 0.0  # set by the first array that was not computed
-        self._looked = 0.0, 0.0  # when, and what the CPUs had done by then
+        self._patience = Patience(READY_S)
         # Classes come early: what their statements need is not to be half made by then.
         last = {n: (n != SETTINGS, not isinstance(value, type)) for n, value in values.items()}
         self.values = {name: values[name] for name in sorted(last, key=last.__getitem__)}
@@ -115,7 +110,7 @@ class Pickled:
             return self._numbers[id(array)][0]
         if array.is_deleted():
             raise Lost("it was deleted or donated")
-        self._wait(array)
+        self._patience.wait(array)
         array.block_until_ready()  # raises if its computation has failed
         shards = {arrays.index_of(s.index, array.shape): s.data for s in array.addressable_shards}
         number = len(self.arrays)
@@ -127,21 +122,6 @@ class Pickled:
         self._numbers[id(array)] = number, array
         self.arrays.append(SavedArray(same, *what, *kind, sections))
         return number
-
-    def _wait(self, array: Any) -> None:
-        """Wait until an array is computed. Ranks that sit in a collective don't come to that."""
-        while not is_ready(array):
-            now, used = time.monotonic(), time.process_time()
-            if not self._until:
-                self._until, self._looked = now + READY_S, (now, used)
-            if (past := now - self._looked[0]) > IDLE_S:
-                is_idle = used - self._looked[1] < past / 10
-                on_cpu = next(iter(array.devices())).platform == "cpu"
-                self._until = now if is_idle and on_cpu else self._until
-                self._looked = now, used
-            if now >= self._until:
-                raise Lost("still being computed")
-            time.sleep(READY_POLL_S)
 
     def _section(self, data: Any) -> int:
         key: Any = id(data)
@@ -197,7 +177,7 @@ class Pickler(cloudpickle.Pickler):
     dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
 
     def __init__(self, pickled: Pickled) -> None:
-        super().__init__(pickled.file, protocol=PROTOCOL, buffer_callback=pickled.is_small)
+        super().__init__(pickled.file, protocol=5, buffer_callback=pickled.is_small)
         import jax
 
         self._pickled = pickled

@@ -168,6 +168,5 @@ class States:
         self._forget(request.body.token)
 
     def _forget(self, token: str) -> None:
-        found = self._read.pop(token, None)
-        if found is not None and found.before:
+        if (found := self._read.pop(token, None)) is not None and found.before:
             settings.undo(found.before)

@@ -22,6 +22,7 @@ from savednames import (
     through_files,
 )
 
+from jaxcluster.engine import arrays as engine_arrays
 from jaxcluster.engine.private import pytrees
 from jaxcluster.rank import settings
 from jaxcluster.rank.state import arrays, pickles
@@ -214,7 +215,7 @@ def test_an_array_that_is_not_computed_is_waited_for_once(monkeypatch: pytest.Mo
     names = cell("slow, slower, fine = jnp.ones(2), [jnp.ones(2)], jnp.ones(2)")
     never = {id(names["slow"]), id(names["slower"][0])}
     monkeypatch.setattr(pickles, "READY_S", 0.2)
-    monkeypatch.setattr(pickles, "is_ready", lambda array: id(array) not in never)
+    monkeypatch.setattr(engine_arrays, "is_ready", lambda array: id(array) not in never)
     _, saved, _ = through_files(names)
     assert saved.lost == dict.fromkeys(("slow", "slower"), "still being computed")
 
@@ -233,7 +234,7 @@ def test_an_array_is_given_up_early_where_nothing_is_computed(
         return array is not names["late"] or time.monotonic() > until
 
     monkeypatch.setattr(pickles, "READY_S", 30.0)
-    monkeypatch.setattr(pickles, "is_ready", is_ready)
+    monkeypatch.setattr(engine_arrays, "is_ready", is_ready)
     _, saved, _ = through_files(names)
     assert saved.lost == ({} if is_busy else {"late": "still being computed"})
 
