@@ -420,7 +420,7 @@ class Agent:
 
 
 def reason_of(error: BaseException) -> str:
-    """What went wrong, without the error's number."""
+    """An error's reason, without its number."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
     return str(error) or type(error).__name__

@@ -92,7 +92,7 @@ class Memory:
 
 
 def _few_ahead(asked: Iterable[T], num_hosts: int) -> Iterator[T]:
-    """What is asked, while the next ``WINDOW`` for each host are on their way."""
+    """The answers of all, while the next ``WINDOW`` for each host are on their way."""
     under_way = deque[T]()
     for one in asked:
         under_way.append(one)

@@ -230,7 +230,7 @@ class Fleet:
 
     @property
     def offer(self) -> str:
-        """What to type to go on with what is left of them; "" where none is lost, or all are."""
+        """The line to go on with the hosts that are left; "" where none is lost, or all are."""
         there = self.there
         if not 0 < len(there) < len(self.hosts):
             return ""
