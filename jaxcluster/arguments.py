@@ -183,7 +183,7 @@ def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
 def split_spmd(line: str) -> tuple[str, str]:
     """(the options, the expression) of a ``%spmd`` line, both as they were typed.
 
-    What begins as an option and is Python, is an expression: ``--x``.
+    A line such as ``--x``, which Python can read, is an expression.
 
     Raises:
       Help, UsageError: as ``Parser.read``; an option stands first that ``%%spmd`` does not have.

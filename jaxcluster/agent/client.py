@@ -199,7 +199,7 @@ class Connection:
         )
 
     def _leave_rank(self, rank: int, on_message: OnMessage) -> None:
-        """What it still sends is dropped, unless somebody else listens by now."""
+        """Drop what the rank still sends, unless somebody else listens by now."""
         if self._ranks.get(rank) is on_message:
             del self._ranks[rank]
 

@@ -184,7 +184,7 @@ class Agent:
         self.detached = False  # nobody else finds the way to it: it is theirs who are there
 
     def look_after(self, now: float) -> None:
-        """What time brings: who is there, and the lease."""
+        """Look at who is still connected, and at the lease. Now and then."""
         passed = min(now - self._looked_at, 2 * LOOK_S)  # it may have been stopped itself
         self._looked_at = now
         for client in list(self.clients.values()):

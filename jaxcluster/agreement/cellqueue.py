@@ -159,7 +159,7 @@ class CellQueue:
     """Which cell each rank is in, and which cells wait.
 
     Args:
-      answers: takes what ranks are told.
+      answers: the list to which answers for ranks are added.
 
     Attributes:
       running: by rank, the cell that it is in.

@@ -1,6 +1,6 @@
 """Frames between ranks and the referee.
 
-A frame is one message. A rank says a word with its arguments, and is told an ``Answer``.
+A frame is one message. A rank sends a word with its arguments. The referee sends an ``Answer``.
 
     hello     its rank, lane, name, seq
     site      the next number, program and place

@@ -239,7 +239,7 @@ class Fleet:
         return f"%jaxcluster restart -n {num_ranks} goes on with what is left, {where}"
 
     def leave_out(self, lost: Sequence[Host]) -> None:
-        """Go on without these hosts, for good, where there are others."""
+        """Leave these hosts out from now on, if there are others."""
         if len(lost) < len(self.hosts):
             for host in lost:
                 self.hosts.remove(host)

@@ -1,10 +1,10 @@
 """New processes for a cluster: after a death, for a restart, and for another number of ranks.
 
 The ranks' variables are saved, the old processes ended, new ones started, and the variables bound
-there. The stop button gives it up, at its next step: a KeyboardInterrupt would leave it half done.
-While the variables are being saved, nothing was ended. Later the cluster has no processes and keeps
-what was saved, and ``%jaxcluster restart`` goes on from there. The same is left where the new
-processes don't come up.
+there. A KeyboardInterrupt would leave that half done, so the stop button gives it up at its next
+step. During the save, a stop ends nothing. Later it leaves a cluster without processes, which keeps
+what was saved, and ``%jaxcluster restart`` goes on from there. If the new processes don't come up,
+the cluster is left in the same state.
 """
 
 from __future__ import annotations

@@ -206,8 +206,8 @@ class Starting:
     ) -> tuple[str, Reserved, list[str]]:
         """Rank 0's address, what it has reserved there, and each rank's own on the way to it.
 
-        Of several hosts each must reach every other one: collectives need all ways, in both
-        directions. A rank of each host tries all of them itself.
+        Each host must reach every other one, because collectives use all ways in both directions.
+        So a rank of each host tries all ways.
 
         Raises:
           LaunchError: one does not; else JAX would hang, or abort silently.

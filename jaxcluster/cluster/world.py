@@ -118,7 +118,7 @@ class World:
     # ------------------------------------------------------------------ its end
 
     def end(self) -> None:
-        """End its processes for good; the cluster's name and hosts are given back.
+        """End its processes for good, and give the cluster's name and hosts back.
 
         Where stop was pressed meanwhile, the next call gives them back.
         """
