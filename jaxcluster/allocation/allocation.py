@@ -37,6 +37,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.failures import Reason
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.supervision.starting import import_time_settings
@@ -198,6 +199,8 @@ class Allocation:
         self._launch = agent
         self.fleet = Fleet(agent.keys, is_here=True)
         agent.on_end = self.fleet.ended
+        if not agent.alive:  # it had ended before anybody was to hear of that
+            self.fleet.ended([0], Reason("The agent of this machine has ended.", has_ended=True))
         self.fleet.add([(socket.gethostname(), agent.agent)])
         return self.fleet
 

@@ -13,7 +13,7 @@ from jaxcluster.agent.transport import new_keys
 from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.records.runtimefolder import VARIABLE
-from jaxcluster.supervision.processes import process_token
+from jaxcluster.supervision.processes import is_alive, process_token
 from jaxcluster.supervision.starting import findable
 
 QUIT_S = 5.0  # for one to end all that it has
@@ -85,7 +85,8 @@ class AgentHere(Launch):
 
     @property
     def alive(self) -> bool:
-        return self.explain(0) is not None
+        """Whether it runs: the end of a process is seen before that of its command is heard."""
+        return self.explain(0) is not None and is_alive(self.agent.said.token)
 
 
 _idle: AgentHere | None = None
