@@ -40,6 +40,7 @@ from jaxcluster.wire import forks
 from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.link import Channel
 from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.sockets import has_come
 
 CLOSE_S = 2.0
 LINGER_MS = 200  # for what a connection that ends still has to send
@@ -417,7 +418,7 @@ class RankSocket:
                     if not self._left and not self._socket.closed:
                         # In C: no stop button comes between sending it and noting that.
                         sent.extend(map(self._send_part, frames))
-                        is_done = not transport.has_come(self._socket)
+                        is_done = not has_come(self._socket)
         finally:
             if not sent:
                 self._left.append(None)

@@ -25,6 +25,8 @@ import zmq
 from zmq.utils import z85
 
 from jaxcluster.agent.messages import nbytes
+from jaxcluster.wire import sockets
+from jaxcluster.wire.sockets import has_come, receive
 
 HEARTBEAT_MS = 2000
 DEAD_AFTER_MS = 6000  # without an answer to one
@@ -33,8 +35,6 @@ LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
 ZAP = "inproc://zeromq.zap.01"
 SERVICE = b"jaxcluster"  # an agent's socket, as ZAP calls it
-
-_POLLIN = int(zmq.POLLIN)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Listener:
             with self._using:
                 if self.is_paused or self.socket.closed or not has_come(self.socket):
                     return
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = receive(self.socket)
             try:
                 self.on_message(frames)
             except Exception:  # somebody's callback must not end what all share
@@ -112,11 +112,6 @@ class Listener:
         with self._using:
             self._loop.remove_reader(self.socket.fileno())
             self.socket.close(linger_ms)
-
-
-def has_come(socket: zmq.Socket[bytes]) -> bool:
-    """Whether there is a message. zmq's flags are slow enums."""
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & _POLLIN)
 
 
 class Authenticator:
@@ -225,7 +220,7 @@ def send(socket: zmq.Socket[bytes], packet: list[Any]) -> bool:
     """Send a packet. Returns whether there was a connection to send it on."""
     large = nbytes(packet) > LARGE
     try:
-        socket.send_multipart(packet, zmq.NOBLOCK, copy=not large)
+        sockets.send(socket, packet, copy=not large)
     except zmq.ZMQError as error:
         if error.errno in (errno.EAGAIN, zmq.EHOSTUNREACH):
             return False

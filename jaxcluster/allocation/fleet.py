@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Agents, Connection, Ended, State, wait_all
+from jaxcluster.agent.client import Agents, Connection, Ended, State, answers, wait_all
 from jaxcluster.agent.requests import Mkdir, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.allocation.limits import check_files
@@ -182,9 +182,10 @@ class Fleet:
         return [host for host in self.hosts if host.lost]
 
     def out_of_reach(self) -> list[str]:
-        """The names of the hosts that can't be reached now and are not known to have ended."""
-        cut = (State.CUT, State.CONNECTING)
-        return [h.name for h in self.hosts if (h.state in cut if not h.lost else not h.gone)]
+        """The names of the hosts that don't answer now and are not known to have ended."""
+        asked = [(host.name, host.begin(Mkdir(forks.RANKS))) for host in self.there]
+        found = answers(asked, JOIN_S)
+        return [host.name for host in self.hosts if not host.gone and host.name not in found]
 
     def records(self) -> list[HostRecord]:
         """How another process of this machine joins the hosts."""

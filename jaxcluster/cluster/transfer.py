@@ -46,7 +46,7 @@ from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Sink, replies
+from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops import values as ops
 from jaxcluster.wire.ops.saving import Bind, Drop
 
@@ -207,6 +207,14 @@ def _shared_file() -> tuple[str, IO[bytes]]:
     return f"/proc/{os.getpid()}/fd/{file.fileno()}", file
 
 
+def _memory(world: World, ranks: Sequence[int]) -> contextlib.AbstractContextManager[Memory]:
+    """A folder in the memory of other hosts, all of which can be reached."""
+    for rank in ranks:
+        if (death := world.dead.get(rank)) is not None:
+            unwrap(Event(rank, "died", "", death))
+    return world.processes.memory(ranks)
+
+
 @contextlib.contextmanager
 def _files(
     world: World,
@@ -223,7 +231,7 @@ def _files(
                     paths[rank], file = _shared_file()
                     files[rank] = stack.enter_context(file)
             if others := [rank for rank in ranks if rank not in files]:
-                there = stack.enter_context(world.processes.memory(others))
+                there = stack.enter_context(_memory(world, others))
                 paths |= {rank: there.path(rank, str(rank)) for rank in others}
 
         def read(rank: int, nbytes: int) -> mmap.mmap | bytearray:
@@ -260,7 +268,7 @@ def _written(
                     memory[at : at + raw.nbytes] = raw
             paths = dict.fromkeys(here, path)
         if others := [rank for rank in ranks if rank not in paths]:
-            there = stack.enter_context(world.processes.memory(others))
+            there = stack.enter_context(_memory(world, others))
             there.put("value", buffers)
             paths |= {rank: there.path(rank, "value") for rank in others}
         yield paths

@@ -29,6 +29,7 @@ from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.tracebacks import message_of
 from jaxcluster.host import procfs
+from jaxcluster.wire import sockets
 from jaxcluster.wire.ops import OPERATIONS, Operation
 
 Q = TypeVar("Q", bound=Operation[Any])
@@ -282,7 +283,7 @@ class ControlChannel:
         # Big buffers are sent from where they lie; small ones are cheaper to copy.
         large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
         try:
-            socket.send_multipart([ident, envelope, *buffers], zmq.NOBLOCK, copy=not large)
+            sockets.send(socket, [ident, envelope, *buffers], copy=not large)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:
@@ -291,12 +292,8 @@ class ControlChannel:
         return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        while True:
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            ident, data, *buffers = (frame.buffer for frame in frames)
+        while sockets.has_come(socket):
+            ident, data, *buffers = (frame.buffer for frame in sockets.receive(socket))
             peer = bytes(ident)
             try:
                 told = wire.decode(data)

@@ -37,7 +37,7 @@ Line = dict[str, Any]
 
 
 class History:
-    """Writes a rank's cells to its folder, on a thread: what prints is on any, and in any state.
+    """Writes a rank's cells to its folder, and on a thread what they print: any thread prints.
 
     Args:
       folder: of this rank; None keeps nothing.
@@ -49,7 +49,7 @@ class History:
         self._cells = RingFile((folder or Path()) / CELLS, CELLS_NBYTES)
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
         self._waiting: wire.Inbox[Line | threading.Event] = wire.Inbox()
-        self._is_full = False
+        self._is_full = self._is_gathering = False
         self._count = 0
 
     def start(self) -> None:
@@ -58,14 +58,15 @@ class History:
             with contextlib.suppress(OSError):
                 self._folder.parent.mkdir(mode=0o700, exist_ok=True)
             self._count = _last_count(self._folder)
-            self._put(process=os.getpid())  # what that one had not ended, will not end
+            self._write_line(process=os.getpid())  # what that one had not ended, will not end
             threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
 
     def begin(self, cell: wire.CellRequest) -> None:
         """A cell is run from now on, and what comes is its own."""
         self._count += 1
         most = SOURCE_CHARS if self._rank == cell.ranks[0] else SHORT_CHARS
-        self._put(
+        self.flush()
+        self._write_line(
             count=self._count,
             sent=cell.sent_ns,
             seq=cell.seq,
@@ -74,8 +75,8 @@ class History:
             ranks=cell.ranks,
             shown=cell.shown_ranks,
             source=cell.source[:most],
+            at=self._output.end if self._folder is not None else 0,
         )
-        self.flush()  # it may crash the process
 
     def text(self, name: str, text: str) -> None:
         """The running cell has printed ``text``."""
@@ -89,21 +90,27 @@ class History:
         """How the cell has ended; one that was skipped may not have begun."""
         error = reply.error and vars(reply.error)
         status = "interrupted" if reply.skipped else reply.status
-        self._put(
+        self.flush()
+        self._write_line(
             ended=cell.sent_ns, seq=cell.seq, status=status, seconds=reply.seconds, error=error
         )
-        self.flush()
 
     def flush(self) -> None:
-        """Wait until all is written."""
-        if self._folder is not None:
-            is_done = threading.Event()
+        """Wait until all is written that was shown."""
+        if self._is_gathering:
+            self._is_gathering, is_done = False, threading.Event()
             self._waiting.put(is_done)
             is_done.wait(FLUSH_S)
 
     def _put(self, **line: Any) -> None:
         if self._folder is not None:
+            self._is_gathering = True
             self._waiting.put(line)
+
+    def _write_line(self, **line: Any) -> None:
+        """Write of a cell. An interrupt costs no more than this line."""
+        if self._folder is not None:
+            self._add_line(self._cells, line)
 
     # ------------------------------------------------------------------ the thread
 
@@ -128,11 +135,8 @@ class History:
             for one in group:
                 if isinstance(one, threading.Event):
                     one.set()
-                elif "content" in one:
-                    self._add_line(self._output, one)
                 else:
-                    at = {"at": self._output.end} if "source" in one else {}
-                    self._add_line(self._cells, one | at)
+                    self._add_line(self._output, one)
 
     def _add_line(self, to: RingFile, line: Line) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""

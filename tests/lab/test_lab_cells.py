@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import nbformat
+from helpers import until
 from labpage import SETUP, START, LabPage
 from labparts import (
     BUSY_S,
@@ -177,7 +178,8 @@ def test_a_divergence_is_told_under_its_cell_and_in_the_report(page: LabPage) ->
     page.open("hang.ipynb", START, SETUP, HANG, last)
     page.do(0, 1)
     assert "Divergence" in page.do(2)
-    assert statuses(page, 2) == ["interrupted", "failed"]  # rank 1 has left out the launch
+    ended = ["interrupted", "failed"]  # rank 1 has left out the launch
+    until(lambda: statuses(page, 2) == ended, "the ends of both ranks")
     panel, report = page.page.locator(".jxl-details"), page.page.locator(".jxl-report")
     page.page.wait_for_timeout(500)
     assert panel.count() == 0  # nothing opens itself
