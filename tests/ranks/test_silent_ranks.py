@@ -149,7 +149,7 @@ def test_a_rank_that_renders_its_error_is_not_cut_off(ranks: jaxcluster.Cluster)
         ranks.run(
             "class Slow(Exception):\n"
             "    def __str__(self):\n"
-            "        time.sleep(0.5 * (r == 2)); return 'told'\n"
+            "        time.sleep(0.4 * (r == 2)); return 'told'\n"
             "raise Slow",
             show=False,
         )
