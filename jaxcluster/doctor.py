@@ -20,6 +20,7 @@ from typing import Any
 from jaxcluster.agent import requests
 from jaxcluster.agent.report import HostFacts, host_report
 from jaxcluster.allocation.fleet import Host
+from jaxcluster.allocation.ways import try_ways
 from jaxcluster.errors import LaunchError
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, release
@@ -194,17 +195,13 @@ def _ask(place: Host, request: Operation[Any]) -> Any:
 def _ways(places: Sequence[Host], facts: Sequence[HostFacts | None]) -> Row:
     """Whether each host reaches each other one: JAX's ranks talk at ports of any number."""
     alive = {p: said.address for p, said in zip(places, facts, strict=True) if said is not None}
-    doors = {p: port for p, address in alive.items() if (port := _ask(p, requests.Listen(address)))}
-    to = [(alive[place], port) for place, port in doors.items()]
+    _, found = try_ways([*alive], alive)
     cells, cut = [], []
     for place in places:
-        whys = _ask(place, requests.Ways(to)) if place in alive else None
-        told = zip(doors, whys or (), strict=False)
-        deaf = {other.name: why for other, why in told if why and other != place}
+        ways = found.get(place, {}).items()
+        deaf = {other.name: why for other, (_, why) in ways if why and other != place}
         cut += [f"{place.name} to {name}" for name in deaf]
         not_them = ", ".join(f"not {name} ({why})" for name, why in deaf.items())
-        cells.append(not_them or "all others" * (whys is not None))
-    for place in alive:
-        _ask(place, requests.Listen(""))
+        cells.append(not_them or "all others" * (place in found))
     fix = f"allow TCP on all ports between the hosts ({', '.join(cut)}), as JAX needs it"
     return Row("reaches", tuple(cells), not cut, fix)

@@ -41,7 +41,7 @@ from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.agent import report, transport
 from jaxcluster.agent.messages import LIMIT
-from jaxcluster.agent.requests import RelayFrames
+from jaxcluster.agent.requests import Listen, RelayFrames, Ways
 from jaxcluster.agent.server import LOOK_S, Agent, Client
 from jaxcluster.agreement.cellqueue import Answer, End
 from jaxcluster.agreement.referee import MAIN, Referee
@@ -50,7 +50,6 @@ from jaxcluster.host.processes import allow_files
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.start import Reserved
 
 TICK_S = 0.05
 
@@ -158,7 +157,6 @@ class Ranks:
         self.referee = Referee(num_ranks)
         self.everybody = tuple(range(num_ranks))
         self.programs: dict[str, Program] = {}
-        self.port = itertools.count(20_000)
 
     def spawn(self, number: int, pid: int) -> None:
         """A new process, on a new cluster if it is the first one."""
@@ -175,11 +173,7 @@ class Ranks:
                 host = rank.host
                 key = f"key {host}"
                 return wire.EngineFacts(number, rank.pid, host, key, address, "0.12.0")
-            case "reserve":
-                return Reserved(next(self.port), next(self.port), True)
-            case "probe":
-                return f"10.0.{number >> 8}.{number & 255}"
-            case "reachability" | "variables":
+            case "variables":
                 return []
             case "initialize":
                 asked = wire.parse(wire.InitializeRequest, body)
@@ -328,6 +322,10 @@ class LightAgent(Agent):
         match request:
             case RelayFrames():  # its ranks ask the referee themselves
                 return None, b""
+            case Listen(address):
+                return int(bool(address)), b""
+            case Ways(to):
+                return [(self.said["address"], "") for _ in to], b""
             case forks.Spawn(procs):
                 return [self._spawn(proc) for proc in procs], b""
             case forks.Kill() | forks.Signal() | forks.Stop() | forks.Preload():
@@ -340,7 +338,7 @@ class LightAgent(Agent):
         if (number := proc.rank) is not None:
             self.house.ranks.spawn(number, pid)
         elif proc.role == "coordinator":
-            Path(proc.log).write_text("relays: 1\n")
+            Path(proc.log).write_text("ports: 1 2\n")
         elif proc.role == "controller":
             words = dict(word.partition("=")[::2] for word in proc.argv)
             for kind in ("engine", "client"):

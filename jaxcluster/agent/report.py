@@ -103,13 +103,14 @@ def own_address(environ: Mapping[str, str] = os.environ) -> str:
     address of its own cable alone (169.254.0.0/16) comes last: pods with IPv6 have one beside it.
     """
     at_ssh = environ.get("SSH_CONNECTION", "").split()[2:3]
-    found = [*map(_address_towards, ("192.0.2.1", "2001:db8::1")), *at_ssh, *_card_addresses()]
+    found = [*map(address_towards, ("192.0.2.1", "2001:db8::1")), *at_ssh, *_card_addresses()]
     usable = [one for one in found if one and one != "::1" and not one.startswith("127.")]
     own_cable = ("169.254.", "fe80:")
     return min(usable, key=lambda one: one.lower().startswith(own_cable), default="127.0.0.1")
 
 
-def _address_towards(target: str) -> str:
+def address_towards(target: str) -> str:
+    """This host's address on its way to another one; "" if there is none. No packet is sent."""
     family = socket.AF_INET6 if ":" in target else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

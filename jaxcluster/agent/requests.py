@@ -44,13 +44,16 @@ class Facts(Operation[HostFacts], op="host_facts"):
 
 
 class Listen(Operation[int], op="listen"):
-    """Listen at an address until the next of these ("": nowhere); the port."""
+    """Take in who tries an address of it, until the next of these ("": nowhere); the port."""
 
     address: str
 
 
-class Ways(Operation[list[str]], op="ways"):
-    """Why each of these can't be reached from there; "" where it can. Takes 2 s at most."""
+class Ways(Operation[list[tuple[str, str]]], op="ways"):
+    """Its own address on the way to each of these, and why that can't be reached, or "".
+
+    Takes 5 s at most.
+    """
 
     to: list[tuple[str, int]]
 

@@ -72,6 +72,7 @@ IDLE_S = 600.0  # that one without processes waits for its owner's next cluster
 TOUCH_S = 3600.0  # how often its files are kept from those who clear /tmp
 IO_THREADS = 2  # of zmq's, that encrypt and send
 RANK_HWM = 16  # messages of a rank that wait in its socket here
+WAYS_S = 5.0  # for other hosts to answer
 
 
 @dataclass
@@ -101,7 +102,7 @@ class Agent:
         self.idle_s = 0.0
         self.why = ""
         self.has_failed = False
-        self.door: socket.socket | None = None  # where other hosts try the way to here
+        self.door: asyncio.Server | None = None  # where other hosts try the way to here
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looked_at = self._touched_at = time.monotonic()
@@ -361,9 +362,11 @@ class Agent:
             case requests.Facts():
                 answer = report.host_report()
             case requests.Listen(address):
-                answer = self._open_door(address)
-            case requests.Ways(to):  # the others wait for 2 s where nobody answers
-                answer = connection_errors([(a, p) for a, p in to])
+                answer = await self._open_door(address)
+            case requests.Ways(to):
+                whys = await asyncio.to_thread(connection_errors, to, WAYS_S)
+                own = (report.address_towards(address) for address, _ in to)
+                answer = list(zip(own, whys, strict=True))
             case _:
                 if isinstance(request, requests.Mkdir) and request.own:
                     client.own.append(request.path)
@@ -381,15 +384,17 @@ class Agent:
         cwd = next(filter(os.path.isdir, places), str(self.folder.path))
         return replace(proc, cwd=cwd, env={**self.family.env, **proc.env})
 
-    def _open_door(self, address: str) -> int:
+    async def _open_door(self, address: str) -> int:
         if self.door is not None:
             self.door.close()
             self.door = None
         if not address:
             return 0
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self.door = socket.create_server((address, 0), family=family, backlog=64)
-        return int(self.door.getsockname()[1])
+        # Linux before 5.4 lets 128 wait, and drops what more hosts send.
+        self.door = await asyncio.start_server(
+            lambda _, writer: writer.close(), address, 0, backlog=512
+        )
+        return int(self.door.sockets[0].getsockname()[1])
 
     # ------------------------------------------------------------------ end
 

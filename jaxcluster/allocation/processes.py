@@ -22,7 +22,6 @@ from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
-from jaxcluster.ranks import name_hosts, name_ranks
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Signal, Spawn, Stop, rank_socket
@@ -177,7 +176,7 @@ class Processes:
         """Start the referee beside rank 0, with JAX's coordination service; returns its pid.
 
         Args:
-          address: where JAX's service listens; "": it is rank 0's own.
+          address: where JAX's service listens; at port 0 a free one. "": it is rank 0's own.
           relays, key: where the referee hears other hosts, and what these have to know.
 
         Raises:
@@ -234,17 +233,6 @@ class Processes:
             "cut",
             f"is not responding: host {where.name} has not been reached for "
             f"{where.cut_s:.0f} s; still waiting",
-        )
-
-    def no_way(self, to: int, address: str, port: int, deaf: Sequence[int]) -> LaunchError:
-        """What is said where ranks (``deaf``) can't reach rank ``to``, which listens there."""
-        there, hosts = self.host_of(to), list(dict.fromkeys(self.host_of(r).name for r in deaf))
-        return LaunchError(
-            f"Host {there.name} (rank {to} listens at {address}, port {port}) can't be "
-            f"reached from host{'s' if len(hosts) > 1 else ''} {name_hosts(hosts)} "
-            f"({name_ranks(deaf)}).",
-            "JAX's processes connect to each other by TCP, on any port. Is there a firewall "
-            "between these hosts, or does one of them have several networks?",
         )
 
     def socket_path(self, name: str) -> str:

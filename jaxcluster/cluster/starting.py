@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -19,6 +19,7 @@ from jaxcluster import wire
 from jaxcluster.agent import folder as folders
 from jaxcluster.allocation import allocation as hosts
 from jaxcluster.allocation.allocation import Allocation
+from jaxcluster.allocation.ways import own_addresses
 from jaxcluster.cluster import events
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.world import World
@@ -39,15 +40,14 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
-from jaxcluster.wire.link import Event, replies
+from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.start import Facts, Probe, Reachability, Reserve, Reserved, Script, Serve
+from jaxcluster.wire.ops.start import Facts, Script, Serve
 
 R = TypeVar("R")
 
 LOOPBACK = "127.0.0.1"
 COORDINATOR_SOCKET = "jax.sock"  # in the folder of a cluster on one host
-PROBE_S = 6.0  # for ranks to say whether they reach each other
 
 STEPS: dict[str, events.StartStep] = {
     "facts": "up",
@@ -166,83 +166,46 @@ class Starting:
 
         Returns: the plan, and the pid of the referee's process.
         """
-        address, reserved, own = self._ways(world, facts)
-        one_host, coordinator = address == LOOPBACK, f"{address}:{reserved.port}"
-        plan = placement.plan_ranks(
-            self.spec,
-            facts,
-            coordinator_address=coordinator,
-            coordinator_bind_address=coordinator,
-            collectives_addresses=own,
-        )
+        own = own_addresses(world.fleet.hosts)
+        address, placed = own[0], is_placed(self.spec)
         # The referee runs beside the ranks, and JAX's coordination service with it. So rank 0 may
         # die as well. A coordinator that the user placed stays where JAX puts it: in rank 0.
         #
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
         # it listens on a Unix socket in the cluster's folder, which only this user can enter.
-        # Elsewhere rank 0 holds the port with SO_REUSEPORT, so nobody else gets it meanwhile.
-        its: dict[str, Any] = {"is_checked": os.environ.get("JAXCLUSTER_AGREE") != "0"}
-        service = relays = key = ""
-        if reserved.coordinator_process and not is_placed(self.spec):
-            service = plan.requests[0].coordinator_address
-            if one_host and sys.platform.startswith("linux"):
-                # gRPC reads it as a URI.
-                service = UNIX + quote(world.processes.socket_path(COORDINATOR_SOCKET))
-            its |= dict.fromkeys(("coordinator_address", "coordinator_bind_address"), service)
-            its["coordinator_process"] = True
-        if not one_host:
-            relays, key = address, secrets.token_hex(32)
-        pid = world.processes.start_coordinator(service, relays, key)
-        port = self._relay_port(world) if relays else 0
-        paths = world.processes.referee_paths(relays, port, key)
+        service = f"{address}:0"
+        relays = "" if address == LOOPBACK else address
+        key = secrets.token_hex(32) if relays else ""
+        if not (relays or placed):  # gRPC reads it as a URI
+            service = UNIX + quote(world.processes.socket_path(COORDINATOR_SOCKET))
+        pid = world.processes.start_coordinator("" if placed else service, relays, key)
+        relay_port, port = self._ports(world) if relays else (0, 0)
+        if relays and not placed:
+            service = f"{address}:{port}"
+        plan = placement.plan_ranks(
+            self.spec,
+            facts,
+            coordinator_address=service,
+            coordinator_bind_address=service,
+            collectives_addresses=own,
+        )
+        paths = world.processes.referee_paths(relays, relay_port, key)
+        its: dict[str, Any] = {
+            "is_checked": os.environ.get("JAXCLUSTER_AGREE") != "0",
+            "coordinator_process": not placed,
+        }
         requests = tuple(
             dataclasses.replace(request, referee=paths[request.process_id], **its)
             for request in plan.requests
         )
         return dataclasses.replace(plan, requests=requests), pid
 
-    def _ways(
-        self, world: World, facts: Sequence[wire.EngineFacts]
-    ) -> tuple[str, Reserved, list[str]]:
-        """Rank 0's address, what it has reserved there, and each rank's own on the way to it.
-
-        Each host must reach every other one, because collectives use all ways in both directions.
-        So a rank of each host tries all ways.
-
-        Raises:
-          LaunchError: one does not; else JAX would hang, or abort silently.
-        """
-        hosts = {f.host_key: f.rank for f in reversed(facts)}
-        first, *others = firsts = sorted(hosts.values())
-        address, deaf_to = LOOPBACK if not others else facts[0].address, "can't listen for others"
-        (reserved,) = self._ask({first: Reserve(address)}, deaf_to)
-        if not others:
-            return address, reserved, [address] * len(facts)
-
-        def ask(request: Operation[R]) -> dict[int, R]:
-            timeout_s = min(PROBE_S, self.left_s)
-            return replies(
-                world.link.gather(firsts, request, timeout_s=timeout_s, check=self._check)
-            )
-
-        own = ask(Probe(address, reserved.probe_port))
-        if deaf := [rank for rank in firsts if rank not in own]:
-            raise world.processes.no_way(first, address, reserved.probe_port, deaf)
-        listening = self._ask({rank: Reserve(own[rank]) for rank in others}, deaf_to)
-        ports = {own[to]: at.probe_port for to, at in zip(others, listening, strict=True)}
-        told = ask(Reachability(ports))
-        for to in others:
-            deaf = [rank for rank in firsts if own[to] in told.get(rank, ports) and rank != to]
-            if deaf:
-                raise world.processes.no_way(to, own[to], ports[own[to]], deaf)
-        return address, reserved, [own[hosts[f.host_key]] for f in facts]
-
-    def _relay_port(self, world: World) -> int:
-        """Where the referee hears other hosts; its process writes that to its log."""
+    def _ports(self, world: World) -> tuple[int, int]:
+        """Where the referee hears other hosts, and JAX's service listens, as their log says."""
         while self.left_s > LEAST_S:
             self._check()
-            if found := re.search(r"^relays: (\d+)$", world.log_end("coordinator"), re.M):
-                return int(found[1])
+            if found := re.search(r"^ports: (\d+) (\d+)$", world.log_end("coordinator"), re.M):
+                return int(found[1]), int(found[2])
             time.sleep(LOOK_S)
         raise LaunchError("The referee did not start in time.", "%jaxcluster doctor")
 

@@ -1,8 +1,7 @@
-"""From a forked process to a JAX process: reserve a port, probe the way, initialize.
+"""From a forked process to a JAX process.
 
-The notebook, or ``jaxcluster run``, drives the steps on all ranks in this order. Probing comes
-first because a ``jax.distributed.initialize`` that can't reach its coordinator aborts the process,
-without an exception. The port is reserved because a busy one segfaults the process.
+A ``jax.distributed.initialize`` that can't reach its coordinator aborts the process, without an
+exception, and a busy port segfaults it: so both are looked at first.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from socketserver import BaseRequestHandler, TCPServer
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,54 +28,16 @@ from jaxcluster.engine.private import (
 )
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
-from jaxcluster.host.reachability import connection_errors, why_not_listen
+from jaxcluster.host.reachability import why_not_listen
 from jaxcluster.wire.ops import start
 
 POLL_S = 0.002
-WAYS_S = 5.0  # for other ranks' listeners to answer
 LOOPBACK = "127.0.0.1"
 LEAVE_OUT = (
     "Leave out --coordinator-address, or say where it listens on rank 0's host: "
     "--coordinator-bind-address"
 )
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
-
-
-class Reservation:
-    """On rank 0: a coordinator port that nobody else gets, and a listener for probes.
-
-    The port is bound with SO_REUSEPORT and never listened on; gRPC shares it. It is held until
-    ``initialize`` has returned.
-    """
-
-    def __init__(self, address: str) -> None:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._held = socket.socket(family)
-        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        self._held.bind((address, 0))
-        # It takes in who tries: Linux before 5.4 lets 128 wait, and drops what more ranks send.
-        its = {"address_family": family, "request_queue_size": 512}
-        listener: type[TCPServer] = type("Probes", (TCPServer,), its)
-        self._probes = listener((address, 0), BaseRequestHandler)
-        serve, name = self._probes.serve_forever, "jaxcluster-probes"
-        threading.Thread(target=serve, args=[0.05], name=name, daemon=True).start()
-        self.port: int = self._held.getsockname()[1]
-        self.probe_port: int = self._probes.server_address[1]
-
-    def release(self) -> None:
-        self._held.close()
-        self._probes.shutdown()
-        self._probes.server_close()
-
-
-def probe(address: str, port: int, timeout_s: float = 5.0) -> str:
-    """This rank's own address on the way to rank 0.
-
-    Raises:
-      OSError: rank 0's probe listener can't be reached from here.
-    """
-    with socket.create_connection((address, port), timeout=timeout_s) as connection:
-        return str(connection.getsockname()[0])
 
 
 def dial_until(dial: Callable[[], object], timeout_s: float) -> None:
@@ -165,31 +124,12 @@ class Startup:
         self.agreement, self.given = owner.agreement, owner.given
         self.connect, self.note, self.compiled = connect, note, compiled
         self.devices: list[wire.DeviceInfo] = []
-        self._reservation: Reservation | None = None
         control.handle(start.Facts, "now", lambda request: facts)
-        control.handle(start.Reserve, "side", self._reserve)
-        control.handle(start.Probe, "side", lambda request: probe(**vars(request.body)))
-        control.handle(start.Reachability, "side", self._reachability)
         control.handle(wire.InitializeRequest, "main", self._initialize)
-
-    def _reserve(self, request: Request[start.Reserve]) -> start.Reserved:
-        if self._reservation is not None:
-            self._reservation.release()
-        made = self._reservation = Reservation(request.body.address)
-        elsewhere = coordination.can_coordinate_elsewhere()
-        return start.Reserved(made.port, made.probe_port, elsewhere)
-
-    def _reachability(self, request: Request[start.Reachability]) -> list[str]:
-        to = request.body.to
-        whys = connection_errors([*to.items()], WAYS_S)
-        return [address for address, why in zip(to, whys, strict=True) if why]
 
     def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
         reply = initialize(request.body, self)
         self.devices = reply.devices
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
         return reply
 
 
@@ -236,7 +176,7 @@ def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.Initia
         with contextlib.suppress(ImportError, AttributeError, OSError):
             transfers.allow_transfers()
     keep_proxies_away(request.coordinator_address)
-    elsewhere = request.coordinator_process
+    elsewhere = request.coordinator_process and coordination.can_coordinate_elsewhere()
     if elsewhere or request.process_id != 0:
         # It gives up before the notebook does, so that its reason is heard.
         wait_s = max(1, request.initialization_timeout - 1)

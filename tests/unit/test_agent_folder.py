@@ -170,6 +170,6 @@ def test_a_login_sessions_folder_is_not_used(tmp_path: Path) -> None:
 def test_an_address_is_one_that_others_reach(
     ways_out: dict[str, str], cards: list[str], address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "_address_towards", lambda target: ways_out.get(target, ""))
+    monkeypatch.setattr(report, "address_towards", lambda target: ways_out.get(target, ""))
     monkeypatch.setattr(report, "_card_addresses", lambda: iter(cards))
     assert report.own_address({}) == address

@@ -1,57 +1,30 @@
-"""From an engine to a JAX process: port, probe, and what jax.distributed.initialize is given."""
+"""From a forked process to a JAX process: the coordinator, and what stands in the way to it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from jaxcluster.engine import bootstrap
-from jaxcluster.engine.bootstrap import Reservation
+from jaxcluster.engine.coordinator import hold_port
 from jaxcluster.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 
 
-# --------------------------------------------------------------------------- the port
-
-
-@pytest.fixture
-def reservation() -> Iterator[Reservation]:
-    made = Reservation(LOOPBACK)
-    yield made
-    made.release()
-
-
-def test_a_reserved_port_is_the_coordinators_alone_until_it_is_released(
-    reservation: Reservation,
-) -> None:
+def test_the_coordinators_port_is_its_own() -> None:
     """gRPC listens with SO_REUSEPORT."""
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((LOOPBACK, reservation.port))
-    bootstrap.check_coordinator(f"{LOOPBACK}:{reservation.port}")
-    with socket.socket() as coordinator:
+    with hold_port(LOOPBACK) as held, socket.socket() as coordinator:
+        port = held.getsockname()[1]
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind((LOOPBACK, port))
+        bootstrap.check_coordinator(f"{LOOPBACK}:{port}")
         coordinator.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        coordinator.bind((LOOPBACK, reservation.port))
+        coordinator.bind((LOOPBACK, port))
         coordinator.listen()
-    reservation.release()
-    with socket.socket() as other:
-        other.bind((LOOPBACK, reservation.port))
-
-
-# --------------------------------------------------------------------------- the probe
-
-
-def test_the_probe_tells_this_ranks_own_address_on_the_way_to_rank_0(
-    reservation: Reservation,
-) -> None:
-    assert bootstrap.probe(LOOPBACK, reservation.probe_port) == LOOPBACK
-    reservation.release()
-    with pytest.raises(OSError):  # else the process would be aborted
-        bootstrap.probe(LOOPBACK, reservation.probe_port, timeout_s=1)
 
 
 def test_waiting_for_the_coordinator_ends_when_it_listens() -> None:
@@ -72,10 +45,11 @@ def test_waiting_for_the_coordinator_ends_when_it_listens() -> None:
         thread.join()
 
 
-def test_a_coordinator_that_never_listens_is_named(reservation: Reservation) -> None:
-    address = f"{LOOPBACK}:{reservation.port}"
-    with pytest.raises(TimeoutError, match=f"at {address} gave no answer in 0 s"):
-        bootstrap.wait_for_coordinator(address, 0.01)
+def test_a_coordinator_that_never_listens_is_named() -> None:
+    with hold_port(LOOPBACK) as held:
+        address = f"{LOOPBACK}:{held.getsockname()[1]}"
+        with pytest.raises(TimeoutError, match=f"at {address} gave no answer in 0 s"):
+            bootstrap.wait_for_coordinator(address, 0.01)
     with pytest.raises(UsageError, match=r"no-such-host.invalid:1 is not known here \("):
         bootstrap.wait_for_coordinator("no-such-host.invalid:1", 600)
 

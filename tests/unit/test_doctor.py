@@ -114,12 +114,19 @@ class Place(SimpleNamespace):
             raise LaunchError("no answer")
         return found
 
+    def begin(self, request: Any) -> Any:
+        return SimpleNamespace(wait=lambda timeout_s: (self.ask(request, timeout_s), b""))
+
     def __hash__(self) -> int:
         return hash(self.name)
 
 
 def place(name: str, ways: list[str] | None = None, **more: Any) -> Host:
-    said = {"Facts": facts(address=name), "Listen": 4000, "Ways": ways}
+    said = {
+        "Facts": facts(address=name),
+        "Listen": 4000,
+        "Ways": ways and [(name, w) for w in ways],
+    }
     return cast(Host, Place(name=name, **({"said": said} | more)))
 
 

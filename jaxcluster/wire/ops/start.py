@@ -103,33 +103,6 @@ class Facts(Operation[EngineFacts], op="facts"):
     """What it knows of itself and its host. Before JAX is initialized."""
 
 
-class Reserved(Message):
-    """Where a rank listens for probes, and the port that it holds for JAX's coordinator."""
-
-    port: int
-    probe_port: int
-    coordinator_process: bool  # the coordinator can run in its own process
-
-
-class Reserve(Operation[Reserved], op="reserve"):
-    """Listen at this address for probes."""
-
-    address: str
-
-
-class Probe(Operation[str], op="probe"):
-    """Connect to a rank that listens; replies with the own address on that way."""
-
-    address: str
-    port: int
-
-
-class Reachability(Operation[list[str]], op="reachability"):
-    """At which of these addresses no rank can be reached from here."""
-
-    to: dict[str, int]  # with their ports
-
-
 class Script(Operation[None], op="script"):
     """Become the process of a script, in place of ``Serve``. The last thing that it hears here."""
 
