@@ -5,10 +5,10 @@ whenever that changes, cells as they go on, and the answers to requests. The pag
 without opening anything, so a page without the extension hears nothing of it. On
 ``jaxcluster.rpc``, opened by the page, only the page speaks.
 
-``labextension/src/protocol.ts`` is made of these types (``python tests/typescript.py``), which are
-compared in the tests. ``tests/golden/panel.json`` has one example of every message, which the tests
-of both sides read. Times are milliseconds since 1970 by the kernel's clock; ``now`` is that clock,
-so that "running for 3 s" is right on a browser whose clock is off.
+``labextension/src/protocol.ts`` has the same types; a test compares them.
+``tests/golden/panel.json`` has one example of every message, which the tests of both sides read.
+Times are milliseconds since 1970 by the kernel's clock; ``now`` is that clock, so that "running for
+3 s" is right on a browser whose clock is off.
 """
 
 from __future__ import annotations

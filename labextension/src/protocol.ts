@@ -1,6 +1,4 @@
 /**
- * Made by `python tests/typescript.py` of jaxcluster/panel/protocol.py: change that.
- *
  * What the kernel's side and the page say to each other: the Lab extension, and the sidebar.
  *
  * On the comm `jaxcluster.events`, whose id is fixed, only the kernel speaks: it sends the state
@@ -8,10 +6,10 @@
  * without opening anything, so a page without the extension hears nothing of it. On
  * `jaxcluster.rpc`, opened by the page, only the page speaks.
  *
- * `labextension/src/protocol.ts` is made of these types (`python tests/typescript.py`), which are
- * compared in the tests. `tests/golden/panel.json` has one example of every message, which the
- * tests of both sides read. Times are milliseconds since 1970 by the kernel's clock; `now` is that
- * clock, so that "running for 3 s" is right on a browser whose clock is off.
+ * `jaxcluster/panel/protocol.py` has the same types; a test compares them.
+ * `tests/golden/panel.json` has one example of every message, which the tests of both sides read.
+ * Times are milliseconds since 1970 by the kernel's clock; `now` is that clock, so that "running for
+ * 3 s" is right on a browser whose clock is off.
  */
 
 export const PROTOCOL = 4;

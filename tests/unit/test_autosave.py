@@ -1,94 +1,54 @@
-"""Saves of cells' ends: which copy is written, which one is kept, and when there is none."""
+"""Saves of cells' ends: the last whole copy stays until the next one is complete."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.cluster.checkpoints import Autosave
 from jaxcluster.errors import RecoveryError
 from jaxcluster.wire.link import Event
-from jaxcluster.wire.ops.saving import Checkpoint, Saved
-
-TURN = CellSpec(1, (0, 1), "somebody", 0, is_foreground=False, is_skippable=False)
-
-
-class Folder:
-    hint = ""
-
-    def __init__(self) -> None:
-        self.removed = False
-
-    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
-        return [("/memory", 1000), ("/disk", None)]
-
-    def remove(self) -> None:
-        self.removed = True
+from jaxcluster.wire.ops.saving import Saved
 
 
 class World:
-    """Ranks that save to the first place."""
+    """Ranks that save as they are told."""
+
+    num_processes, is_broken, fails = 2, False, False
 
     def __init__(self) -> None:
-        self.num_processes, self.is_broken = 2, False
-        self.processes, self.folder = self, Folder()
-        self.asked: list[dict[int, Checkpoint]] = []
+        self.processes, self.removed = self, list[int]()
+        self.made = 0
 
-    def state_folder(self) -> Folder:
-        self.folder = Folder()
-        return self.folder
+    def state_folder(self) -> Any:
+        number = self.made = self.made + 1
+        return SimpleNamespace(
+            hint="",
+            places_for=lambda rank: [("/memory", 1000)],
+            remove=lambda: self.removed.append(number),
+        )
 
-    def ask_in_turn(
-        self, each: Mapping[int, Callable[[CellSpec], Any]], *, timeout_s: float, check: Any
-    ) -> dict[int, Event[Any]]:
-        requests = {rank: make(TURN) for rank, make in each.items()}
-        self.asked.append(requests)
+    def ask_in_turn(self, each: Any, *, timeout_s: float, check: Any) -> dict[int, Any]:
+        if self.fails:
+            raise RecoveryError("7 MiB found no room")
         check()
-        folders = {rank: request.places[0].folder for rank, request in requests.items()}
-        return {rank: Event(rank, "reply", "", Saved(path)) for rank, path in folders.items()}
+        return {rank: Event(rank, "reply", "", Saved("/memory")) for rank in each}
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
+def test_the_last_whole_copy_is_kept_until_there_is_another() -> None:
+    world, saves = World(), Autosave()
+    saves.is_on = True
 
+    def after(cell: int) -> tuple[int, str, list[int]]:
+        saves.after(world, cell)  # type: ignore[arg-type]
+        saves.wait()
+        return saves.cell, saves.why_not, world.removed
 
-@pytest.fixture
-def saves() -> Autosave:
-    made = Autosave()
-    made.is_on = True
-    return made
-
-
-def after(saves: Autosave, world: Any, cell: int) -> None:
-    saves.after(world, cell)
-    saves.wait()
-
-
-def test_the_last_whole_copy_is_never_written_to(saves: Autosave, world: World) -> None:
-    folders = []
-    for cell in range(1, 4):
-        after(saves, world, cell)
-        assert saves.kept is not None and saves.cell == cell
-        folders.append(world.folder)
-    assert [folder.removed for folder in folders] == [True, True, False]
-    world.is_broken = True
-    after(saves, world, 4)
-    assert saves.cell == 3
-
-
-def test_what_fails_leaves_the_last_one(saves: Autosave, world: World) -> None:
-    after(saves, world, 1)
-
-    def fail(*args: Any, **options: Any) -> None:
-        raise RecoveryError("7 MiB found no room")
-
-    world.ask_in_turn = fail  # type: ignore[assignment, method-assign]
-    after(saves, world, 2)
-    assert (saves.cell, saves.why_not) == (1, "7 MiB found no room")
-    assert world.folder.removed and saves.kept is not None
+    assert after(1) == (1, "", [])
+    assert after(2) == (2, "", [1])
+    world.fails = True
+    assert after(3) == (2, "7 MiB found no room", [1, 3])
+    world.fails, world.is_broken = False, True
+    assert after(4)[0] == 2
     saves.forget()
     assert saves.kept is None

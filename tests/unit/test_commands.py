@@ -19,7 +19,7 @@ import pytest
 from helpers import processes_with, until
 
 from jaxcluster.supervision import commands, folders
-from jaxcluster.supervision.commands import Commands, Running, Task
+from jaxcluster.supervision.commands import Commands, Task
 from jaxcluster.supervision.processes import is_alive, process_token
 
 MARK = "JAXCLUSTER_TEST_COMMANDS"
@@ -121,13 +121,6 @@ def test_a_leader_that_ends_leaves_nobody_of_its_group(mark: str, tmp_path: Path
     assert Command("sh", "-c", script, term_s=0.2, cancel=cancel_into(cancel)).wait()[0] == 0
     assert processes_with(MARK, mark) == {}
     assert cancelled(cancel) == ["once"]
-
-
-def test_a_command_is_over_though_what_it_has_started_writes_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Running, "take", lambda self, name: True)
-    assert Command("true").wait()[0] == 0
 
 
 def test_what_a_cancel_command_says_is_told_where_it_has_failed() -> None:
@@ -263,16 +256,17 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     assert (tmp_path / "main.over").exists()
 
 
-@pytest.mark.parametrize("what", ["another folder in its place", "socket"])
+@pytest.mark.parametrize("what", ["folder", "another folder in its place", "socket"])
 def test_detached_commands_end_when_nobody_can_find_them(
     mark: str, tmp_path: Path, what: str
 ) -> None:
+    """A cluster without commands, as Kubernetes' is, is kept until its folder is gone."""
     folder, path, cancel = tmp_path / "main", tmp_path / "ssh.sock", tmp_path / "cancelled"
     script = f"touch {path}; echo ready; cat"
     task = {"argv": ["sh", "-c", script], "keeps_stdin": True, "cancel": cancel_into(cancel)}
-    task |= {"socket": str(path)}
-    with notebook(folder, task, more=DETACH, outlives=True) as process:
-        wait_for(process, "ready", "watched")
+    tasks = [] if what == "folder" else [task | {"socket": str(path)}]
+    with notebook(folder, *tasks, more=DETACH, outlives=True) as process:
+        wait_for(process, "watched", *["ready"] * len(tasks))
         process.kill()
         process.wait()
         with pytest.raises(AssertionError):
@@ -281,23 +275,10 @@ def test_detached_commands_end_when_nobody_can_find_them(
             path.unlink()
         else:
             folder.rmdir()
+        if what == "another folder in its place":
             folder.mkdir()
         ends(mark)
-    assert cancelled(cancel) == ["once"]
-
-
-def test_a_cluster_without_commands_is_kept_until_its_folder_is_gone(
-    mark: str, tmp_path: Path
-) -> None:
-    """As Kubernetes' is."""
-    with notebook(tmp_path / "main", more=DETACH) as process:
-        wait_for(process, "watched")
-        process.kill()
-        process.wait()
-        with pytest.raises(AssertionError):
-            ends(mark, 1.5)
-        (tmp_path / "main").rmdir()
-        ends(mark)
+    assert cancelled(cancel) == ["once"] * len(tasks)
 
 
 def test_a_keeper_that_is_left_is_reaped_by_the_next(tmp_path: Path) -> None:

@@ -27,11 +27,38 @@ Extension modules: numpy._core._multiarray_umath, jaxlib.cpu_feature_guard (tota
 """
 
 
-def test_a_crash_is_told_with_the_innermost_line_of_a_cell() -> None:
-    assert crash_log.explain("killed by SIGSEGV", LOG) == (
-        "killed by SIGSEGV (segmentation fault) at cell [5] line 2, in broken, "
-        "in string_at (ctypes/__init__.py:519)"
-    )
+ABORTED = "Fatal Python error: Aborted\n\n"
+OWN = f'  File "{CELLS}/9-ab.py", line 1 in <module>\n'
+
+
+@pytest.mark.parametrize(
+    ("why", "log", "told"),
+    [
+        (
+            "killed by SIGSEGV",
+            LOG,
+            "killed by SIGSEGV (segmentation fault) at cell [5] line 2, in broken, "
+            "in string_at (ctypes/__init__.py:519)",
+        ),
+        (
+            "killed by SIGABRT",  # the last of several crashes counts
+            f"{LOG}{ABORTED}Current thread 0x1f (most recent call first):\n{OWN}",
+            "killed by SIGABRT (aborted) at cell [9] line 1",
+        ),
+        (
+            "killed by SIGABRT",
+            f"{ABORTED}Thread 0x1f (most recent call first):\n"
+            f'  File "/x/jax/api.py", line 7 in call\n{OWN}',
+            "killed by SIGABRT (aborted) in a thread that runs no Python, during cell [9] line 1",
+        ),
+        # Another process's crash explains no death; half a log is no error.
+        ("killed by SIGKILL", LOG, "killed by SIGKILL"),
+        ("killed by SIGABRT", LOG, "killed by SIGABRT"),
+        ("killed by SIGABRT", "Fatal Python error: ", "killed by SIGABRT"),
+    ],
+)
+def test_a_crash_is_told_with_the_innermost_line_of_a_cell(why: str, log: str, told: str) -> None:
+    assert crash_log.explain(why, log) == told
 
 
 def test_last_words_fold_the_stack_and_keep_what_was_written_before() -> None:
@@ -43,33 +70,6 @@ def test_last_words_fold_the_stack_and_keep_what_was_written_before() -> None:
         "  cell [5] line 2, in broken",
         "  cell [7] line 3",
     ]
-
-
-@pytest.mark.parametrize("why", ["killed by SIGKILL", "exit code 1", "killed by SIGABRT"])
-def test_a_crash_that_is_another_processs_explains_no_death(why: str) -> None:
-    assert crash_log.explain(why, LOG) == why
-
-
-def test_the_last_of_several_crashes_counts() -> None:
-    log = LOG + "Fatal Python error: Aborted\n\nCurrent thread 0x1f (most recent call first):\n"
-    log += f'  File "{CELLS}/9-ab.py", line 1 in <module>\n'
-    assert crash_log.explain("killed by SIGABRT", log) == (
-        "killed by SIGABRT (aborted) at cell [9] line 1"
-    )
-
-
-def test_a_thread_without_python_is_told_with_the_cell_that_ran() -> None:
-    log = "Fatal Python error: Aborted\n\nThread 0x1f (most recent call first):\n"
-    log += f'  File "/x/jax/api.py", line 7 in call\n  File "{CELLS}/9-ab.py", line 4 in <module>\n'
-    assert crash_log.explain("killed by SIGABRT", log).endswith(
-        "in a thread that runs no Python, during cell [9] line 4"
-    )
-
-
-@pytest.mark.parametrize("log", ["", "Fatal Python error: ", "Fatal Python error: x\n\n  File "])
-def test_half_a_log_is_no_error(log: str) -> None:
-    crash_log.explain("killed by SIGSEGV", log)
-    crash_log.excerpt(log)
 
 
 def test_a_log_without_a_crash_ends_as_it_ends() -> None:

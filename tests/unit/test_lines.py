@@ -58,22 +58,10 @@ def test_a_rank_moves_no_cursor_and_colours_its_own_lines_only() -> None:
 
 def test_what_a_rank_does_to_the_whole_terminal_is_taken_out() -> None:
     lines = Lines()
-    for code in (
-        "\x1bc",
-        "\x1b[?25l",
-        "\x1b]0;title\x07",
-        "\x1b]8;;http://x\x1b\\",
-        "\x1b(B",
-        "\x1b7",
-        "\f",
-    ):
+    link, title = "\x1b]8;;http://x\x1b\\", "\x1b]0;title\x07"
+    for code in ("\x1bc", "\x1b[?25l", title, link, "\x1b(B", "\x1b7", "\f"):
         lines.add(0, "stdout", f"a{code}b\n")
     assert {text.replace("\x1b[0m", "") for text in taken(lines)} == {"[rank 0] ab"}
-
-
-def test_a_line_fits_by_the_columns_that_its_characters_take() -> None:
-    assert fit("\tx", 8) == " " * 7
-    assert fit("x", 0) == ""
 
 
 def say(shown: InTerminal, rank: int, text: str, name: str = "stdout") -> None:

@@ -11,7 +11,6 @@ from jaxcluster.model import outputs
 from jaxcluster.model.outputs import (
     CellRecord,
     RankRecord,
-    group_errors,
     group_outputs,
     traceback_lines,
 )
@@ -145,16 +144,6 @@ def test_addresses_and_display_ids_make_no_difference() -> None:
 # --------------------------------------------------------------------------- errors
 
 
-def test_equal_errors_are_grouped_and_different_ones_are_not() -> None:
-    errors = {
-        0: failure("bad <A at 0x7fabc00>"),
-        1: failure("bad <A at 0x7fdef00>"),
-        2: failure("bad <A at 0x7fabc00>", lineno=3),
-        3: failure("bad <A at 0x7fabc00>", ename="TypeError"),
-    }
-    assert [g.ranks for g in group_errors(errors)] == [(0, 1), (2,), (3,)]
-
-
 def test_errors_that_differ_in_numbers_show_one_traceback() -> None:
     record = cell(3)
     for rank, value in enumerate(("[0.25\n 1.e-3]", "[-7 0.5]", "[0.25\n 1.e-3]")):
@@ -165,20 +154,13 @@ def test_errors_that_differ_in_numbers_show_one_traceback() -> None:
         "On rank 1: ValueError: bad batch [-7 0.5]",
     ]
     record.add_reply(reply(2, "error", failure("another")))
+    record.records[3] = outputs.RankRecord(3)
+    record.add_reply(reply(3, "interrupted", failure("", ename="KeyboardInterrupt")))
     named = traceback_lines(record, {0: "h1", 1: "h1", 2: "h2"})
     heads = [line for line in (outputs.ANSI.sub("", line) for line in named) if "On r" in line]
     assert [head.partition(" (this")[0] for head in heads] == [
         "On ranks 0, 1 (h1)", "On rank 1 (h1): ValueError: bad batch [-7 0.5]", "On rank 2 (h2):",
     ]  # fmt: skip
-
-
-def test_interrupted_ranks_have_no_traceback() -> None:
-    record = cell(2)
-    record.add_reply(reply(0, "error", failure()))
-    record.add_reply(reply(1, "interrupted", failure("", ename="KeyboardInterrupt")))
-    text = "\n".join(traceback_lines(record))
-    assert "On rank 0:" in text
-    assert "KeyboardInterrupt" not in text
 
 
 @pytest.mark.parametrize(

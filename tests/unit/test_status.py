@@ -1,4 +1,4 @@
-"""What every rank does and uses, as text and as HTML that lasts."""
+"""What ranks and clusters do and use, as text and as HTML that lasts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.cluster.resources import Sample
+from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views import blocks, status
 from jaxcluster.views.displays import Display, StatusLine
 from jaxcluster.views.live import StartDisplay
@@ -28,11 +29,14 @@ def used(cpu: float | None = None, gpu: float | None = None, total: int = 0) -> 
     return {0: Sample(cpu, 2 * GIB, gpu, total // 4, total)}
 
 
-def rows(*states: wire.RankState, **more: Any) -> list[dict[str, str]]:
-    """The table's rows, by its head."""
-    shown = blocks.text([status.table(states, DEAD, **more)])
-    head, *lines = (re.split(r"\s{2,}", line) for line in shown.splitlines())
+def read(table: str) -> list[dict[str, str]]:
+    """A table's rows, by its head."""
+    head, *lines = (re.split(r"\s{2,}", line) for line in table.splitlines())
     return [dict(zip(head, line, strict=False)) for line in lines]
+
+
+def rows(*states: wire.RankState, **more: Any) -> list[dict[str, str]]:
+    return read(blocks.text([status.table(states, DEAD, **more)]))
 
 
 def test_the_table_says_where_a_rank_is_and_what_it_does_and_uses() -> None:
@@ -45,8 +49,7 @@ def test_the_table_says_where_a_rank_is_and_what_it_does_and_uses() -> None:
     assert "CPU" not in rows(*STATES)[0]
     assert rows(*STATES, samples=used(250.0, 40.0, 8 * GIB))[0]["GPU"] == "40 %, 2.0 GiB of 8.0 GiB"
     assert rows(*STATES, samples=used(250.0))[0]["CPU"] == "2.5 CPUs"
-    waits = replace(STATES[0], queued=2)
-    assert rows(waits)[0]["state"] == "running, 2 waiting"
+    assert rows(replace(STATES[0], queued=2))[0]["state"] == "running, 2 waiting"
     hosts = rows(STATES[0], replace(STATES[1], hostname="other"))
     assert [row["host"] for row in hosts] == ["host-a", "other"]
 
@@ -55,7 +58,7 @@ def test_a_live_display_is_no_use_of_the_kernel() -> None:
     sent: list[tuple[str, str, Any]] = []
 
     class Kernel:
-        """Stands for ipykernel's kernel and its session."""
+        """Stands for ipykernel's kernel, its session, and what publishes displays."""
 
         ident, iopub_socket = "k", None
 
@@ -65,13 +68,12 @@ def test_a_live_display_is_no_use_of_the_kernel() -> None:
         def send(self, socket: Any, type: str, content: Any, parent: Any, ident: bytes) -> None:
             sent.append((type, parent["header"]["msg_type"], content))
 
-    class Publisher:
         def publish(self, data: Any, metadata: Any, transient: Any, update: bool) -> None:
             sent.append(("display_data", "execute_request", {"transient": transient}))
 
     kernel = Kernel()
     kernel.session = kernel  # type: ignore[attr-defined]
-    show = Display(types.SimpleNamespace(kernel=kernel, display_pub=Publisher())).refresh
+    show = Display(types.SimpleNamespace(kernel=kernel, display_pub=kernel)).refresh
     for told in ("first", "later"):
         show({"text/plain": told})
     kinds = [(type, parent) for type, parent, _ in sent]
@@ -113,45 +115,112 @@ def test_it_is_shown_again_after_each_look(monkeypatch: pytest.MonkeyPatch) -> N
 # --------------------------------------------------------------------------- lines
 
 
-class Shell:
-    """Stands for a notebook's: keeps what is displayed, and whether in place of something."""
-
-    def __init__(self) -> None:
-        self.displays: list[tuple[str, bool]] = []
-        self.display_pub = self
-
-    def publish(self, data: Any, metadata: Any, transient: Any, update: bool) -> None:
-        self.displays.append((data["text/plain"], update))
-
-
 def test_in_a_page_the_line_does_not_cut_a_progress_bar_in_two() -> None:
     """A display between two parts of a bar would leave the first one as it was then."""
-    shell = Shell()
-    line = StatusLine(shell)
+    shown: list[tuple[str, bool]] = []
+
+    def publish(data: Any, metadata: Any, transient: Any, update: bool) -> None:
+        shown.append((data["text/plain"], update))
+
+    line = StatusLine(types.SimpleNamespace(display_pub=types.SimpleNamespace(publish=publish)))
     line.writes("a line\r\n")
-    assert shell.displays == []
+    assert shown == []
     line.writes("\r 10%")
     line.writes("\r 20%")
     line.show("Rank 1 waits for rank 0.")
     line.writes("\r100%\n")
     line.show("")
-    assert shell.displays == [("", False), ("Rank 1 waits for rank 0.", True), ("", True)]
+    assert shown == [("", False), ("Rank 1 waits for rank 0.", True), ("", True)]
 
 
+@pytest.mark.parametrize(
+    ("is_terminal", "term"), [(True, "xterm"), (True, "dumb"), (False, "xterm")]
+)
 def test_a_terminal_writes_over_how_far_a_start_has_come_and_a_log_does_not(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    is_terminal: bool, term: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for is_terminal, term in ((True, "xterm"), (True, "dumb"), (False, "xterm")):
-        monkeypatch.setattr("sys.stderr.isatty", lambda found=is_terminal: found)
-        monkeypatch.setenv("TERM", term)
-        monkeypatch.setenv("COLUMNS", "12")
-        with StartDisplay(rich=False) as display:
-            display.progress("engines 3 of 4")
-            display.done("Cluster 'main'")
-        with pytest.raises(KeyboardInterrupt), StartDisplay(rich=False) as display:
-            display.progress("engines")
-            raise KeyboardInterrupt
-        found = capsys.readouterr()
-        assert found.out == "Cluster 'main'\n"
-        written = ["engines 3 o", "", "engines", ""] if is_terminal and term == "xterm" else []
-        assert found.err == "".join(f"\r\x1b[K{line}\r" for line in written)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", "12")
+    with StartDisplay(rich=False) as display:
+        display.progress("engines 3 of 4")
+        display.done("Cluster 'main'")
+    with pytest.raises(KeyboardInterrupt), StartDisplay(rich=False) as display:
+        display.progress("engines")
+        raise KeyboardInterrupt
+    found = capsys.readouterr()
+    assert found.out == "Cluster 'main'\n"
+    written = ["engines 3 o", "", "engines", ""] if is_terminal and term == "xterm" else []
+    assert found.err == "".join(f"\r\x1b[K{line}\r" for line in written)
+
+
+# --------------------------------------------------------------------------- clusters
+
+NOW_NS = int(1e18)
+
+
+def record(name: str, owner: str = "12:34", seconds_ago: float = 5) -> ClusterRecord:
+    created_ns = int(NOW_NS - seconds_ago * 1e9)
+    spec = wire.ClusterSpec(name, 4)
+    return ClusterRecord(name, spec, owner, created_ns, "box", notebook="a.ipynb")
+
+
+def test_clusters_are_listed_with_their_owners_and_ages() -> None:
+    first, second = read(status.clusters([record("a"), record("b", "", 600)], [], NOW_NS))
+    assert " ".join(first).strip() == "name ranks platform launcher host age owner notebook"
+    assert " ".join(first.values()).strip() == "a 4 cpu local box 5 s pid 12 a.ipynb"
+    assert (second["age"], second["owner"]) == ("10 min", "detached")
+    assert status.clusters([], [], 0).endswith("Start one: %jaxcluster start -n 4")
+
+
+def test_of_several_clusters_the_one_in_use_is_marked() -> None:
+    shown = status.clusters([record("a"), record("b"), record("c")], ["b", "a"], NOW_NS)
+    marked = [line.split()[:2] for line in shown.splitlines()[1:4]]
+    assert marked == [["*", "a"], ["+", "b"], ["c", "4"]]
+    assert shown.endswith(
+        "* cells of this notebook run on it; + connected: %jaxcluster attach NAME"
+    )
+
+
+def test_hosts_that_can_not_be_reached_and_other_machines_are_named() -> None:
+    facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "", "") for rank in range(4)]
+    spec = wire.ClusterSpec("a", 4, launcher="ssh")
+    shown = status.clusters([replace(record("a"), spec=spec, facts=facts)], [], NOW_NS)
+    assert "ssh       h0, h1  5 s" in shown
+    records = [record("a"), record("b", "", 600)]
+    gone = {"a": ["h1", "h2"], "b": []}
+    first, second = status.clusters(records, [], NOW_NS, gone, "laptop").splitlines()[1:]
+    assert "  box (h1, h2 unreachable)  " in first and "  pid 12 on box  " in first
+    assert "  box  " in second and "  detached from box  " in second
+
+
+# --------------------------------------------------------------------------- stacks
+
+
+def frame(file: str, function: str, cell: int | None = None, folded: bool = False) -> list[object]:
+    return [file, 3, function, f"{function}()", cell, folded]
+
+
+def test_stacks_are_shown_from_the_cell_inwards_and_equal_ones_once() -> None:
+    stack = [
+        frame("kernel.py", "run"),
+        frame("cell", "<module>", 7),
+        frame("train.py", "step"),
+        frame("pjit.py", "call", folded=True),
+        frame("pxla.py", "execute", folded=True),
+    ]
+    running, idle = STATES[0], replace(STATES[0], state="idle")
+    reports = {rank: wire.RankReport(running, stack) for rank in (0, 2)}
+    reports[1] = wire.RankReport(idle, [frame("kernel.py", "run")])
+    reports[3] = wire.RankReport(idle, [], {"saver": [frame("orbax.py", "save")]})
+    reports[4] = wire.RankReport(STATES[1], [])
+    assert status.stacks(reports) == (
+        "── ranks 0, 2 ──\n"
+        "  cell [7] line 3, in <module>\n    <module>()\n"
+        "  train.py:3, in step\n    step()\n"
+        "  [... 2 frames of JAX, the innermost in execute]\n"
+        "── rank 1 ──\nidle, in no cell\n"
+        "── rank 3 ──\nidle, in no cell\n"
+        "thread 'saver':\n  orbax.py:3, in save\n    save()\n"
+        "── rank 4 ──\ndied"
+    )
