@@ -28,7 +28,6 @@ from typing import Any
 from jaxcluster.agreement.cellqueue import BASE, Answer, End, Hashes
 from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
-from jaxcluster.agreement.words import explain
 
 FOLDS = 64  # each so many launches without collectives are announced, so that a stop reaches them
 KEPT = 128  # launches, for reports
@@ -125,7 +124,7 @@ class Agreement:
       rank: of this process.
       place_of: tells where a frame launches.
       given: tells a hash of what the host gives to the next launch of this program.
-      part: what messages call what all ranks run, "cell" or "script".
+      explain: makes a message of a refusal.
 
     Attributes:
       begun: by thread, the launch that it makes, or has failed to make.
@@ -142,9 +141,9 @@ class Agreement:
         rank: int,
         place_of: Callable[[FrameType | None], Place] = lambda frame: NOWHERE,
         given: Callable[[Program], int] = lambda program: 0,
-        part: str = "cell",
+        explain: Callable[[Refusal], str] = repr,
     ) -> None:
-        self.rank, self._part = rank, part
+        self.rank, self._explain = rank, explain
         self.begun: dict[int, Record] = {}
         self.made: list[Record] = []
         self.seq = self.only = 0
@@ -365,7 +364,7 @@ class Agreement:
             self.refusals += 1
         if refusal.kind == "stopped":
             raise Stopped
-        raise Divergence(explain(refusal, part=self._part), refusal)
+        raise Divergence(self._explain(refusal), refusal)
 
     # ---------------------------------------------------------------- signals
 

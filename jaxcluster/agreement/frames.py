@@ -188,6 +188,9 @@ class Stream:
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self.connection = connection
         self._queue: list[Said] = []
+        # Else a second message waits until the first one is acknowledged, which takes 40 ms.
+        with socket.socket(fileno=os.dup(connection.fileno())) as same:
+            same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def queue(self, thread: Thread, frame: bytes) -> None:
         """Send it with the next ``flush``."""

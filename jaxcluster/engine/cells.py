@@ -40,6 +40,7 @@ from jaxcluster.engine.questions import Asking, Paused
 from jaxcluster.engine.tracebacks import attempt
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.errors import XLA_ERRORS
+from jaxcluster.model.words import explain
 
 FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
 
@@ -114,7 +115,7 @@ class CellRunner:
         self.cell_numbers: dict[str, int] = {}
         self.given = Given()
         places = Places(self.cell_numbers)
-        self.agreement = Agreement(rank, places.of, self.given.take)
+        self.agreement = Agreement(rank, places.of, self.given.take, explain)
         self.turns = Turns(control, self.agreement)
         self.current: Running | None = None
         self.last_result: Any = None

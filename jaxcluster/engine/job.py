@@ -9,6 +9,7 @@ is its key. Processes on other hosts share a relay.
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import secrets
@@ -27,10 +28,10 @@ from jaxcluster.agreement.cellqueue import Answer, CellSpec
 from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.frames import KEY, receive, unpack
 from jaxcluster.agreement.refusals import Looked, Refusal
-from jaxcluster.agreement.words import explain
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.places import Places
 from jaxcluster.engine.private import coordination, hostvalues, launches, transfers
+from jaxcluster.model import words
 from jaxcluster.ranks import name_ranks
 
 SWITCH_S = 0.0005
@@ -46,6 +47,7 @@ ERROR_CHARS = 200
 LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
 _set_handler = signal.signal  # Python's, which takes no lock that another thread may have at a fork
 _is_agreed = False
+explain = functools.partial(words.explain, part="script")
 
 
 def is_agreed() -> bool:
@@ -88,7 +90,7 @@ class Job:
         self._rank, self._num_ranks, self._stall_s = rank, num_ranks, stall_s
         self._leaves_alone, self._pid = leaves_alone, os.getpid()
         self.given, self.files = Given(), dict[str, int]()
-        self.agreement = Agreement(rank, Places(self.files).of, self.given.take, "script")
+        self.agreement = Agreement(rank, Places(self.files).of, self.given.take, explain)
         self._base: socket.socket | None = None
         self._has_failed = self._is_closed = False
         self._over_at, self._outcome = 0.0, ""
@@ -233,7 +235,7 @@ class Job:
         if self._is_raised(is_stop):
             return
         if not is_stop:
-            _say(explain(refusal, part="script"))
+            _say(explain(refusal))
         elif not self._over_at:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 

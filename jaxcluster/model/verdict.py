@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.agreement.words import explain
 from jaxcluster.errors import (
     XLA_ERRORS,
     CellFailed,
@@ -18,6 +17,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.model import hints, notices, rewrite
 from jaxcluster.model.outputs import CellRecord, traceback_lines
+from jaxcluster.model.words import explain
 from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.wire.forks import STOPPED
 

@@ -23,6 +23,7 @@ from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.agreement.server import Server
 from jaxcluster.engine.stacks import frames_of
+from jaxcluster.model.words import explain
 
 SUM = Program((0, 1), 7, "jit(sum)", "float32[8]")
 FOLDED = Program((0, 1), 9, "jit(add)", collective=False)
@@ -35,7 +36,7 @@ class Rank:
         self.server = Server(2, str(path))
         self.given = 0
         place = Place(4, 3, "s = jnp.sum(x)")
-        self.agreement = Agreement(0, lambda frame: place, lambda program: self.given)
+        self.agreement = Agreement(0, lambda frame: place, lambda program: self.given, explain)
         self.other = RankPeer(path, 1)
 
     def connect(self, path: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,10 @@ from helpers import until
 from refereepeers import Peer, serving
 
 from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End, Skipped
-from jaxcluster.agreement.frames import BUFFER, LONG, Relay, pack, unpack
+from jaxcluster.agreement.frames import BUFFER, LONG, Relay, Stream, pack, unpack
 from jaxcluster.agreement.referee import SILENT_S, TICK_S
 from jaxcluster.agreement.server import Server
-from jaxcluster.agreement.words import explain
+from jaxcluster.model.words import explain
 
 KEY = "a key"
 
@@ -359,6 +362,27 @@ def test_ranks_of_another_host_reach_the_referee_through_a_relay(
     assert here.is_refused().kind == "died"
     for peer in (here, there, bases[0]):
         peer.socket.close()
+
+
+def test_messages_of_a_relay_in_a_row_do_not_wait_for_an_acknowledgement() -> None:
+    listener, accepted = Listener(("127.0.0.1", 0), "AF_INET", 1), list[Stream]()
+    accepting = threading.Thread(target=lambda: accepted.append(Stream(listener.accept())))
+    accepting.start()
+    relay = Stream(Client(listener.address))
+    accepting.join()
+    (referee,) = accepted
+    began = time.monotonic()
+    for _ in range(20):
+        for _ in range(2):
+            relay.queue((0, ""), b"a launch")
+            relay.flush()
+            referee.receive()
+        referee.queue((0, ""), b"go")
+        referee.flush()
+        relay.receive()
+    assert time.monotonic() - began < 0.4  # each round would take 40 ms
+    for one in (relay.connection, referee.connection, listener):
+        one.close()
 
 
 def test_the_end_of_a_relay_is_the_end_of_its_ranks(served: Server, tmp_path: Path) -> None:

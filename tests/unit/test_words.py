@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jaxcluster.agreement.refusals import Doing, Place, Refusal
-from jaxcluster.agreement.words import MOST_ROWS, TEXT_CHARS, explain
+from jaxcluster.model.words import MOST_ROWS, TEXT_CHARS, explain
 
 SOURCE = "rank = jax.process_index()\nif rank != 1:\n    s = float(jnp.sum(x))\n"
 SUM = Doing((0,), "waits", "jit(sum)", "float32[8]", Place(4, 3, "s = float(jnp.sum(x))"), 7)
