@@ -21,11 +21,14 @@ def format_seconds(seconds: float) -> str:
 
 
 def seconds(text: str) -> float:
-    """Of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``.
+    """Of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``, and of Slurm's ``2:00:00`` or ``1-0:00:00``.
 
     Raises:
       ValueError: it is not one of these.
     """
+    if found := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text):
+        days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60.0 + rest
     unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:], 0)
     return float(text[:-1]) * unit if unit else float(text)
 

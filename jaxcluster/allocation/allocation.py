@@ -22,13 +22,7 @@ from jaxcluster import wire
 from jaxcluster.agent.requests import Detach, Mkdir, Remove
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import here
-from jaxcluster.allocation.fleet import (
-    LAUNCH,
-    Fleet,
-    Host,
-    ask_each,
-    lease_of,
-)
+from jaxcluster.allocation.fleet import Fleet, Host, ask_each, lease_of
 from jaxcluster.allocation.here import AgentHere, own_environment
 from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
@@ -36,47 +30,53 @@ from jaxcluster.allocation.processes import OUTLIVING, Processes
 from jaxcluster.errors import LaunchError
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.choice import launcher_of
-from jaxcluster.launchers.commands import Launch
+from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.records import claims, registry
 from jaxcluster.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.supervision.starting import import_time_settings
-from jaxcluster.text import shown_value, without_secrets
+from jaxcluster.text import join_words, shown_value, without_secrets
 from jaxcluster.wire.forks import RANKS, Preload
 
+LAUNCH = "launch"  # how the names of folders of launches begin
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is not
 ASK_S = 10.0
 Say = Callable[[str], None]
 
 
-def launcher_for(spec: wire.ClusterSpec) -> tuple[Launcher, str]:
-    """(what starts the agents of a cluster of hosts, the hosts' Python).
+def launcher_for(spec: wire.ClusterSpec, owner_key: str = "KEY") -> tuple[Launcher, AgentOptions]:
+    """(what starts the agents of a cluster of hosts, what they are started with).
 
     Raises:
       UsageError: an option is not one of this launcher's.
     """
     launcher, python = launcher_of(spec.launcher, dict(spec.options), spec.num_processes or None)
     assert launcher is not None
-    return launcher, python or sys.executable
+    # What agents and fork servers read when they start. All else goes encrypted to the ranks.
+    env = {name: spec.env[name] for name in (VARIABLE,) if name in spec.env}
+    env |= import_time_settings(spec.env)
+    first_lease_s = spec.timeout_s + 60.0  # the first agent waits for the last one
+    return launcher, AgentOptions(
+        spec.name, owner_key, python or sys.executable, lease_of(spec), tuple(env.items()),
+        first_lease_s,
+    )  # fmt: skip
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:
     """What would be run and written to start the agents of a cluster of hosts."""
-    launcher, python = launcher_for(spec)
+    launcher, agent = launcher_for(spec, "PUBLIC-KEY")
     launcher = launcher.prepared(os.environ)
     folder = runtime_root() / spec.name / LAUNCH
     if launcher.shares_folder:
         folder = _shared_root() / f"{spec.name}-XXXX"
-    agent = _agent_options(spec, "PUBLIC-KEY", python)
     plan = without_secrets(describe(launcher.render(agent, str(folder))))
     platform = spec.platform or "that of the hosts' devices"
     if spec.devices_per_process is not None:
         each = spec.devices_per_process
         platform += f", {each} devices each" if each else ", all of a host's devices for its ranks"
-    lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
     where = spec.coordinator_address or spec.coordinator_bind_address
-    if where is None:
-        where = "on the first host, on a free port; with one host, on a Unix socket"
+    where = where or "on the first host, on a free port; with one host, on a Unix socket"
+    lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
     lines.append(f"JAX's coordinator: {where}")
     if spec.env:
         lines.append("environment of every rank, added to its host's own (sent encrypted):")
@@ -89,16 +89,6 @@ def _shared_root() -> Path:
     if chosen := os.environ.get(SHARED_DIR):
         return Path(os.path.abspath(chosen)) / f"jaxcluster-{os.getuid()}"
     return Path.home() / ".jaxcluster" / LAUNCH
-
-
-def _agent_options(spec: wire.ClusterSpec, owner_key: str, python: str) -> AgentOptions:
-    # What agents and fork servers read when they start. All else goes encrypted to the ranks.
-    env = {name: spec.env[name] for name in (VARIABLE,) if name in spec.env}
-    env |= import_time_settings(spec.env)
-    first_lease_s = spec.timeout_s + 60.0  # the first agent waits for the last one
-    return AgentOptions(
-        spec.name, owner_key, python, lease_of(spec), tuple(env.items()), first_lease_s
-    )
 
 
 class Allocation:
@@ -122,8 +112,7 @@ class Allocation:
         self._is_detached = False
         self._platform: str | None = None
         self._launch: Launch | None = None
-        self._own_folder: Path | None = None  # of the launch
-        self._shared: Path | None = None  # the launcher's folder where hosts must share it
+        self._files: Path | None = None  # the folder of the launch
 
     def take(self, claim: claims.Claim) -> None:
         """Go on under another claim, since the folder of the first one is gone.
@@ -133,16 +122,11 @@ class Allocation:
         """
         self.claim.let_go()
         self.claim, self.folder = claim, registry.folder(claim.name)
-        if self._own_folder is not None:
-            # A successor's tunnel has its socket there.
-            self._own_folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        if self._files is not None:  # a successor's tunnel has its socket there
+            self._files.mkdir(parents=True, mode=0o700, exist_ok=True)
 
     def prepare(
-        self,
-        spec: wire.ClusterSpec,
-        say: Say,
-        timeout_s: float,
-        stopped: threading.Event,
+        self, spec: wire.ClusterSpec, say: Say, timeout_s: float, stopped: threading.Event
     ) -> Processes:
         """Have the hosts' fork servers come up, and lay out a generation of ranks.
 
@@ -179,18 +163,14 @@ class Allocation:
 
         One that there is may be about to end: then there is another.
         """
-        if self.fleet is None and (idle := here.take_idle(env)) is not None:
-            with contextlib.suppress(LaunchError):
+        with contextlib.suppress(LaunchError):
+            if self.fleet is None and (idle := here.take_idle(env)) is not None:
                 self._use(idle)
-        if self.fleet is not None:
-            try:
-                if self.fleet.there:
-                    self.fleet.hosts[0].ask(Preload(env), ASK_S)
-                    return self.fleet
-            except LaunchError:
-                pass
-            self._give_hosts_back()
-        fleet = self._use(AgentHere.started(env, deadline - time.monotonic(), stopped))
+            if self.fleet is not None and self.fleet.there:
+                self.fleet.hosts[0].ask(Preload(env), ASK_S)
+                return self.fleet
+        self._give_hosts_back()
+        fleet = self._use(here.started(env, deadline - time.monotonic(), stopped))
         fleet.hosts[0].ask(Preload(env), ASK_S)
         return fleet
 
@@ -212,16 +192,17 @@ class Allocation:
         stopped: threading.Event,
         check: bool = True,
     ) -> Fleet:
-        launcher, python = launcher_for(spec)
-        launcher = launcher.prepared(os.environ)
         keys = new_keys()
-        agent = _agent_options(spec, keys.public, python)
-        plan = launcher.render(agent, str(self._launch_folder(launcher)))
+        launcher, agent = launcher_for(spec, keys.public)
+        launcher = launcher.prepared(os.environ)
+        folder = self._files = self._launch_folder(launcher)
+        plan = launcher.render(agent, str(folder))
         self._counts = plan.ranks
         check_files(0, plan.num_hosts)
-        fleet = Fleet(keys, lease_s=lease_of(spec))
+        fleet = Fleet(keys, lease_s=agent.lease_s)
         self._launch = launcher.launch(
-            plan, on_end=fleet.ended, on_notice=_note, folder=self.folder, shared=self._shared,
+            plan, on_end=fleet.ended, on_notice=_note, folder=self.folder,
+            shared=folder if launcher.shares_folder else None,
             kept_open=[self.claim.descriptor], outlives=spec.detach,
         )  # fmt: skip
         try:
@@ -244,13 +225,9 @@ class Allocation:
         """Start another agent for each host that is lost. On the host it first ends what is left
         of the old one, and waits for its end: two would share a GPU or TPU."""
         self.spent = ""
-        for lost in self._wanted_back(fleet):
-            assert self._launch is not None
+        for lost, start in self._successors():
             say(f"waiting for another agent on host {lost.name} ...")
-            started = self._launch.successor(lost.number, lost.name)
-            if started is None:
-                raise self._no_other(lost)
-            fleet.replace(lost, started(max(1.0, deadline - time.monotonic()), stopped))
+            fleet.replace(lost, start(max(1.0, deadline - time.monotonic()), stopped))
         return fleet
 
     def check_returns(self) -> None:
@@ -259,49 +236,55 @@ class Allocation:
         Raises:
           LaunchError: a host is lost, and there is no way to another.
         """
-        if self.fleet is None or self._launch is None or self.fleet.is_here:
-            return
-        for lost in self._wanted_back(self.fleet):
-            if self._launch.successor(lost.number, lost.name) is None:
-                raise self._no_other(lost)
+        if self.fleet is not None and not self.fleet.is_here:
+            self._successors()
 
-    @staticmethod
-    def _wanted_back(fleet: Fleet) -> list[Host]:
-        """The lost hosts that have ranks. The others are not needed any more."""
-        fleet.leave_out([one for one in fleet.hosts if one.lost and not one.ranks])
-        return [one for one in fleet.hosts if one.lost]
+    def _successors(self) -> list[tuple[Host, Callable[..., StartedAgent]]]:
+        """The lost hosts that have ranks, each with what starts another agent there.
 
-    def _no_other(self, lost: Host) -> LaunchError:
-        self.spent = f"host {lost.name} is lost ({lost.lost}), and its launcher can't replace it"
-        offer = f"{self.offer}. Or: " if self.offer else ""
-        return LaunchError(
-            f"{self.spent[0].upper()}{self.spent[1:]}.",
-            f"{offer}%jaxcluster stop, then start again with the hosts that are up.",
-        )
+        The other lost ones are not needed any more.
+        """
+        assert self.fleet is not None and self._launch is not None
+        self.fleet.leave_out([one for one in self.fleet.lost if not one.ranks])
+        found = []
+        for lost in self.fleet.lost:
+            if (start := self._launch.successor(lost.number, lost.name)) is None:
+                told = f"ost {lost.name} is lost ({lost.lost}), and its launcher can't replace it"
+                self.spent = f"h{told}"
+                offer = f"{self.offer}. Or: " if self.offer else ""
+                raise LaunchError(
+                    f"H{told}.",
+                    f"{offer}%jaxcluster stop, then start again with the hosts that are up.",
+                )
+            found.append((lost, start))
+        return found
 
     @property
     def offer(self) -> str:
         """What to type to go on without the hosts that are lost; "" where there is no such way."""
-        # A TPU slice's hosts belong together.
-        return self.fleet.offer if self.fleet is not None and self._platform != "tpu" else ""
+        there, lost = (self.fleet.there, self.fleet.lost) if self.fleet is not None else ([], [])
+        if not there or not lost or self._platform == "tpu":  # a slice's hosts belong together
+            return ""
+        num_ranks = max(len(there), sum(len(host.ranks) for host in there))
+        where = f"{'host' if len(there) == 1 else 'hosts'} {join_words([h.name for h in there])}"
+        return f"%jaxcluster restart -n {num_ranks} goes on with what is left, {where}"
 
     def leave_out_lost(self) -> None:
         """Go on without the hosts that are lost."""
         if self.fleet is not None:
-            self.fleet.leave_out([one for one in self.fleet.hosts if one.lost])
+            self.fleet.leave_out(self.fleet.lost)
 
     def _launch_folder(self, launcher: Launcher) -> Path:
         """Where a launch has its files. Whoever could write it could be one of the agents."""
         if not launcher.shares_folder:
             # The next cluster of the name has another.
-            self._own_folder = self.folder / f"{LAUNCH}-{self.claim.id[:6]}"
-            self._own_folder.mkdir(mode=0o700, exist_ok=True)
-            return self._own_folder
+            own = self.folder / f"{LAUNCH}-{self.claim.id[:6]}"
+            own.mkdir(mode=0o700, exist_ok=True)
+            return own
         root = _shared_root()
         hint = f"Name another: {SHARED_DIR}=/path in the notebook's environment"
         make_private(root, "the folder that you share with the hosts", hint)
-        self._shared = Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
-        return self._shared
+        return Path(tempfile.mkdtemp(prefix=f"{self.claim.name}-", dir=root))
 
     def keep(self) -> None:
         """Have it live on, before its ranks end for others to come."""
@@ -359,8 +342,8 @@ class Allocation:
         """Give everything back."""
         self.claim.remove()
         self._give_hosts_back()
-        for folder in filter(None, (self._shared, self._own_folder)):
-            shutil.rmtree(folder, ignore_errors=True)
+        if self._files is not None:
+            shutil.rmtree(self._files, ignore_errors=True)
 
 
 def examine(

@@ -13,7 +13,6 @@ import errno
 import os
 import queue
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +32,7 @@ from jaxcluster.launchers.failures import Reason
 from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.records.registry import ClusterRecord, HostRecord
 from jaxcluster.supervision.ends import wait
-from jaxcluster.text import join_words, seconds
+from jaxcluster.text import seconds
 from jaxcluster.wire import forks
 from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.ops import Operation
@@ -41,6 +40,7 @@ from jaxcluster.wire.ops import Operation
 MARGIN_S = 5.0  # a host whose way is cut is given up before its agent ends by itself
 CUT_S = 2.0  # without a connection, until it is asked whether anybody listens there
 REFUSAL_S = 0.3  # for the answer
+NOBODY_LISTENS = [os.strerror(code) for code in (errno.ECONNREFUSED, errno.ENOENT)]
 LOOK_S = 0.5
 REASON_S = 8.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
@@ -48,9 +48,6 @@ CONNECT_S = 20.0
 QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
 ASKED_S = 2.0  # ... by who only lists clusters
-LAUNCH = "launch"
-
-
 LOOPBACK = "127.0.0.1"
 
 
@@ -87,11 +84,6 @@ class Host(Connection):
         self.ranks, self.share = range(0), 0
         self.lost, self.gone = "", False
         self.ends: tuple[float, str] | None = None
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether there has been no connection for so long that its agent may have ended."""
-        return self.state is State.CUT and self.cut_s > CUT_S
 
 
 class Fleet:
@@ -229,16 +221,6 @@ class Fleet:
         """Those that are not lost."""
         return [host for host in self.hosts if not host.lost]
 
-    @property
-    def offer(self) -> str:
-        """The line to go on with the hosts that are left; "" where none is lost, or all are."""
-        there = self.there
-        if not 0 < len(there) < len(self.hosts):
-            return ""
-        num_ranks = max(len(there), sum(len(host.ranks) for host in there))
-        where = f"{'host' if len(there) == 1 else 'hosts'} {join_words([h.name for h in there])}"
-        return f"%jaxcluster restart -n {num_ranks} goes on with what is left, {where}"
-
     def leave_out(self, lost: Sequence[Host]) -> None:
         """Leave these hosts out from now on, if there are others."""
         if len(lost) < len(self.hosts):
@@ -276,21 +258,22 @@ class Fleet:
             with contextlib.suppress(queue.Empty):
                 if (heard := self._events.get(timeout=LOOK_S)) is not None:
                     self._take(*heard)
-            gone = self.gone([one for one in self.hosts if not one.lost and one.is_cut])
+            cut = [one for one in self.there if one.state is State.CUT and one.cut_s > CUT_S]
+            gone = self.gone(cut)
             for host in list(self.hosts):
                 self._look_at(host, host in gone)
 
     def gone(self, hosts: Sequence[Host]) -> list[Host]:
         """At whose agents' sockets nothing listens any more, as far as an answer says so."""
-        if self.is_here:
-            return [one for one in hosts if not _listens(one.endpoint.removeprefix("ipc://"))]
-        # Else it is a socket of ssh's, whose end its launcher tells.
-        tcp = [one for one in hosts if one.endpoint.startswith("tcp:")]
-        parts = [one.endpoint.removeprefix("tcp://").rpartition(":") for one in tcp]
-        to = [(address.strip("[]"), int(port)) for address, _, port in parts]
-        refused = os.strerror(errno.ECONNREFUSED)
+        # Else a path is a socket of ssh's, whose end its launcher tells.
+        asked = [one for one in hosts if self.is_here or one.endpoint.startswith("tcp:")]
+        to = []
+        for one in asked:
+            kind, _, where = one.endpoint.partition("://")
+            address, _, port = where.rpartition(":")
+            to.append((address.strip("[]"), int(port)) if kind == "tcp" else (where, 0))
         whys = connection_errors(to, REFUSAL_S) if to else []
-        return [one for one, why in zip(tcp, whys, strict=True) if why == refused]
+        return [one for one, why in zip(asked, whys, strict=True) if why in NOBODY_LISTENS]
 
     def _look_at(self, host: Host, is_gone: bool = False) -> None:
         """Whether it is lost by now, as its launcher says or its connection shows."""
@@ -325,19 +308,6 @@ class Fleet:
             host.lost, host.gone = why, gone
             if self.on_event is not None:
                 self.on_event(host)
-
-
-def _listens(path: str) -> bool:
-    """Whether a process of this kernel listens on a Unix socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except BlockingIOError:  # it has more connections than it can take at the moment
-            return True
-        except OSError:
-            return False
-    return True
 
 
 def lease_of(spec: wire.ClusterSpec) -> float:

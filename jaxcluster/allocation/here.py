@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from jaxcluster.agent.transport import new_keys
 from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan
@@ -26,29 +25,22 @@ def own_environment(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: value for name, value in env.items() if not name.startswith(DROPPED_ENV)}
 
 
-@dataclass(frozen=True)
 class Here(Launcher):
-    """Starts the agent of this machine.
+    """Starts the agent of this machine; ``env`` is its own, and that of what it imports."""
 
-    Args:
-      env: its environment, and that of what it imports for ranks.
-    """
+    name, start = "here", ""
 
-    env: Mapping[str, str] = field(default_factory=dict)
-    name = "here"
-    start = ""
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = env
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
         argv = [agent.python, "-P", "-m", "jaxcluster.agent", "--owner-key", agent.owner_key]
         argv += ["--bind", "ipc", "--owner-stdin", "--owner", process_token(os.getpid())]
+        env = tuple(findable(self.env, os.getcwd()).items())
         command = Command(
-            tuple(argv),
-            env=tuple(findable(self.env, os.getcwd()).items()),
-            drop=tuple(os.environ),
-            keeps_stdin=True,
+            tuple(argv), hosts=(0,), env=env, drop=tuple(os.environ), keeps_stdin=True,
             stdin_s=QUIT_S,
-            hosts=(0,),
-        )
+        )  # fmt: skip
         return LaunchPlan(self.name, 1, (command,), (socket.gethostname(),))
 
 
@@ -70,23 +62,21 @@ class AgentHere(Launch):
         super().__init__(launcher, launcher.render(options, ""))
         self.agent: StartedAgent
 
-    @classmethod
-    def started(
-        cls, env: Mapping[str, str], timeout_s: float, stopped: threading.Event
-    ) -> AgentHere:
-        """A new one.
-
-        Raises:
-          LaunchError: it can't work, or did not say within ``timeout_s`` how it is reached.
-        """
-        made = cls(env)
-        (made.agent,) = made.start(timeout_s, stopped=stopped)
-        return made
-
     @property
     def alive(self) -> bool:
         """Whether it runs: the end of a process is seen before that of its command is heard."""
         return self.explain(0) is not None and is_alive(self.agent.said.token)
+
+
+def started(env: Mapping[str, str], timeout_s: float, stopped: threading.Event) -> AgentHere:
+    """A new agent of this machine.
+
+    Raises:
+      LaunchError: it can't work, or did not say within ``timeout_s`` how it is reached.
+    """
+    made = AgentHere(env)
+    (made.agent,) = made.start(timeout_s, stopped=stopped)
+    return made
 
 
 _idle: AgentHere | None = None
@@ -100,9 +90,8 @@ def take_idle(env: Mapping[str, str]) -> AgentHere | None:
     """
     global _idle
     agent, _idle = _idle, None
-    if agent is None:
-        return None
-    if agent.alive and all(agent.env.get(name) == env.get(name) for name in (VARIABLE, "TMPDIR")):
+    places = (VARIABLE, "TMPDIR")
+    if agent is None or (agent.alive and all(agent.env.get(n) == env.get(n) for n in places)):
         return agent
     agent.stop()
     return None
@@ -118,9 +107,7 @@ def keep_idle(agent: AgentHere) -> bool:
 
 def quit_warm() -> bool:
     """End this process's idle agent, if there is one. Returns whether there was."""
-    global _idle
-    agent, _idle = _idle, None
-    was_alive = agent is not None and agent.alive
+    agent = take_idle(_idle.env) if _idle is not None else None
     if agent is not None:
         agent.stop()
-    return was_alive
+    return agent is not None

@@ -9,16 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Asked, OnMessage, answers
 from jaxcluster.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring, Tail
 from jaxcluster.agreement.frames import KEY
-from jaxcluster.allocation import bulk
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
-from jaxcluster.allocation.states import HostStates
+from jaxcluster.allocation.states import HostStates, Memory
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import ProcessLook, Silence
 from jaxcluster.host.ringfile import Part
@@ -166,9 +164,9 @@ class Processes:
         """The way to the ranks."""
 
         def open(rank: int, on_message: OnMessage) -> Channel:
-            where = self.host_of(rank)
-            own = rank_socket(where.folder, rank) if where.is_here else ""
-            return where.rank(rank, on_message, own)
+            host = self.host_of(rank)
+            own = rank_socket(host.folder, rank) if host.is_here else ""
+            return host.rank(rank, on_message, own)
 
         return Link(range(self.spec.num_processes), open)
 
@@ -203,37 +201,27 @@ class Processes:
           LaunchError: a host could not reach it.
         """
         first, *others = self.hosts
+        paths = {host: f"{host.folder}/{RANKS}/{REFEREE}" for host in self.hosts}
+        for host in others if port else ():  # else all are on one machine
+            host.ask(RelayFrames(paths[host], address, port, key), self.spec.timeout_s)
         ranks = range(self.spec.num_processes)
-        if not port:  # all are on one machine
-            return dict.fromkeys(ranks, f"{first.folder}/{RANKS}/{REFEREE}")
-        for where in others:
-            path = f"{where.folder}/{RANKS}/{REFEREE}"
-            where.ask(RelayFrames(path, address, port, key), self.spec.timeout_s)
-        return {rank: f"{self.host_of(rank).folder}/{RANKS}/{REFEREE}" for rank in ranks}
+        return {rank: paths[self.host_of(rank) if port else first] for rank in ranks}
 
     def host_of(self, rank: int) -> Host:
         """The host that a rank is on."""
         return self.fleet.host_of(rank)
 
-    def memory(self, ranks: Iterable[int]) -> AbstractContextManager[bulk.Memory]:
-        """A folder in the memory of these ranks' hosts, by which bytes go there and come here.
-
-        Raises:
-          NoRoom: it would be this machine's, which they share already.
-          LaunchError: a host does not answer.
-        """
-        return bulk.memory({rank: self.host_of(rank) for rank in ranks})
+    def memory(self, ranks: Iterable[int]) -> Memory:
+        """A folder in the memory of these ranks' hosts, by which bytes go there and come here."""
+        return Memory({rank: self.host_of(rank) for rank in ranks})
 
     def why_unseen(self, rank: int) -> Silence:
         """Why the process of a silent rank can't be looked at."""
-        where = self.host_of(rank)
-        if where.cut_s < 1:
+        host = self.host_of(rank)
+        if host.cut_s < 1:
             return Silence("unknown", "is not responding, and its host can't be asked why")
-        return Silence(
-            "cut",
-            f"is not responding: host {where.name} has not been reached for "
-            f"{where.cut_s:.0f} s; still waiting",
-        )
+        cut = f"host {host.name} has not been reached for {host.cut_s:.0f} s; still waiting"
+        return Silence("cut", f"is not responding: {cut}")
 
     def socket_path(self, name: str) -> str:
         """Where a Unix socket of the cluster's may lie, on rank 0's host."""
@@ -274,10 +262,10 @@ class Processes:
         """
         there: dict[Host, list[int]] = {}
         for rank in ranks:
-            if not (where := self.host_of(rank)).lost:
-                there.setdefault(where, []).append(rank)
-        asked = [(where, where.begin(request(its))) for where, its in there.items()]
-        return [(there[where], *found) for where, found in answers(asked, timeout_s).items()]
+            if not (host := self.host_of(rank)).lost:
+                there.setdefault(host, []).append(rank)
+        asked = [(host, host.begin(request(its))) for host, its in there.items()]
+        return [(there[host], *found) for host, found in answers(asked, timeout_s).items()]
 
     def _pids_of(self, ranks: Iterable[int]) -> list[int]:
         return [self._pids[rank] for rank in ranks]
@@ -294,12 +282,8 @@ class Processes:
         """
 
         def rest(ranks: list[int]) -> Tail:
-            files = [
-                (f"{RANKS}/rank-{rank}.{end}", read[rank][at])
-                for rank in ranks
-                for at, end in enumerate(("out", "err"))
-            ]
-            return Tail(files)
+            ends = [(rank, at) for rank in ranks for at in (0, 1)]
+            return Tail([(f"{RANKS}/rank-{r}.{('out', 'err')[at]}", read[r][at]) for r, at in ends])
 
         found = dict[int, list[bytes]]()
         for ranks, sizes, data in self._ask(read, rest, ASK_S):
@@ -336,12 +320,11 @@ class Processes:
           log: ``cells`` or ``output``.
           wanted: by rank, from which position on.
         """
-        asked = []
-        for rank, at in wanted.items():
-            where = self.host_of(rank)
-            if not where.lost:
-                path = f"{HISTORY}/rank-{rank}/{log}"
-                asked.append((rank, where.begin(Ring(path, at))))
+        asked = [
+            (rank, self.host_of(rank).begin(Ring(f"{HISTORY}/rank-{rank}/{log}", at)))
+            for rank, at in wanted.items()
+            if not self.host_of(rank).lost
+        ]
         return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
 
     def state_folder(self) -> HostStates:

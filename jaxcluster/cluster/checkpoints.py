@@ -14,13 +14,12 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.allocation.states import Kept, StateFolder
+from jaxcluster.allocation.states import Folder, Kept
 from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, RecoveryError, UsageError
@@ -35,22 +34,6 @@ MOST_NBYTES = 4 << 30  # that the ranks may take together, two copies of what th
 SHARE = 10  # the next save begins after so many times what the last one took, where that was long
 LONG_S = 1.0
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A checkpoint's folder, which all ranks see."""
-
-    path: Path
-
-    def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
-        return {}
-
-    def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
-        return dict.fromkeys(of, str(self.path))
-
-    def remove(self) -> None:
-        """It is the user's."""
 
 
 def save(world: World, name: str, folder: str | Path) -> str:
@@ -197,7 +180,7 @@ class Autosave:
             if world.is_broken or self._is_cancelled:
                 raise RecoveryError("it was given up for new processes")
 
-        spare: StateFolder | None = None
+        spare: Folder | None = None
         try:
             spare = folder = world.processes.state_folder()
             for rank in range(world.num_processes):

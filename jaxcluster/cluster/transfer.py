@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.allocation.bulk import Memory, NoRoom
+from jaxcluster.allocation.states import Memory, NoRoom
 from jaxcluster.cluster import stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (

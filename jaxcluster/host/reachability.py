@@ -1,4 +1,4 @@
-"""Whether this host reaches others by TCP, many of them at once, and whether it can listen."""
+"""Whether this host reaches sockets, many of them at once, and whether it can listen."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from collections.abc import Sequence
 
 
 def connection_errors(targets: Sequence[tuple[str, int]], timeout_s: float = 2.0) -> list[str]:
-    """For each (address, port), why no TCP connection can be made; "" if one can."""
+    """Why no connection can be made to each (address, port); "" if one can.
+
+    An address with a slash is the path of a Unix socket.
+    """
     found = ["no answer"] * len(targets)
     waiting = selectors.DefaultSelector()
     with contextlib.ExitStack() as opened:
         opened.callback(waiting.close)
         for number, (address, port) in enumerate(targets):
+            to: str | tuple[str, int] = address if "/" in address else (address, port)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             try:
-                tried = opened.enter_context(socket.socket(family))
+                tried = opened.enter_context(
+                    socket.socket(socket.AF_UNIX if to is address else family)
+                )
                 tried.setblocking(False)
-                if (code := tried.connect_ex((address, port))) not in (0, errno.EINPROGRESS):
+                if (code := tried.connect_ex(to)) not in (0, errno.EINPROGRESS):
                     found[number] = os.strerror(code)
                     continue
                 waiting.register(tried, selectors.EVENT_WRITE, number)

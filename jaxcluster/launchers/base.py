@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -244,23 +244,15 @@ def find_program(name: str, environ: Mapping[str, str], hint: str, what: str = "
 
 def describe(plan: LaunchPlan) -> str:
     """The plan as text, for ``--dry-run``."""
-    return "\n".join(_describe(plan))
-
-
-def _describe(plan: LaunchPlan) -> Iterator[str]:
-    many = "host" if plan.num_hosts == 1 else "hosts"
-    agents = "one agent each" if plan.num_hosts > 1 else "one agent"
-    yield f"launcher {plan.launcher}: {plan.num_hosts} {many}, {agents}"
+    many = "hosts, one agent each" if plan.num_hosts > 1 else "host, one agent"
+    lines = [f"launcher {plan.launcher}: {plan.num_hosts} {many}"]
     ranks = [name_ranks(one) for one in ranks_by_host(plan.ranks or ())]
     for name, own in zip_longest(plan.hosts, ranks if plan.hosts else ()):
-        yield f"  host {name}: {own or 'ranks as its devices allow'}"
+        lines.append(f"  host {name}: {own or 'ranks as its devices allow'}")
     for one in plan.objects:
-        yield f"{one['kind']}:"
-        yield from (f"  {line}" for line in json.dumps(one, indent=1).splitlines())
+        lines.append(f"{one['kind']}:")
+        lines += [f"  {line}" for line in json.dumps(one, indent=1).splitlines()]
     for command in plan.commands:
-        yield "run:"
-        yield f"  {shlex.join(command.argv)}"
-        if command.cancel:
-            yield f"  at the end: {shlex.join(command.cancel)}"
-    for note in plan.notes:
-        yield f"note: {note}"
+        lines += ["run:", f"  {shlex.join(command.argv)}"]
+        lines += [f"  at the end: {shlex.join(command.cancel)}"] if command.cancel else []
+    return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])

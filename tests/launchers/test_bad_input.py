@@ -55,34 +55,6 @@ def starts(notebook: HostNotebook, words: str) -> None:
         notebook.ok("%jaxcluster stop")
 
 
-# -------------------------------------------------------------------------------- what is typed
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("--launcher slrum", "There is no launcher 'slrum' (did you mean slurm?)"),
-        ("--launcher ssh --hosts h1:0", "'h1:0' is not a host"),
-        (f"{HOSTS} --partition x", "--launcher ssh does not know --partition; it is one of slurm"),
-        ("--launcher ssh --hostfile ~/hosts.txt", "The hostfile ~/hosts.txt names no host"),
-    ],
-)
-def test_what_can_not_be_meant_is_named_with_an_example(
-    notebook: HostNotebook, words: str, message: str
-) -> None:
-    notebook.host.write("~/hosts.txt", "# h1 slots=2\n\n")
-    try:
-        cell = refused(notebook, words, 5)
-    finally:
-        notebook.host.path("~/hosts.txt").unlink()
-    assert cell.ename == "UsageError"
-    assert message in cell.text
-    assert re.search(r"h1:2|h1 slots=2", cell.text), cell.text
-
-
-# ----------------------------------------------------------------------------------- the logins
-
-
 @contextlib.contextmanager
 def changed(host: Host, path: str, script: str) -> Iterator[None]:
     """A file of a host's is changed by a shell's line, and is as it was afterwards."""

@@ -8,7 +8,6 @@ begins.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -55,7 +54,6 @@ srun {{program_and_args}}
 c.MPIEngineSetLauncher.mpi_cmd = ["mpiexec.openmpi"]
 c.MPIEngineSetLauncher.mpi_args = ["--allow-run-as-root", "--host", "h1:1,h2:1"]
 """
-BUSY_JOB = ("--exclusive", "--nodes=2", "--output=/dev/null", "--wrap", "srun sleep 1000")
 
 
 @dataclass(frozen=True)
@@ -186,40 +184,6 @@ def test_start_sum_restart_and_stop(request: pytest.FixtureRequest, name: str) -
             notebook.ok("%jaxcluster stop")
         finally:
             notebook.close()
-
-
-def test_a_notebook_that_is_killed_while_its_job_waits_leaves_no_job(slurm: Rig) -> None:
-    first = slurm["h0"]
-    way = Way("slurm", slurm, SLURM, {"JAXCLUSTER_SHARED_DIR": str(slurm.shared)})
-    with leaving_nothing(slurm), queue_blocked(slurm):
-        before = {host: host.look() for host in slurm.hosts.values()}
-        notebook = way.open()
-        try:
-            cell = notebook.begin(f"%jaxcluster start {way.words} --timeout 90")
-            notebook.until(lambda: "Resources" in cell.text, "the job to wait, with its reason")
-            notebook.kill()
-            until_ended(before)
-            states = first.run("squeue", "--noheader", "--format=%T").stdout.split()
-            assert states == ["RUNNING"]
-        finally:
-            notebook.close()
-
-
-@contextlib.contextmanager
-def queue_blocked(slurm: Rig) -> Iterator[None]:
-    """Another job has all nodes."""
-    first = slurm["h0"]
-    job = first.run("sbatch", "--parsable", *BUSY_JOB).stdout.strip()
-    running = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
-    until(lambda: first.run(*running).stdout.strip() == "RUNNING", "the other job")
-    for name in ("h1", "h2"):
-        there = slurm[name].processes
-        until(lambda there=there: any("sleep 1000" in line for line in there().values()), "it runs")
-    try:
-        yield
-    finally:
-        first.run("scancel", job)
-        until(lambda: not first.run("squeue", "--noheader").stdout, "the end of all jobs")
 
 
 # -------------------------------------------------------------------------------------- cells

@@ -211,27 +211,6 @@ def test_a_link_that_is_cut_for_good_is_named_and_the_host_comes_back(
     check_restored(notebook)
 
 
-def test_a_job_that_ends_during_a_restart_leaves_no_promise(
-    slurm: Rig, in_a_job: HostNotebook
-) -> None:
-    in_a_job.ok("%%spmd\nx = 1")
-    cell = in_a_job.begin(LOSING.format(step="initializing"))
-    in_a_job.until(lambda: "now\n" in cell.stdout, "the step")
-    slurm["h0"].run("scancel", "--user=root")
-    until(lambda: not agents(slurm, "h1") + agents(slurm, "h2"), "the agents' end", 60)
-    slurm["h0"].path("/tmp/go").touch()
-    in_a_job.wait(cell, 90)
-    slurm["h0"].path("/tmp/go").unlink()
-    print(cell.text)
-    assert "its launcher can't replace it" in cell.text
-    assert (
-        "The saved variables are gone: ranks 0, 1: " in cell.text
-        or "rank 0: host h1 is" in cell.text
-    )
-    assert "restores them" not in cell.text and "restart starts" not in cell.text
-    in_a_job.run("%jaxcluster stop")
-
-
 def test_no_rank_is_ended_where_its_launcher_has_no_other_host(
     slurm: Rig, in_a_job: HostNotebook
 ) -> None:

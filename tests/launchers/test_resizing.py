@@ -99,25 +99,3 @@ def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook, lost:
         assert lines_of(shown_after(notebook, WHOLE))[2] == f"6.0 15.0 0.5 2 None {left}"
         assert f"{lost} " not in shown_after(notebook, "%jaxcluster status").text
         notebook.ok("%jaxcluster stop")
-
-
-def test_a_mesh_loses_the_host_in_the_middle(ssh: Rig, notebook: HostNotebook) -> None:
-    """Shards that are on each host come back; ranks that move get all files that are left."""
-    notebook.ok(f"{START},h3:1 --devices-per-process 2".replace(":2", ":1"))
-    notebook.ok(SETUP.replace('(jax.process_count(),), ("i",)', '(3, 2), ("i", "j")'))
-    notebook.ok('%%spmd\nshards = {"a": on(np.arange(12.0), P("j"))}\nsame = dict(lr=lr)')
-    cell = notebook.begin("%%spmd\nprint('on', flush=True)\ntime.sleep(1000)")
-    notebook.until(lambda: "on" in cell.text, "the cell runs")
-    with ssh["h2"].cut_off():
-        notebook.wait(cell, 200)
-        print(cell.text)
-        assert "restart -n 2 goes on with what is left, hosts h1 and h3;" in cell.text
-        told = shown_after(notebook, "%jaxcluster restart -n 2").text
-        assert "x (parts of it were on a rank that is gone)" in told
-        notebook.ok(
-            "%%spmd\nassert dict(mesh.shape) == {'i': 2, 'j': 2}\n"
-            "assert shards['a'].sharding.mesh is mesh and shards['a'].sharding.spec == P('j')\n"
-            "for one in shards['a'].addressable_shards:\n"
-            "    assert (np.asarray(one.data) == np.arange(12.0)[one.index]).all()"
-        )
-        notebook.ok("%jaxcluster stop")

@@ -230,12 +230,6 @@ def test_what_keeps_a_login_from_a_host_is_told_in_ssh_s_words(site: Site) -> No
     assert "Permission denied (publickey)" in told()
 
 
-def test_an_unknown_host(site: Site) -> None:
-    site.alias("h1", site.sshd())
-    told = refused(site.launched(site.launcher("h1,nosuch.invalid")))
-    assert "nosuch.invalid" in told and "Could not resolve hostname nosuch.invalid" in told
-
-
 def test_a_jump_host_that_would_ask_for_a_password(site: Site) -> None:
     """BatchMode is not handed on to the ssh that ProxyJump starts."""
     site.alias("gate", site.sshd("PasswordAuthentication yes", "PubkeyAuthentication no"))
@@ -364,14 +358,3 @@ def test_an_ssh_that_was_killed_ends_its_agent_and_leaves_room_for_the_next(site
     assert Path(agent.via).exists()  # it could not tidy up
     again = successor(launch, 0)
     assert again is not None and again.facts["pid"] != agent.facts["pid"]
-
-
-# ------------------------------------------------------------------------------ the real agent
-
-
-def test_what_an_agent_says_of_its_host_is_told(site: Site) -> None:
-    site.alias("h1", site.sshd())
-    line = '{{"jaxcluster-agent": 1, "host": "h1", "error": "/tmp is full.", "hint": "df /tmp"}}'
-    python = site.program(f"#!/bin/sh\necho '{line}'; exit 1\n")
-    told = refused(site.launched(site.launcher("h1"), python=python))
-    assert told == "The agent on h1 can't work: /tmp is full.\ndf /tmp"

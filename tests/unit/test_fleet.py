@@ -154,19 +154,30 @@ def hosts(fleet: Fleet, *counts: int) -> None:
     ]
 
 
+def allocation_of(fleet: Fleet, platform: str = "cpu") -> Allocation:
+    """One whose launcher can't replace a host."""
+    claim: Any = SimpleNamespace(name="c", id="1")
+    made = Allocation(claim)
+    made._launch = SimpleNamespace(successor=lambda *_: None)  # type: ignore[assignment]
+    made.fleet, made._platform = fleet, platform
+    return made
+
+
 def test_what_is_left_is_offered_where_some_hosts_are_lost(fleet: Fleet) -> None:
     hosts(fleet, 2, 2, 3)
-    assert not fleet.offer
+    allocation = allocation_of(fleet)
+    assert not allocation.offer
+    left = "%jaxcluster restart -n {} goes on with what is left, {}"
     fleet.hosts[0].lost = "gone"
-    assert fleet.offer == ("%jaxcluster restart -n 5 goes on with what is left, hosts h2 and h3")
+    assert allocation.offer == left.format(5, "hosts h2 and h3")
     fleet.hosts[1].lost = "gone"
-    assert fleet.offer == "%jaxcluster restart -n 3 goes on with what is left, host h3"
-    fleet.leave_out(fleet.hosts[:2])
+    assert allocation.offer == left.format(3, "host h3")
+    allocation.leave_out_lost()
     assert [one.name for one in fleet.hosts] == ["h3"]
-    assert not fleet.offer
+    assert not allocation.offer
     fleet.hosts[0].lost = "gone"
-    fleet.leave_out(fleet.hosts)
-    assert not fleet.offer  # nothing is
+    allocation.leave_out_lost()
+    assert not allocation.offer  # nothing is
 
 
 @pytest.mark.parametrize(
@@ -193,10 +204,7 @@ def test_a_lost_host_that_cant_be_replaced_leaves_the_others(
 ) -> None:
     hosts(fleet, 2, 2)
     fleet.hosts[1].lost = "its agent has ended"
-    claim: Any = SimpleNamespace(name="c", id="1")
-    allocation = Allocation(claim)
-    allocation._launch = SimpleNamespace(successor=lambda *_: None)  # type: ignore[assignment]
-    allocation.fleet, allocation._platform = fleet, platform
+    allocation = allocation_of(fleet, platform)
     with pytest.raises(LaunchError) as caught:
         allocation.check_returns()
     assert caught.value.message == (

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 import startform
-from sitelauncher import launched
 
 from jaxcluster.arguments import Parser, start_options
 from jaxcluster.errors import UsageError
-from jaxcluster.options.known import OF_ALL, known
-from jaxcluster.options.table import COMMON, Option
+from jaxcluster.options.known import known
+from jaxcluster.options.table import COMMON
 from jaxcluster.options.value_types import SWITCH
 from jaxcluster.wire import ClusterSpec
 
@@ -33,31 +31,6 @@ def test_each_option_is_declared_once() -> None:
 def test_what_every_start_takes_is_a_field_of_its_spec() -> None:
     spec = ClusterSpec("main", 1)
     assert all(hasattr(spec, name) for name in COMMON)
-
-
-CASES = [
-    (option, kind)
-    for option in known().of_launchers.values()
-    if option.name not in [one.name for one in OF_ALL]
-    for kind in option.launchers
-]
-
-
-@pytest.mark.parametrize(("option", "kind"), CASES, ids=lambda one: getattr(one, "name", one))
-def test_each_option_reaches_each_launcher_that_knows_it(
-    option: Option, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "hosts").write_text("h7 slots=2\n")
-
-    own = f"{option.flag}{'' if option.sample[:1] == '=' else ' '}{option.sample}"
-    names = {"ssh": "--hosts h1", "ipp": ""}
-    bare = f"--launcher {kind}{':pbs' if kind == 'ipp' else ''}"
-    beside = "" if option.name in ("hosts", "hostfile") else names.get(kind, "")
-    if option.name in ("zone", "project", "internal_ip"):
-        beside = "--tpu pod"
-    without = launched(f"{bare} {beside or names.get(kind, '')}")
-    assert launched(f"{bare} {beside} {own}") != without
 
 
 def test_what_an_option_must_match_is_what_its_example_has() -> None:
@@ -109,15 +82,3 @@ def test_the_tables_of_a_page_write_options_as_help_does(page: Path) -> None:
 def test_the_page_is_built_with_the_table_s_fields() -> None:
     """``python tests/startform.py > labextension/src/widgets/options.json``"""
     assert (ROOT / "labextension/src/widgets/options.json").read_text() == startform.text()
-
-
-def test_each_field_of_the_form_is_an_option_by_the_name_of_its_flag() -> None:
-    fields = json.loads(startform.text())["fields"]
-    assert {"numProcesses", "devicesPerProcess", "account", "ippProfile"} <= {
-        f["key"] for f in fields
-    }
-    for field in fields:
-        option = next(one for one in known().options if one.shown == field["flag"])
-        assert {*field["launchers"]} <= {*option.launchers}
-        assert bool(field["launchers"]) == bool(option.launchers)
-        assert field["label"] and field["empty"]

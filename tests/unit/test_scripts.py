@@ -183,14 +183,6 @@ def test_rank_0_is_shown_and_all_are_kept(
     assert made.last(1) == "\nb\nx\njaxcluster: rank 1 waits"
 
 
-def test_lines_of_all_ranks_stay_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = outputs(tmp_path, everything=True)
-    for rank, data in ((0, b"a"), (1, b"b\nc"), (0, b"A\n")):
-        made.take(rank, "stdout", data)
-    made.end()
-    assert capsys.readouterr().out == "[rank 0] aA\n[rank 1] b\n[rank 1] c\n"
-
-
 def test_an_output_that_takes_nothing_is_told_once_and_the_run_goes_on(
     run: Callable[..., tuple[int, World]],
     tmp_path: Path,
@@ -311,21 +303,6 @@ def test_the_first_signal_is_passed_on(run: Callable[..., tuple[int, World]], nu
     status, made = run(sent(number))
     passed = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
     assert (status, made.signals) == (128 + number, [(passed, [0, 1])])
-
-
-def test_a_second_signal_ends_what_heeds_none(run: Callable[..., tuple[int, World]]) -> None:
-    assert run(sent(signal.SIGINT), sent(signal.SIGTERM), hears=False)[0] == 130
-
-
-def test_a_reader_that_has_gone_ends_the_run(
-    run: Callable[..., tuple[int, World]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads, writes = os.pipe()
-    os.close(reads)
-    with os.fdopen(writes, "w") as nobody:
-        monkeypatch.setattr(sys, "stdout", nobody)
-        assert run()[0] == 128 + signal.SIGPIPE
-    assert (tmp_path / "out" / "rank-0.txt").read_bytes().startswith(b"out")
 
 
 def test_what_does_not_compile_starts_nothing(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from jaxcluster.launchers.shared_options import DIRECT, MEM, TIME
 from jaxcluster.options.table import Field, Option
 from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS
 from jaxcluster.plan.shares import place_on
+from jaxcluster.text import seconds
 
 if TYPE_CHECKING:
     from jaxcluster.launchers.kubernetes.pods import PodLaunch
@@ -99,7 +100,13 @@ class Kubernetes(Launcher):
     @property
     def lasts_s(self) -> int | None:
         """When Kubernetes ends the Job, after its start; None for never."""
-        return seconds_of(self.time) if self.time else None if self.inside else DEADLINE_S
+        if not self.time:
+            return None if self.inside else DEADLINE_S
+        with contextlib.suppress(ValueError, OverflowError):
+            if not self.time.isdecimal() and (found := int(seconds(self.time))) > 0:
+                return found
+        hint = "For example: --time 2:00:00 or --time 2h"
+        raise UsageError(f"--time {self.time!r} is not a time.", hint)
 
     def prepared(self, environ: Mapping[str, str]) -> Kubernetes:
         if importlib.util.find_spec("kubernetes") is None:
@@ -159,21 +166,3 @@ class Kubernetes(Launcher):
         from jaxcluster.launchers.kubernetes.pods import PodLaunch
 
         return PodLaunch(self, plan, **options)
-
-
-def seconds_of(text: str) -> int:
-    """Of ``2:00:00``, ``1-0:00:00``, ``90m`` or ``12h``.
-
-    Raises:
-      UsageError: it is not one of these.
-    """
-    total = 0
-    if found := re.fullmatch(r"(?:([0-9]+)-)?([0-9]+):([0-5]?[0-9]):([0-5]?[0-9])", text):
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    elif found := re.fullmatch(r"([0-9]+)([dhms])", text):
-        total = int(found[1]) * {"d": 86400, "h": 3600, "m": 60, "s": 1}[found[2]]
-    if not total:
-        hint = "For example: --time 2:00:00 or --time 2h"
-        raise UsageError(f"--time {text!r} is not a time.", hint)
-    return total
