@@ -267,7 +267,7 @@ def output_of(record: CellRecord, head: list[str]) -> list[Any]:
     """What each rank has put out and raised, equal texts once; then the first figures."""
     shown = "\n".join([*head, cell_outputs.of_records(record.records), *traceback_lines(record)])
     found: list[tuple[str, str]] = []
-    for output in (one for group in group_outputs(record.records) for one in group.outputs):
+    for output in (one for _, outputs in group_outputs(record.records) for one in outputs):
         data: Mapping[str, Any] = output.content.get("data") or {}
         found += [(m, str(data[m])) for m in ("image/png", "image/jpeg") if m in data][:1]
     images = list(dict.fromkeys(found))[:MOST_IMAGES]

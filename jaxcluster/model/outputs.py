@@ -5,11 +5,12 @@ Pure: outputs and replies go in, in the order of their arrival; groups of equal 
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from jaxcluster import wire
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
@@ -20,90 +21,94 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass
+class Text:
+    """What a rank has printed to one stream, until it prints to the other one or shows something.
+
+    Attributes:
+      parts: as they came.
+    """
+
+    name: str
+    parts: list[str]
+
+
+@dataclass
 class RankRecord:
     """All output of one rank in one cell, in order; neighbouring text is joined."""
 
     rank: int
-    pieces: list[wire.RankOutput] = field(default_factory=list)
     reply: wire.CellReply | None = None
     died: str = ""
-    dropped_chars: int = 0
-    _texts: list[str] = field(default_factory=list)
-    _name: str = ""
+    _pieces: list[wire.RankOutput | Text] = field(default_factory=list)
     _chars: int = 0
+    _dropped_chars: int = 0
     _clear_first: bool = False  # clear_output(wait=True): at the next output
     # The panel reads the output of a cell so far on a thread of its own.
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def add(self, output: wire.RankOutput) -> None:
         with self._lock:
-            self._add(output)
-
-    def _add(self, output: wire.RankOutput) -> None:
-        if output.kind == "clear_output":
-            self._clear_first = bool(output.content.get("wait"))
-            if not self._clear_first:
-                self._clear()
-            return
-        if output.kind == "update_display_data" and self._update(output):
-            return
-        if self._clear_first:
-            self._clear_first = False
-            self._clear()
-        if output.kind != "stream":
-            self._join()
-            self.pieces.append(output)
-            return
-        name, text = output.content["name"], output.content["text"]
-        if name != self._name:
-            self._join()
-            self._name = name
-        room = KEPT_CHARS - self._chars
-        self.dropped_chars += max(0, len(text) - room)
-        self._texts.append(text[: max(0, room)])
-        self._chars += min(len(text), max(0, room))
+            if output.kind == "clear_output":
+                self._clear_first = bool(output.content.get("wait"))
+                if not self._clear_first:
+                    self._clear()
+            elif output.kind != "update_display_data" or not self._update(output):
+                if self._clear_first:
+                    self._clear()
+                self._append(output)
 
     def _clear(self) -> None:
-        self._texts, self._name, self._chars = [], "", 0
-        self.pieces, self.dropped_chars = [], 0
+        self._pieces, self._chars, self._dropped_chars, self._clear_first = [], 0, 0, False
+
+    def _append(self, output: wire.RankOutput) -> None:
+        if output.kind != "stream":
+            self._pieces.append(output)
+            return
+        name, text = output.content["name"], output.content["text"]
+        kept = text[: KEPT_CHARS - self._chars]
+        self._chars += len(kept)
+        self._dropped_chars += len(text) - len(kept)
+        last = self._pieces[-1] if self._pieces else None
+        if isinstance(last, Text) and last.name == name:
+            last.parts.append(kept)
+        elif kept:
+            self._pieces.append(Text(name, [kept]))
 
     def _update(self, output: wire.RankOutput) -> bool:
         """Change the display that it names, if that was made in this cell."""
-        self._join()
-        found = False
-        for number, piece in enumerate(self.pieces):
-            if _display_id(piece) is not None and _display_id(piece) == _display_id(output):
-                new = {k: output.content[k] for k in ("data", "metadata")}
-                self.pieces[number] = replace(piece, content=piece.content | new)
-                found = True
-        return found
-
-    def _join(self) -> None:
-        if self._texts:
-            text = "".join(self._texts)
-            last = self.pieces[-1] if self.pieces else None
-            if last is not None and last.content.get("name") == self._name:
-                text = last.content["text"] + text
-                self.pieces.pop()
-            content = {"name": self._name, "text": text}
-            self.pieces.append(wire.RankOutput(self.rank, 0, "stream", content))
-            self._texts = []
+        id = _display_id(output)
+        found = [
+            n for n, one in enumerate(self._pieces) if id is not None and _display_id(one) == id
+        ]
+        for number in found:
+            new = {k: output.content[k] for k in ("data", "metadata")}
+            piece = cast(wire.RankOutput, self._pieces[number])
+            self._pieces[number] = replace(piece, content=piece.content | new)
+        return bool(found)
 
     def outputs(self) -> list[wire.RankOutput]:
         """The pieces, with all text joined and counted drops said. Any thread."""
         with self._lock:
-            self._join()
-            pieces = list(self.pieces)
-        if not self.dropped_chars:
-            return pieces
-        note = {"name": "stderr", "text": f"\n[{self.dropped_chars} more characters not kept]\n"}
-        return [*pieces, wire.RankOutput(self.rank, 0, "stream", note)]
+            for piece in self._pieces:
+                if isinstance(piece, Text):
+                    piece.parts = ["".join(piece.parts)]
+            pieces = [
+                self._text(piece.name, *piece.parts) if isinstance(piece, Text) else piece
+                for piece in self._pieces
+            ]
+        if self._dropped_chars:
+            told = f"\n[{self._dropped_chars} more characters not kept]\n"
+            pieces.append(self._text("stderr", told))
+        return pieces
+
+    def _text(self, name: str, text: str) -> wire.RankOutput:
+        return wire.RankOutput(self.rank, 0, "stream", {"name": name, "text": text})
 
     @property
     def chars(self) -> int:
         """About how much memory it takes."""
-        bundles = [piece.content.get("data") or {} for piece in list(self.pieces)]
-        return self._chars + sum(len(v) for b in bundles for v in b.values() if isinstance(v, str))
+        shown = [piece.content.get("data") or {} for piece in self.outputs()]
+        return self._chars + sum(len(v) for b in shown for v in b.values() if isinstance(v, str))
 
     def text(self, name: str | None = None) -> str:
         """The text printed to ``stdout`` or ``stderr`` (None: both)."""
@@ -189,44 +194,34 @@ class CellRecord:
         )
 
 
-@dataclass(frozen=True)
-class Group:
-    """Ranks with the same output."""
-
-    ranks: tuple[int, ...]
-    outputs: tuple[wire.RankOutput, ...] = ()
-    error: wire.ErrorInfo | None = None
-
-
-def group_outputs(records: Mapping[int, RankRecord]) -> list[Group]:
-    """Ranks with equal outputs together, in the order of each group's first rank."""
-    outputs = {rank: tuple(record.outputs()) for rank, record in records.items()}
+def group_outputs(
+    records: Mapping[int, RankRecord],
+) -> list[tuple[list[int], list[wire.RankOutput]]]:
+    """Ranks with equal outputs, and these, in the order of each group's first rank."""
+    outputs = {rank: record.outputs() for rank, record in records.items()}
     groups = by_value({rank: _likeness(pieces) for rank, pieces in outputs.items()})
-    return [Group(tuple(ranks), outputs[ranks[0]]) for ranks in groups.values()]
+    return [(ranks, outputs[ranks[0]]) for ranks in groups.values()]
 
 
-def _likeness(pieces: Iterable[wire.RankOutput]) -> Hashable:
+def _likeness(pieces: Iterable[wire.RankOutput]) -> str:
     """Equal for outputs that are shown once."""
     ids: dict[Any, int] = {}  # every rank makes up its own: only which are equal counts
-    return tuple(
-        (
-            p.kind,
-            ids.setdefault(_display_id(p), len(ids)),
-            _freeze({k: v for k, v in p.content.items() if k != "transient"}),
-        )
+    told = [
+        (p.kind, ids.setdefault(_display_id(p), len(ids)), p.content | {"transient": None})
         for p in pieces
-    )
+    ]
+    return _without_rank(json.dumps(told, sort_keys=True, default=repr))
 
 
-def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[Group]:
+def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[list[int]]:
     """Ranks with equal errors together: same class, message and cell line."""
-    groups = by_value(
-        {r: (one.ename, _without_rank(one.evalue), one.lineno) for r, one in errors.items()}
-    )
-    return [Group(tuple(ranks), error=errors[ranks[0]]) for ranks in groups.values()]
+    told = {r: (one.ename, _without_rank(one.evalue), one.lineno) for r, one in errors.items()}
+    return list(by_value(told).values())
 
 
-def _display_id(output: wire.RankOutput) -> Any:
+def _display_id(output: wire.RankOutput | Text) -> Any:
+    if isinstance(output, Text):
+        return None
     return (output.content.get("transient") or {}).get("display_id")
 
 
@@ -279,16 +274,6 @@ def _without_rank(text: str) -> str:
     return re.sub(r"0x[0-9a-f]{6,}", "0x…", ANSI.sub("", text))
 
 
-def _freeze(value: Any) -> Hashable:
-    if isinstance(value, dict):
-        return tuple(sorted((k, _freeze(v)) for k, v in value.items()))
-    if isinstance(value, list):
-        return tuple(_freeze(v) for v in value)
-    if isinstance(value, str):
-        return _without_rank(value)
-    return value if isinstance(value, Hashable) else repr(value)
-
-
 def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) -> list[str]:
     """The tracebacks of a cell, each under the ranks that raised it.
 
@@ -309,12 +294,11 @@ def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) 
             lines.append(f"\x1b[1mOn all {len(ranks)} ranks{note}:\x1b[0m")
         elif len(record.ranks) > 1:
             lines.append(f"\x1b[1mOn {name_ranks(ranks, hosts)}{note}:\x1b[0m")
-        assert first.error is not None
-        lines += first.error.traceback or [_message(first.error)]
+        shown = errors[first[0]]
+        lines += shown.traceback or [_message(shown)]
         for other in others:
-            assert other.error is not None
-            message = wire.shorten(" ".join(_message(other.error).split()), MESSAGE_CHARS)
-            lines.append(f"On {name_ranks(other.ranks, hosts)}: {message}")
+            message = wire.shorten(" ".join(_message(errors[other[0]]).split()), MESSAGE_CHARS)
+            lines.append(f"On {name_ranks(other, hosts)}: {message}")
     return lines
 
 

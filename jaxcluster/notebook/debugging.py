@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
-from jaxcluster.model.outputs import CellRecord, Group, group_errors
+from jaxcluster.model.outputs import CellRecord, group_errors
 from jaxcluster.ranks import name_ranks
 
 MESSAGE_CHARS = 100
@@ -41,18 +41,16 @@ def choose(
     replies, errors = record.replies, record.errors
     own = {r: e for r, e in errors.items() if replies[r].status != "interrupted"}
     groups = group_errors(own or errors)  # else where the ranks were when they were stopped
-    chosen = min(groups, key=lambda group: (len(group.ranks), -group.ranks[0]))
-    groups = [chosen, *(group for group in groups if group is not chosen)]
+    chosen = min(groups, key=lambda ranks: (len(ranks), -ranks[0]))
+    groups = [chosen, *(ranks for ranks in groups if ranks is not chosen)]
     lines = [f"Cell [{record.execution_count}]:"]
-    lines += [f"  {name_ranks(group.ranks)}: {_told(group)}" for group in groups]
-    rank, other = chosen.ranks[0], groups[-1].ranks[-1]
+    lines += [f"  {name_ranks(ranks)}: {_told(errors[ranks[0]])}" for ranks in groups]
+    rank, other = chosen[0], groups[-1][-1]
     hint = f" For another one: %jaxcluster debug {other}" if other != rank else ""
     return rank, [*lines, f"Showing rank {rank}.{hint}"]
 
 
-def _told(group: Group) -> str:
-    error = group.error
-    assert error is not None
+def _told(error: wire.ErrorInfo) -> str:
     message = " ".join(error.evalue.split())
     place = f" in line {error.lineno}" if error.lineno else ""
     return f"{wire.shorten(f'{error.ename}: {message}'.rstrip(': '), MESSAGE_CHARS)}{place}"

@@ -113,14 +113,13 @@ def document(record: CellRecord, ranks: Sequence[int]) -> RanksOutputs | None:
     ranks, and an update of an earlier cell's display is shown in that cell.
     """
     groups = []
-    for group in group_outputs({rank: record.records[rank] for rank in ranks}):
-        own = [
+    for own, pieces in group_outputs({rank: record.records[rank] for rank in ranks}):
+        shown = [
             piece
-            for piece in group.outputs
+            for piece in pieces
             if "array" not in piece.content and piece.kind != "update_display_data"
         ]
-        outputs = _pieces(own, record.execution_count, MOST_SHOWN)
-        groups.append(OutputGroup(list(group.ranks), outputs))
+        groups.append(OutputGroup(own, _pieces(shown, record.execution_count, MOST_SHOWN)))
     if not any(group.outputs for group in groups):
         return None
     replies = {rank: record.records[rank].reply for rank in ranks}
@@ -137,8 +136,8 @@ def of_records(records: Mapping[int, RankRecord]) -> str:
     """Every rank's output of a cell as text, equal ones once."""
     return text(
         [
-            OutputGroup(list(group.ranks), _pieces(group.outputs, 0, MOST_CHARS))
-            for group in group_outputs(records)
+            OutputGroup(ranks, _pieces(pieces, 0, MOST_CHARS))
+            for ranks, pieces in group_outputs(records)
         ]
     )
 

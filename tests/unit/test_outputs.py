@@ -138,7 +138,7 @@ def test_addresses_and_display_ids_make_no_difference() -> None:
     for rank in range(2):
         record.add_output(result(f"<object at 0x7f00000{rank}>", rank))
         record.add_output(shown("bar", rank, id=f"made-up-{rank}"))
-    assert [g.ranks for g in group_outputs(record.records)] == [(0, 1)]
+    assert [ranks for ranks, _ in group_outputs(record.records)] == [[0, 1]]
 
 
 # --------------------------------------------------------------------------- errors

@@ -13,7 +13,6 @@ from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
     Divergence,
-    JaxClusterError,
     RankDied,
     RankHung,
 )
@@ -47,11 +46,6 @@ def failed(ename: str = "ValueError", evalue: str = "bad", **more: Any) -> wire.
     return wire.ErrorInfo(ename, evalue, [f"{ename}: {evalue}"], 2, **more)
 
 
-def told(error: BaseException | None) -> list[str]:
-    assert error is not None
-    return str(error).splitlines()
-
-
 def test_a_cell_that_has_ended_as_it_should_raises_nothing() -> None:
     assert verdict(Ending(record("ok", "ok"))) is None
     # A stop that came when all ranks had ended it.
@@ -60,105 +54,99 @@ def test_a_cell_that_has_ended_as_it_should_raises_nothing() -> None:
     assert verdict(Ending(record("ok", "ok"), STOPPED, "stop")) is None
 
 
-def test_a_death_comes_before_all_that_it_has_caused() -> None:
-    ending = Ending(
-        record(failed(), "refused"),
-        Refusal("died", (1,)),
-        deaths={1: wire.Death("killed by SIGKILL")},
-        recovered="Rank 1 has a new process.",
-    )
-    error = verdict(ending)
-    assert isinstance(error, RankDied)
-    assert error.ranks == (1,)
-    assert told(error) == [
-        "Rank 1 died: killed by SIGKILL.",
-        "A common cause of SIGKILL is that the host ran out of memory.",
+QUIT = record("ok", "interrupted")
+QUIT.add_reply(wire.CellReply(1, 1, "interrupted", 0.1, failed("BdbQuit", "")))
+SKIPPED = "Cell [7] was skipped: "
+ENDINGS: dict[str, tuple[Ending, type[BaseException], str]] = {
+    "a death comes before all that it has caused": (
+        Ending(
+            record(failed(), "refused"),
+            Refusal("died", (1,)),
+            deaths={1: wire.Death("killed by SIGKILL")},
+            recovered="Rank 1 has a new process.",
+        ),
+        RankDied,
+        "Rank 1 died: killed by SIGKILL.\n"
+        "A common cause of SIGKILL is that the host ran out of memory.\n"
         "Rank 1 has a new process.",
-    ]
-
-
-def test_a_failure_names_who_stopped_before_the_next_launch() -> None:
-    error = verdict(Ending(record("refused", failed(), "interrupted"), Refusal("failed", (1,))))
-    assert isinstance(error, CellFailed)
-    assert (error.ranks, error.ename) == ((1,), "ValueError")
-    assert told(error) == [
-        "ValueError on rank 1: bad",
-        "Rank 0 stopped before the next launch.",
+    ),
+    "a failure names who stopped before the next launch": (
+        Ending(record("refused", failed(), "interrupted"), Refusal("failed", (1,))),
+        CellFailed,
+        "ValueError on rank 1: bad\n"
+        "Rank 0 stopped before the next launch.\n"
         "Rank 2 was interrupted 2 s later.",
-    ]
-    xla = failed("JaxRuntimeError", "INTERNAL")
-    error = verdict(Ending(record(xla, "ok"), Refusal("torn", (0,))))
-    assert isinstance(error, CellFailed)
-    assert told(error)[1] == "XLA launched a program on some ranks, and refused it on others."
-
-
-def test_a_divergence_says_who_did_what_and_where() -> None:
-    source = "if rank != 1:\n    s = x.sum()"
-    error = verdict(Ending(record("refused", "refused", source=source), ENDED))
-    assert isinstance(error, Divergence)
-    assert error.ranks == (1,)
-    assert told(error) == [
-        "cell [7]: rank 1 ended the cell without the launch that rank 0 waits for.",
-        "  rank 0   line 2   s = x.sum()   jit(sum)",
-        "  rank 1   ended   line 1 is `if rank != 1:`",
+    ),
+    "XLA's refusal on one rank is its error": (
+        Ending(record(failed("JaxRuntimeError", "INTERNAL"), "ok"), Refusal("torn", (0,))),
+        CellFailed,
+        "JaxRuntimeError on rank 0: INTERNAL\n"
+        "XLA launched a program on some ranks, and refused it on others.",
+    ),
+    "a divergence says who did what and where": (
+        Ending(record("refused", "refused", source="if rank != 1:\n    s = x.sum()"), ENDED),
+        Divergence,
+        "cell [7]: rank 1 ended the cell without the launch that rank 0 waits for.\n"
+        "  rank 0   line 2   s = x.sum()   jit(sum)\n"
+        "  rank 1   ended   line 1 is `if rank != 1:`\n"
         "Nothing was launched. Fix the cell and run it again.",
-    ]
+    ),
+    "ranks that did not come back are named with what was done": (
+        Ending(record("ok"), stuck=(1,), recovered="The ranks have new processes."),
+        RankHung,
+        "Cell [7] did not end on rank 1.\n"
+        "Rank 1 did not come back from C code.\n"
+        "The ranks have new processes.",
+    ),
+    "a timeout says how long it took": (
+        Ending(record("interrupted", "refused"), STOPPED, "timeout", 1.5),
+        CellFailed,
+        "Cell [7] took more than 1.5 s and was stopped on rank 0.\n"
+        "Give it longer with --timeout, or leave out the limit.",
+    ),
+    "a stopped cell says so": (
+        Ending(record("interrupted", "interrupted"), STOPPED, "stop"),
+        CellInterrupted,
+        "cell [7] was stopped on ranks 0, 1.",
+    ),
+    "a debugger that was quit has stopped the cell": (
+        Ending(QUIT, STOPPED),
+        CellInterrupted,
+        "The debugger of rank 1 was quit, so cell [7] was stopped on rank 1.",
+    ),
+    "a skipped cell was stopped": (
+        Ending(record(Skipped(), Skipped())),
+        CellFailed,
+        f"{SKIPPED}it was stopped before it began.\nRun it again.",
+    ),
+    "a skipped cell names the one that failed": (
+        Ending(record(Skipped(after=4), Skipped(after=4)), numbers={4: 6}),
+        CellFailed,
+        f"{SKIPPED}cell [6], which was queued before it, failed.\nRun it again.",
+    ),
+    "a skipped cell tells of another notebook's": (
+        Ending(record(Skipped(after=5), Skipped(after=5)), numbers={4: 6}),
+        CellFailed,
+        f"{SKIPPED}a cell, which was queued before it, failed.\nRun it again.",
+    ),
+    "a skipped cell names the rank that died": (
+        Ending(record(Skipped(dead=1), Skipped(dead=1))),
+        RankDied,
+        f"{SKIPPED}rank 1 died before it began.\nRun it again.",
+    ),
+}
+
+
+@pytest.mark.parametrize(("ending", "kind", "told"), ENDINGS.values(), ids=ENDINGS)
+def test_what_waiting_for_a_cell_raises(
+    ending: Ending, kind: type[BaseException], told: str
+) -> None:
+    error = verdict(ending)
+    assert (type(error), str(error)) == (kind, told)
 
 
 @pytest.mark.parametrize("kind", ["ended", "differs", "circle", "idle", "uneven", "torn"])
 def test_what_a_refused_rank_raises_of_its_own_does_not_hide_the_divergence(kind: Any) -> None:
     ending = Ending(record(failed(), "refused"), Refusal(kind, (1,)), why="stop")
-    assert isinstance(verdict(ending), Divergence)
-
-
-def test_ranks_that_did_not_come_back_are_named_with_what_was_done() -> None:
-    ending = Ending(record("ok"), stuck=(1,), recovered="The ranks have new processes.")
     error = verdict(ending)
-    assert isinstance(error, RankHung)
-    assert told(error) == [
-        "Cell [7] did not end on rank 1.",
-        "Rank 1 did not come back from C code.",
-        "The ranks have new processes.",
-    ]
-
-
-def test_a_timeout_says_how_long_it_took() -> None:
-    error = verdict(Ending(record("interrupted", "refused"), STOPPED, "timeout", 1.5))
-    assert isinstance(error, CellFailed)
-    assert error.ename == "TimeoutError"
-    assert told(error) == [
-        "Cell [7] took more than 1.5 s and was stopped on rank 0.",
-        "Give it longer with --timeout, or leave out the limit.",
-    ]
-
-
-def test_a_stopped_cell_is_a_keyboard_interrupt() -> None:
-    error = verdict(Ending(record("interrupted", "interrupted"), STOPPED, "stop"))
-    assert isinstance(error, CellInterrupted)
-    assert not isinstance(error, JaxClusterError)
-    assert told(error) == ["cell [7] was stopped on ranks 0, 1."]
-
-
-def test_a_debugger_that_was_quit_has_stopped_the_cell() -> None:
-    ranks = record("ok", "interrupted")
-    ranks.add_reply(wire.CellReply(1, 1, "interrupted", 0.1, failed("BdbQuit", "")))
-    error = verdict(Ending(ranks, STOPPED))
-    assert told(error) == ["The debugger of rank 1 was quit, so cell [7] was stopped on rank 1."]
-
-
-@pytest.mark.parametrize(
-    ("skipped", "why"),
-    [
-        (Skipped(), "it was stopped before it began."),
-        (Skipped(after=4), "cell [6], which was queued before it, failed."),
-        (Skipped(after=5), "a cell, which was queued before it, failed."),  # another notebook's
-    ],
-)
-def test_a_cell_that_was_skipped_says_why(skipped: Skipped, why: str) -> None:
-    error = verdict(Ending(record(skipped, skipped), numbers={4: 6}))
-    assert isinstance(error, CellFailed)
-    assert error.ename == "Skipped"
-    assert told(error) == [f"Cell [7] was skipped: {why}", "Run it again."]
-    died = verdict(Ending(record(Skipped(dead=1), Skipped(dead=1))))
-    assert isinstance(died, RankDied) and died.ranks == (1,)
-    assert told(died) == ["Cell [7] was skipped: rank 1 died before it began.", "Run it again."]
+    assert isinstance(error, Divergence) and error.ranks == (1,)
