@@ -36,6 +36,7 @@ KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
 LONG = 1 << 14  # bytes from which on a frame is compressed: hundreds of ranks do much the same
 LAUNCH = struct.Struct("<cIQQ")
+LENGTH = struct.Struct("<I")  # of what a stream sends at once
 Send = Callable[[bytes], None]
 Thread = tuple[int, str]  # of a rank: its number, and the thread's lane
 Said = tuple[Thread, bytes]
@@ -183,14 +184,22 @@ class Hub:
 
 
 class Stream:
-    """Frames of one host's ranks over one connection, each with its thread."""
+    """Frames of one host's ranks over one connection, each with its thread.
+
+    Args:
+      connection: which has been authenticated.
+
+    Attributes:
+      socket: to wait on.
+    """
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
-        self.connection = connection
-        self._queue: list[Said] = []
+        with connection:
+            self.socket = socket.socket(fileno=os.dup(connection.fileno()))
         # Else a second message waits until the first one is acknowledged, which takes 40 ms.
-        with socket.socket(fileno=os.dup(connection.fileno())) as same:
-            same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._queue: list[Said] = []
+        self._received = b""
 
     def queue(self, thread: Thread, frame: bytes) -> None:
         """Send it with the next ``flush``."""
@@ -199,17 +208,26 @@ class Stream:
     def flush(self) -> None:
         """Send what is queued. A peer that is gone shows when it is read."""
         if self._queue:
-            frames, self._queue = self._queue, []
+            message = marshal.dumps(self._queue)
+            self._queue.clear()
             with contextlib.suppress(OSError):
-                self.connection.send_bytes(marshal.dumps(frames))
+                self.socket.sendall(LENGTH.pack(len(message)) + message)
 
     def receive(self) -> list[Said]:
-        """What has come together.
+        """What has come.
 
         Raises:
-          OSError, EOFError: the peer is gone.
+          OSError: the peer is gone.
         """
-        frames: list[Said] = marshal.loads(self.connection.recv_bytes())
+        if not (data := self.socket.recv(BUFFER)):
+            raise ConnectionResetError
+        data, frames = self._received + data, list[Said]()
+        while len(data) >= LENGTH.size and len(data) >= (
+            end := LENGTH.size + LENGTH.unpack_from(data)[0]
+        ):
+            frames += marshal.loads(data[LENGTH.size : end])
+            data = data[end:]
+        self._received = data
         return frames
 
 
@@ -227,14 +245,14 @@ class Relay(Hub):
     def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
         self._stream = Stream(Client(address, authkey=key.encode()))
         super().__init__(path)
-        self.watch(self._stream.connection, self._deliver)
+        self.watch(self._stream.socket, self._deliver)
         threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
 
     def hear(self, thread: Thread, frame: bytes) -> None:
         self._stream.queue(thread, frame)
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, EOFError):
+        with contextlib.suppress(OSError):
             while True:
                 self.step()
                 self._stream.flush()

@@ -91,15 +91,18 @@ class Server(Hub):
         def read(_: int) -> None:
             try:
                 frames = stream.receive()
-            except (OSError, EOFError):
+            except OSError:
                 self._streams.remove(stream)
-                self.drop(stream.connection)
+                self.drop(stream.socket)
                 frames = [(thread, b"") for thread in threads]
             for thread, frame in frames:
-                (threads.add if frame else threads.discard)(thread)
-                self.take(thread, frame, functools.partial(stream.queue, thread))
+                if frame and thread in threads:
+                    self.hear(thread, frame)
+                else:
+                    (threads.add if frame else threads.discard)(thread)
+                    self.take(thread, frame, functools.partial(stream.queue, thread))
 
-        self.watch(stream.connection, read)
+        self.watch(stream.socket, read)
 
     # ------------------------------------------------------------------ messages
 
@@ -110,7 +113,8 @@ class Server(Hub):
             _, site, given, folded = LAUNCH.unpack(frame)
             program, place = self._sites[thread][site]
             now = self._clock()
-            self._answer(referee.launch(rank, lane, program, given, folded, place, now))
+            if answers := referee.launch(rank, lane, program, given, folded, place, now):
+                self._answer(answers)
             return
         match unpack(frame) if frame else ("gone",):
             case ["site", site, program, place]:

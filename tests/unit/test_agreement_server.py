@@ -381,7 +381,7 @@ def test_messages_of_a_relay_in_a_row_do_not_wait_for_an_acknowledgement() -> No
         referee.flush()
         relay.receive()
     assert time.monotonic() - began < 0.4  # each round would take 40 ms
-    for one in (relay.connection, referee.connection, listener):
+    for one in (relay.socket, referee.socket, listener):
         one.close()
 
 
@@ -389,7 +389,7 @@ def test_the_end_of_a_relay_is_the_end_of_its_ranks(served: Server, tmp_path: Pa
     relay = Relay(str(tmp_path / "relay.sock"), ("127.0.0.1", served.port), KEY)
     base = Peer(tmp_path / "relay.sock", 1, BASE)
     until(lambda: (1, BASE) in served.sends, "it is known")
-    relay._stream.connection._close()  # type: ignore[attr-defined]
+    relay._stream.socket.shutdown(socket.SHUT_RDWR)
     base.tell("look", 1, 1)
     until(lambda: served.referee.cells.dead == {1}, "it counts as dead")
     base.socket.close()
