@@ -3,7 +3,7 @@
 # Node, then pytest (whose closing line is the last one). They run in an environment of their own,
 # .venv-test-<version> in this checkout.
 #
-#   bash tests/run.sh                       5 to 8 minutes on 2 cores: all but the live tests, and of
+#   bash tests/run.sh                       3 to 5 minutes on 2 cores: all but the live tests, and of
 #                                           those one or more for each promise of docs/guarantees.md
 #   bash tests/run.sh --all                 everything: more than an hour
 #   bash tests/run.sh tests/unit -k plan    arguments go to pytest
@@ -107,7 +107,7 @@ for argument in "$@"; do
     if [ "$argument" != --all ]; then rest+=("$argument"); fi
 done
 if [ -n "$part" ]; then
-    say "pytest: 5 to 8 minutes on 2 cores (bash tests/run.sh --all runs all tests)"
+    say "pytest: 3 to 5 minutes on 2 cores (bash tests/run.sh --all runs all tests)"
     rest=(-n 3 --dist loadfile -m "not live or promise or quick" ${rest[@]+"${rest[@]}"})
 else
     say "pytest"
