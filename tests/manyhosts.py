@@ -190,7 +190,7 @@ class Ranks:
             case "look":
                 return self.referee.look(time.monotonic(), body["launches"])
             case "resources":
-                return wire.RankResources(number, time.monotonic(), 1.0, 200 << 20)
+                return wire.RankResources(number, 1.0, 200 << 20)
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
@@ -15,14 +16,10 @@ from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutto
 from jaxcluster.cluster.checkpoints import Autosave
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.questions import here
-from jaxcluster.cluster.recovery import Renewal
-from jaxcluster.cluster.resources import Meter
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
 from jaxcluster.cluster.spec import resized
-from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World, who_we_are
-from jaxcluster.errors import LaunchError, NoCluster, RecoveryError, UsageError
-from jaxcluster.launchers.base import STOPPED
+from jaxcluster.errors import NoCluster, RecoveryError, UsageError
 from jaxcluster.model import rewrite, waiting
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
@@ -38,7 +35,6 @@ from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import Stacks
 
 ASK_S = 2.0  # for answers that a control channel gives at once
-TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 
 UNCHECKED = (
     "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
@@ -70,6 +66,7 @@ class Cluster:
       autosave: what its ranks had at the end of the last cell that ended well.
       past_reports: how its last cells went wrong, for ``%jaxcluster report``.
       changing: held while it gets new processes, or its end.
+      is_stopping: another thread has stopped it while it gets new processes.
     """
 
     def __init__(self, world: World) -> None:
@@ -83,19 +80,19 @@ class Cluster:
         self.autosave = Autosave()
         self.past_reports = Reports(self.name)
         self.changing = threading.RLock()
-        self._renewal: Renewal | None = None
+        self.is_stopping = False
+        self._stopped: threading.Event | None = None  # of the restart that goes on
         self._failed: CellRecord | None = None
         self._count = 0
-        self._take(world)
+        self.take(world)
 
-    def _take(self, world: World) -> None:
+    def take(self, world: World) -> None:
         """Have these ranks as its own from now on."""
         world.check = self.check_not_closed
         world.on_stopping = self._end_with_others
         world.link.on_push = lambda event: self.on_push(event) if self.on_push else None
         self.world, self.num_processes, self.why = world, world.num_processes, ""
         self.record, self.dead = world.record, world.dead
-        self.meter = Meter(world.link)  # for all that show what the ranks use
         self.sent: list[RunningCell] = []  # to these ranks, but for older ones that have ended
         world.listen()
         if world.is_ending:  # meanwhile
@@ -208,12 +205,12 @@ class Cluster:
                 )
             spec = resized(self.spec, num_processes) if num_processes is not None else None
             when = when or ("when it was resized" if spec is not None else "in a restart")
-            renewal = self._renewal = Renewal(self)
+            stopped = self._stopped = threading.Event()
             try:
-                with stopbutton.held(renewal.give_up), events.going_on(progress) as say:
-                    return renewal.carry_through(say, clean, when, spec)
+                with stopbutton.held(self.press_stop), events.going_on(progress) as say:
+                    return recovery.renew(self, say, stopped, clean=clean, when=when, spec=spec)
             finally:
-                self._renewal = None
+                self._stopped = None
 
     @property
     def owned(self) -> bool:
@@ -230,9 +227,9 @@ class Cluster:
         Raises:
           LaunchError: another process has started it, and a host can't be reached. Nothing is done.
         """
-        if (renewal := self._renewal) is not None:
-            renewal.is_stopped_for_good = True
-            renewal.give_up()
+        if self.is_restarting:
+            self.is_stopping = True
+            self.press_stop()
         with self.changing:
             if not force:
                 self.world.check_reach()
@@ -240,9 +237,7 @@ class Cluster:
             self.why = ""
             self.autosave.cancel()
             self.autosave.forget()  # while there is a way to its folders
-            if self.kept is not None:
-                self.kept.folder.remove()
-                self.kept = None
+            self.forget_kept()
             self.world.end()
             if opened.get(self.name) is self:
                 del opened[self.name]
@@ -259,36 +254,19 @@ class Cluster:
     @property
     def is_restarting(self) -> bool:
         """Whether it is being given new processes, by some thread."""
-        return self._renewal is not None
+        return self._stopped is not None
 
     def press_stop(self) -> None:
-        """The stop button, where another thread than the pressed one waits for new processes."""
-        if (renewal := self._renewal) is not None:
-            renewal.give_up()
+        """End a restart that goes on at its next step. Any thread, and signal handlers."""
+        if (stopped := self._stopped) is not None:
+            # A handler can't wait for a lock that its own thread may hold.
+            _thread.start_new_thread(stopped.set, ())
 
-    def respawn(self, say: Progress, stopped: threading.Event) -> None:
-        """End all its processes and start new ones, with empty namespaces, in their place.
-
-        Args:
-          stopped: ends the start when it is set.
-        """
-        self.world.vacate()
-        while not one_at_a_time.acquire(timeout=TURN_S):
-            if stopped.is_set():
-                raise LaunchError(STOPPED)
-        try:
-            self._take(start_world(self.spec, say, self.world.allocation, stopped=stopped))
-        finally:
-            one_at_a_time.release()
-
-    def leave_down(self, why: str) -> None:
-        """After a restart that was not carried through: no processes, and what was saved is kept.
-
-        Args:
-          why: as in "their start was stopped".
-        """
-        self.world.vacate()
-        self.why = why
+    def forget_kept(self) -> None:
+        """Remove what its ranks have saved for new ones."""
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            kept.folder.remove()
 
     @property
     def closed(self) -> bool:

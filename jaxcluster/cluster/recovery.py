@@ -9,7 +9,6 @@ the cluster is left in the same state.
 
 from __future__ import annotations
 
-import _thread
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from jaxcluster import wire
 from jaxcluster.cluster import saving
 from jaxcluster.cluster.events import Progress
+from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import end_hung
 from jaxcluster.errors import (
     CellInterrupted,
@@ -33,6 +33,7 @@ from jaxcluster.wire.forks import STOPPED
 if TYPE_CHECKING:
     from jaxcluster.cluster.handle import Cluster
 
+TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 COORDINATOR = "JAX's coordinator"
 RESTART = (
     "%jaxcluster restart gives it new processes, and keeps the variables of the ranks that live."
@@ -129,94 +130,86 @@ def tell_losses(cluster: Cluster) -> str:
     return f"{told}. {advice(cluster) or RESTART}" if told else ""
 
 
-class Renewal:
-    """One cluster's new processes: they are on their way, and may be given up.
+def renew(
+    cluster: Cluster,
+    say: Progress,
+    stopped: threading.Event,
+    *,
+    clean: bool,
+    when: str,
+    spec: wire.ClusterSpec | None,
+) -> str:
+    """Give a cluster new processes; returns what ``Cluster.restart`` does.
 
-    Attributes:
-      given_up: it ends at its next step or wait: stop was pressed, or the cluster is being stopped.
-      is_stopped_for_good: the latter.
+    Args:
+      stopped: set, it ends this at its next step or wait.
+      spec: the cluster, if it is to have another number of ranks.
+
+    Raises:
+      CellInterrupted: stop was pressed; the message says what the cluster is now.
+      NoCluster: another thread stops the cluster.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster, self.given_up = cluster, threading.Event()
-        self.is_stopped_for_good = False
-
-    def give_up(self) -> None:
-        """End it at its next step or wait. Any thread, and signal handlers."""
-        # A handler can't wait for a lock that its own thread may hold.
-        _thread.start_new_thread(self.given_up.set, ())
-
-    def check(self) -> None:
-        """Raise where it is given up.
-
-        Raises:
-          CellInterrupted: stop was pressed; the message says what the cluster is now.
-          NoCluster: another thread stops the cluster.
-        """
-        if self.is_stopped_for_good:
-            told = f"Cluster {self.cluster.name!r} was stopped meanwhile."
+    def check() -> None:
+        if cluster.is_stopping:
+            told = f"Cluster {cluster.name!r} was stopped meanwhile."
             raise NoCluster(told, "%jaxcluster start -n 4") from None
-        if self.given_up.is_set():
-            raise CellInterrupted(self.cluster.down or GIVEN_UP) from None
+        if stopped.is_set():
+            raise CellInterrupted(cluster.down or GIVEN_UP) from None
 
-    def carry_through(
-        self, say: Progress, clean: bool, when: str, spec: wire.ClusterSpec | None
-    ) -> str:
-        """Do it; returns in a line what was kept and what was lost. See ``Cluster.restart``.
-
-        Args:
-          spec: the cluster, if it is to have another number of ranks.
-        """
-        cluster, kept, allocation = self.cluster, self.cluster.kept, self.cluster.world.allocation
-        assert allocation is not None  # else it can't be restarted from here
-        if not cluster.closed:
-            if spec is None:
-                allocation.check_returns()
-            if not clean:
-                say("saving the ranks' variables ...")
-                end_hung(cluster.world, self.check)
-                kept = saving.save(cluster.world, self.check, compare=spec is not None)
-        cluster.autosave.cancel()
-        if spec is not None or clean:
-            cluster.autosave.forget()
-        if spec is not None:
-            cluster.spec = spec
-            allocation.leave_out_lost()
-        cluster.kept = kept
-        is_kept, is_resized = kept is not None and not clean, spec is not None
+    def start_and_load() -> str:
+        began, saves = time.perf_counter(), cluster.autosave
+        cluster.world.vacate()
+        while not one_at_a_time.acquire(timeout=TURN_S):
+            check()
         try:
-            try:
-                told = self._start_and_load(say, is_kept, when, is_resized)
-            except (LaunchError, RankDied) as error:  # a rank that dies costs a second try
-                self.check()
-                say(f"{error.message.partition(chr(10))[0]} Trying again ...")
-                told = self._start_and_load(say, is_kept, when, is_resized)
-        except BaseException as error:
-            stopped = self.given_up.is_set()
-            cluster.leave_down("their start was stopped" if stopped else "new ones did not start")
-            self.check()
-            if isinstance(error, JaxClusterError):
-                error.hint = f"{error.hint}\n{cluster.down}".lstrip()
-            raise
-        if cluster.kept is not None:
-            cluster.kept.folder.remove()
-            cluster.kept = None
-        return told
-
-    def _start_and_load(self, say: Progress, is_kept: bool, when: str, is_resized: bool) -> str:
-        cluster, saves, began = self.cluster, self.cluster.autosave, time.perf_counter()
-        cluster.respawn(say, self.given_up)
-        self.check()
+            cluster.take(start_world(cluster.spec, say, allocation, stopped=stopped))
+        finally:
+            one_at_a_time.release()
+        check()
         told = "All variables of the ranks are gone."
-        if is_kept and cluster.kept is not None:
-            kept, world = cluster.kept.looked_at(), cluster.world  # a host may be lost with its own
-            if kept.reports:
+        if kept is not None and not clean:
+            world, found = cluster.world, kept.looked_at()  # a host may be lost with its own
+            if found.reports:
                 say("restoring the variables ...")
             autosaved = (saves.kept, saves.cell) if saves.kept is not None else None
-            back = saving.load(world, kept, self.check, when, cluster.made_by, autosaved)
-            who = plural(world.num_processes, "rank") if is_resized else "New processes"
+            back = saving.load(world, found, check, when, cluster.made_by, autosaved)
+            who = plural(world.num_processes, "rank") if spec is not None else "New processes"
             replaced = f", {name_ranks(back.replaced)} replaced" if back.replaced else ""
             took, count = time.perf_counter() - began, plural(len(back.names), "variable")
             told = " ".join([f"{who} after {took:.1f} s{replaced}: {count} kept.", *back.details])
-        self.check()  # from here on a stop comes too late: it would end what is done
+        check()  # from here on a stop comes too late: it would end what is done
         return told
+
+    kept, allocation = cluster.kept, cluster.world.allocation
+    assert allocation is not None  # else it can't be restarted from here
+    if not cluster.closed:
+        if spec is None:
+            allocation.check_returns()
+        if not clean:
+            say("saving the ranks' variables ...")
+            end_hung(cluster.world, check)
+            kept = saving.save(cluster.world, check, compare=spec is not None)
+    cluster.autosave.cancel()
+    if spec is not None or clean:
+        cluster.autosave.forget()
+    if spec is not None:
+        cluster.spec = spec
+        allocation.leave_out_lost()
+    cluster.kept = kept
+    try:
+        try:
+            told = start_and_load()
+        except (LaunchError, RankDied) as error:  # a rank that dies costs a second try
+            check()
+            say(f"{error.message.partition(chr(10))[0]} Trying again ...")
+            told = start_and_load()
+    except BaseException as error:
+        cluster.world.vacate()
+        cluster.why = "their start was stopped" if stopped.is_set() else "new ones did not start"
+        check()
+        if isinstance(error, JaxClusterError):
+            error.hint = f"{error.hint}\n{cluster.down}".lstrip()
+        raise
+    cluster.forget_kept()
+    return told

@@ -11,18 +11,20 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RankDied, RankError, RecoveryError
 from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.wire.link import Sink, replies
+from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, Save, Saved, SavePlace
 
 Check = Callable[[], None]  # raises where what goes on is to end
+R = TypeVar("R")
 
-TIMEOUT_S = 600.0
+TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 FEW = 8  # lost names that are told with their reasons
 
 
@@ -83,27 +85,32 @@ def save(world: World, check: Check, *, compare: bool) -> Kept:
         raise
 
 
-def _read(
-    world: World, each: Mapping[int, Mapping[str, Any]], check: Check
-) -> tuple[dict[int, Made], Callable[[Mapping[int, dict[str, str]]], dict[int, Made]]]:
-    """Have each rank read its part; returns what each can bind, and what has all bind it.
+def read(
+    world: World, each: Mapping[int, Callable[..., Operation[R]]], check: Check, **options: Any
+) -> tuple[dict[int, R], Callable[..., dict[int, Made]]]:
+    """Have ranks read values; returns what each says of it, and what has all bind them.
 
     The latter takes the names that each rank has lost, and why.
+
+    Args:
+      each: makes each rank's request, with a token and its place among the cells.
+      **options: see ``World.ask_in_turn``.
 
     Raises:
       JaxClusterError: a rank could not; all drop what they have read.
     """
     token = uuid.uuid4().hex
-    requests = {rank: partial(Load, token=token, **part) for rank, part in each.items()}
+    asked: dict[str, Any] = {"timeout_s": TIMEOUT_S, "check": check}
+    requests = {rank: partial(make, token=token) for rank, make in each.items()}
     try:
-        made = replies(world.ask_in_turn(requests, timeout_s=TIMEOUT_S, check=check))
+        made = replies(world.ask_in_turn(requests, **asked, **options))
     except BaseException:
         world.link.request_each(dict.fromkeys(each, Drop(token)), sink=Sink())
         raise
 
-    def bind(lost: Mapping[int, dict[str, str]]) -> dict[int, Made]:
+    def bind(lost: Mapping[int, dict[str, str]], is_final: bool = False) -> dict[int, Made]:
         wanted = {rank: partial(Bind, token=token, lost=lost[rank]) for rank in lost}
-        bound = replies(world.ask_in_turn(wanted, timeout_s=TIMEOUT_S, check=check))
+        bound = replies(world.ask_in_turn(wanted, is_final=is_final, **asked))
         for rank, one in bound.items():
             names = world.names.get(rank, set()) | {*one.names}
             world.names[rank] = names - lost[rank].keys()
@@ -138,8 +145,8 @@ def load(
     for rank in range(world.num_processes):
         own = rank if rank in reports else None
         files = kept.folder.bring(rank, reports if is_resized or own is None else [rank], reports)
-        each[rank] = {"files": files, "own": own, "num_processes": before}
-    made, bind = _read(world, each, check)
+        each[rank] = partial(Load, files=files, own=own, num_processes=before)
+    made, bind = read(world, each, check)
     lost = lost_on(reports, made, kept.had)
     again = {name: f"; run cell [{number}] again" for name, number in made_by.items()}
     earlier = {name: why for saved in reports.values() for name, why in saved.unbound.items()}
@@ -190,16 +197,17 @@ def _fill_in(world: World, saved: Kept, replaced: Sequence[int], check: Check) -
         return None
     spanning = {name for report in reports.values() for name in report.spanning}
     each = {
-        rank: {
-            "files": saved.folder.bring(rank, [rank], reports),
-            "own": rank,
-            "num_processes": saved.num_processes,
-            "only": None if rank in replaced else sorted(spanning),
-        }
+        rank: partial(
+            Load,
+            files=saved.folder.bring(rank, [rank], reports),
+            own=rank,
+            num_processes=saved.num_processes,
+            only=None if rank in replaced else sorted(spanning),
+        )
         for rank in ranks
     }
     try:
-        made, bind = _read(world, each, check)
+        made, bind = read(world, each, check)
     except RankDied:
         raise
     except RankError:

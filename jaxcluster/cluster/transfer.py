@@ -18,7 +18,6 @@ import math
 import mmap
 import os
 import pickle
-import secrets
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ import psutil
 
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.allocation.states import Memory, NoRoom
-from jaxcluster.cluster import stopbutton
+from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
     CellInterrupted,
@@ -46,11 +45,9 @@ from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Event, Sink, replies, unwrap
+from jaxcluster.wire.link import Event, replies, unwrap
 from jaxcluster.wire.ops import values as ops
-from jaxcluster.wire.ops.saving import Bind, Drop
 
-VALUE_TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
 ALIGN = 64
 
 
@@ -102,7 +99,7 @@ def _fetch(
             return lambda turn: ops.Pull(turn, name, *options)
 
         requests = {rank: request(rank) for rank in range(world.num_processes)}
-        answers = world.ask_in_turn(requests, timeout_s=VALUE_TIMEOUT_S)
+        answers = world.ask_in_turn(requests, timeout_s=saving.TIMEOUT_S)
         told = replies(answers)
         layouts = _layouts(name, told)
         if (total := max(one.total for one in told.values())) > room:
@@ -420,10 +417,9 @@ def _assign(
     Raises:
       CellInterrupted: stop was pressed when all had read it.
     """
-    token = secrets.token_hex(8)
 
     @functools.cache  # one body for all ranks is encoded once
-    def assign(path: str, turn: CellSpec) -> ops.Assign:
+    def assign(path: str, turn: CellSpec, token: str) -> ops.Assign:
         return ops.Assign(turn, token, path, places if path else [])
 
     each = {rank: functools.partial(assign, path) for rank, path in paths.items()}
@@ -433,17 +429,9 @@ def _assign(
             if presses:
                 raise KeyboardInterrupt
 
+        _, bind = saving.read(world, each, check, buffers=buffers)
         try:
-            world.ask_in_turn(each, buffers=buffers, timeout_s=VALUE_TIMEOUT_S, check=check)
-            check()
-        except BaseException:
-            world.link.request_each(dict.fromkeys(each, Drop(token)), sink=Sink())
-            raise
-        bind = functools.partial(Bind, token=token, lost={})
-        try:
-            world.ask_in_turn(
-                dict.fromkeys(each, bind), timeout_s=VALUE_TIMEOUT_S, check=check, is_final=True
-            )
+            bind({rank: {} for rank in each}, is_final=True)
         except KeyboardInterrupt:
             raise CellInterrupted(
                 "stopped waiting. All ranks have received it, and will bind it as soon as they can."

@@ -28,7 +28,7 @@ from jaxcluster.engine.clientcode import ClientCode, RankKernel
 from jaxcluster.engine.control import ControlChannel, Request, StopJobs
 from jaxcluster.engine.forked import apply_warnings
 from jaxcluster.engine.history import History
-from jaxcluster.engine.inspection import own_gpus, resources
+from jaxcluster.engine.inspection import Meter, own_gpus
 from jaxcluster.engine.shards import ArrayViews
 from jaxcluster.engine.values import Values
 from jaxcluster.host.facts import engine_facts
@@ -105,7 +105,7 @@ class Rank:
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.facts = engine_facts(rank, host_address, host)
-        self.gpus: list[str] = []  # as CUDA_VISIBLE_DEVICES has them
+        self.meter = Meter(rank)
         self.attached = False
         self._serve_request: Request[start.Serve] | None = None
         handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
@@ -119,7 +119,7 @@ class Rank:
         handle(agreement.Look, "side", lambda request: turns.look(request.body.launches))
         handle(status.State, "now", lambda request: self._state())
         handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state()))
-        handle(status.Resources, "side", lambda request: resources(self.rank, self.gpus))
+        handle(status.Resources, "side", self.meter.read)
         handle(
             cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
         )
@@ -155,7 +155,7 @@ class Rank:
 
     def _serve(self, request: Request[start.Serve]) -> Any:
         self._serve_request = request
-        self.gpus = own_gpus(self.startup.devices)
+        self.meter.gpus = own_gpus(self.startup.devices)
         raise StopJobs
 
     def attach(self, kernel: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from jaxcluster.host.facts import host_gpus
 from jaxcluster.host.gpus import gpu_uses
 from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
 
+READING_S = 1.0  # between two readings of what the process uses
 WAITS_S = 0.7  # for another completion; then who has asked listens no more
 # IPython's completer is not made for threads: jedi, where two import it at once, finds nothing
 # ever after, and a filter of warnings that one sets is taken away by another.
@@ -126,15 +128,35 @@ def rss_nbytes() -> int:
         return 0
 
 
-def resources(rank: int, gpus: Sequence[str]) -> wire.RankResources:
-    """What the process has used so far, and uses now. Some 20 us, with GPUs about a millisecond.
+class Meter:
+    """Reads what the process uses, once a second at most, for all who ask.
 
-    Args:
+    Attributes:
       gpus: those that are the rank's, as CUDA_VISIBLE_DEVICES has them.
     """
-    return wire.RankResources(
-        rank, time.monotonic(), time.process_time(), rss_nbytes(), gpu_uses(gpus)
-    )
+
+    def __init__(self, rank: int) -> None:
+        self.gpus: list[str] = []
+        self._last = wire.RankResources(rank, 0.0, 0)
+        self._at, self._cpu_s = -math.inf, 0.0
+
+    def read(self, request: object = None) -> wire.RankResources:
+        """The last reading. Some 20 us, with GPUs about a millisecond."""
+        now, cpu_s = time.monotonic(), time.process_time()
+        if now > self._at + READING_S:
+            percent = 100.0 * (cpu_s - self._cpu_s) / (now - self._at)
+            self._at, self._cpu_s = now, cpu_s
+            uses = gpu_uses(self.gpus)
+            known = [use.percent for use in uses if use.percent is not None]
+            self._last = wire.RankResources(
+                self._last.rank,
+                percent,
+                rss_nbytes(),
+                sum(known) / len(known) if known else None,
+                sum(use.used_nbytes for use in uses),
+                sum(use.total_nbytes for use in uses),
+            )
+        return self._last
 
 
 def own_gpus(devices: Sequence[wire.DeviceInfo]) -> list[str]:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, RunningCell, events
-from jaxcluster.cluster.resources import Meter, Sample
 from jaxcluster.model import waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
@@ -23,11 +21,12 @@ from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views import report
 from jaxcluster.wire.link import Link, replies
 from jaxcluster.wire.ops.agreement import Look, Waiting
-from jaxcluster.wire.ops.status import State
+from jaxcluster.wire.ops.status import Resources, State
 
 KEPT_CELLS = 50
 KEPT_CHARS = 50_000_000  # of all their outputs together
-READINGS = 2  # of what idle ranks use: a share of a processor takes two
+READINGS = 2  # of what ranks use after they were busy: the first is of that time, too
+READING_S = 2.0  # between two of them
 RECORDS_S = 1.0  # between two looks at what runs on this machine
 SILENT_S = 3.0  # without an answer
 MEASURE_S = 0.3  # for what the ranks use, which can come with the next look
@@ -53,7 +52,7 @@ class Known:
       ended: the seq of the last cell that each rank is known to have ended.
       waits: what the referee says of the ranks that wait for others.
       late: who keeps the others waiting.
-      used: what the ranks use; it is measured ``to_measure`` times more.
+      used: what the ranks use; it is asked ``to_measure`` times more, next at ``measure_at``.
     """
 
     link: Link | None = None
@@ -63,8 +62,9 @@ class Known:
     ended: dict[int, int] = field(default_factory=dict)
     waits: dict[int, Waiting] = field(default_factory=dict)
     late: waiting.Late | None = None
-    used: Mapping[int, Sample] = field(default_factory=dict)
+    used: dict[int, wire.RankResources] = field(default_factory=dict)
     to_measure: int = READINGS
+    measure_at: float = 0.0
 
 
 @dataclass
@@ -118,20 +118,13 @@ class Model:
             if (looked := replies(asked).get(rank)) is not None:
                 known.waits = {wait.rank: wait for wait in looked.waits if not wait.lane}
                 known.late = waiting.find_late(looked.agreed) if looked.agreed else None
-        self._measure(current.meter, min(timeout_s, MEASURE_S))
-
-    def _measure(self, meter: Meter, timeout_s: float) -> None:
-        """What the ranks use.
-
-        An idle kernel must look idle: of idle ranks no more is told, whoever else measures.
-        """
-        known = self._known
         if self.is_busy:
             known.to_measure = READINGS
-        if known.to_measure:
-            meter.keep_up(timeout_s)
-            known.to_measure -= meter.latest is not known.used
-            known.used = meter.latest
+        if known.to_measure and now >= known.measure_at:  # an idle kernel must look idle
+            known.measure_at, known.to_measure = now + READING_S, known.to_measure - 1
+            timeout_s = min(timeout_s, MEASURE_S)
+            used = replies(link.gather(link.ranks, Resources(), timeout_s=timeout_s))
+            known.used = {**known.used, **used}
 
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
         """The state, and the cells that may have changed."""
@@ -329,12 +322,12 @@ def _start() -> protocol.Start | None:
     )
 
 
-def _use(sample: Sample | None) -> protocol.Use | None:
-    if sample is None:
+def _use(used: wire.RankResources | None) -> protocol.Use | None:
+    if used is None:
         return None
-    cpu, gpu = (None if part is None else round(part) for part in (sample.cpu, sample.gpu))
-    sizes = sample.gpu_used_nbytes, sample.gpu_total_nbytes
-    return protocol.Use(cpu, sample.rss_nbytes, gpu, *sizes)
+    gpu = None if used.gpu is None else round(used.gpu)
+    sizes = used.gpu_used_nbytes, used.gpu_total_nbytes
+    return protocol.Use(round(used.cpu), used.rss_nbytes, gpu, *sizes)
 
 
 def _key(record: CellRecord) -> str:

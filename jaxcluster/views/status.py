@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Place
-from jaxcluster.cluster.resources import Sample
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import waiting
 from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
@@ -22,13 +21,15 @@ from jaxcluster.text import format_nbytes, format_seconds
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Block, Row, Table
 from jaxcluster.views.displays import Bundle, start_in_cell
+from jaxcluster.wire.link import replies
+from jaxcluster.wire.ops.status import Resources
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 BUSY_S = 0.5  # between two looks while some rank runs a cell
 IDLE_S = 2.0
-WAIT_S = 0.3  # for what the ranks use; later answers are in the next table
+WAIT_S = 0.3  # for what the ranks use
 
 _following: dict[str, threading.Event] = {}  # by the notebook's cell
 
@@ -39,17 +40,17 @@ _following: dict[str, threading.Event] = {}  # by the notebook's cell
 def table(
     states: Sequence[wire.RankState],
     dead: Mapping[int, wire.Death],
-    samples: Mapping[int, Sample] | None = None,
+    used: Mapping[int, wire.RankResources] | None = None,
 ) -> Table:
     """One row a rank: where it runs, what it is doing, and what it uses.
 
     Args:
-      samples: of now. Without them there is the memory alone.
+      used: what each uses. Without it there is the memory alone.
     """
     hosts = several_hosts({s.rank: s.hostname for s in states})
     rows: list[Row] = []
     for s in states:
-        found = (samples or {}).get(s.rank)
+        found = (used or {}).get(s.rank)
         rss = found.rss_nbytes if found is not None else s.rss_nbytes
         line = f" line {s.line}" if s.line else ""
         rows.append(
@@ -62,7 +63,7 @@ def table(
                 "cell": f"[{s.cell}]{line}" if s.cell is not None else "",
                 "for": f"{s.seconds:.1f} s" if s.cell is not None else "",
                 "memory": format_nbytes(rss) if rss else "",
-                "CPU": None if samples is None else _cpu(found),
+                "CPU": None if used is None else _cpu(found),
                 "GPU": _gpu(found),
             }
         )
@@ -78,20 +79,19 @@ def _doing(s: wire.RankState, dead: Mapping[int, wire.Death]) -> str:
     return s.state
 
 
-def _cpu(sample: Sample | None) -> str:
+def _cpu(found: wire.RankResources | None) -> str:
     """Use of processors: ``12 %``; ``3.2 CPUs`` from two on."""
-    percent = sample.cpu if sample is not None else None
-    if percent is None:
+    if found is None:
         return ""
-    return f"{percent:.0f} %" if percent < 200 else f"{percent / 100:.1f} CPUs"
+    return f"{found.cpu:.0f} %" if found.cpu < 200 else f"{found.cpu / 100:.1f} CPUs"
 
 
-def _gpu(sample: Sample | None) -> str | None:
+def _gpu(found: wire.RankResources | None) -> str | None:
     """GPUs now: ``40 %, 12 GiB of 80 GiB``; None where there are none."""
-    if sample is None or not sample.gpu_total_nbytes:
+    if found is None or not found.gpu_total_nbytes:
         return None
-    used = f"{format_nbytes(sample.gpu_used_nbytes)} of {format_nbytes(sample.gpu_total_nbytes)}"
-    return used if sample.gpu is None else f"{sample.gpu:.0f} %, {used}"
+    memory = f"{format_nbytes(found.gpu_used_nbytes)} of {format_nbytes(found.gpu_total_nbytes)}"
+    return memory if found.gpu is None else f"{found.gpu:.0f} %, {memory}"
 
 
 def look(cluster: Cluster, *, measures: bool = False) -> list[Block]:
@@ -100,16 +100,16 @@ def look(cluster: Cluster, *, measures: bool = False) -> list[Block]:
     Args:
       measures: say what they use, too.
     """
-    if measures:
-        cluster.meter.keep_up(WAIT_S)
     states, hosts = cluster.status(), cluster.world.hosts
     looked = cluster.look(waiting.LAUNCHES)
     running = {s.rank: s for s in states if s.state == "running"}
     seq = max((s.seq for s in running.values()), default=0)
     late = waiting.find_late(looked.agreed) if looked is not None and looked.agreed else None
     told = [waiting.line(seq, running, [], looked, hosts), late.told(hosts) if late else ""]
-    samples = cluster.meter.latest if measures else None
-    return [table(states, cluster.dead, samples), *filter(None, told)]
+    link, used = cluster.world.link, None
+    if measures:
+        used = replies(link.gather(link.ranks, Resources(), timeout_s=WAIT_S))
+    return [table(states, cluster.dead, used), *filter(None, told)]
 
 
 def seen(cluster: Cluster | None) -> Bundle:
@@ -123,8 +123,7 @@ def seen(cluster: Cluster | None) -> Bundle:
 def live(cluster: Cluster, show: Callable[[Bundle], None], cell_id: str = "") -> threading.Event:
     """Show what ``seen`` says, until the cluster ends.
 
-    A thread asks the ranks' control channels, which answer during a cell. What the ranks use is
-    measured every 2 s.
+    A thread asks the ranks' control channels, which answer during a cell.
 
     Args:
       show: shows a MIME bundle in place of the one before.

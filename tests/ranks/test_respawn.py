@@ -241,7 +241,7 @@ def test_a_stop_of_the_cluster_by_another_thread_ends_its_restart(
     def listen(line: str) -> None:
         if line.startswith(step):
             other.start()
-            until(lambda: ranks._renewal is None or ranks._renewal.given_up.is_set(), "the stop", 5)
+            until(lambda: ranks._stopped is None or ranks._stopped.is_set(), "the stop", 5)
 
     with pytest.raises(NoCluster, match="Cluster 'respawn' was stopped meanwhile"):
         ranks.restart(listen)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from jaxcluster.engine import inspection
+from jaxcluster.wire import GpuUse
 from jaxcluster.wire.ops.cells import Complete
 
 PROCESS = ("here", ["cpu:0"])
@@ -83,3 +84,17 @@ def test_a_completion_that_does_not_end_holds_no_other_one(
     runner.shell = SimpleNamespace()
     with inspection._completing:
         assert inspection.complete(runner, Complete("x.", 2)).matches == []
+
+
+def test_what_a_process_uses_is_read_once_a_second_for_all_who_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpus = [GpuUse("0", 80.0, 3, 10), GpuUse("1", 40.0, 4, 10), GpuUse("MIG-1", None, 1, 5)]
+    monkeypatch.setattr(inspection, "gpu_uses", lambda visible: gpus)
+    meter = inspection.Meter(3)
+    first = meter.read()
+    assert (first.rank, first.gpu, first.gpu_used_nbytes, first.gpu_total_nbytes) == (3, 60, 8, 25)
+    assert first.cpu == 0 and first.rss_nbytes
+    assert meter.read() is first
+    monkeypatch.setattr(inspection, "READING_S", 0)
+    assert meter.read().cpu > 0

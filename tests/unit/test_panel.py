@@ -12,7 +12,6 @@ import pytest
 from jaxcluster import cluster, panel, wire
 from jaxcluster.agreement.refusals import Place, Refusal
 from jaxcluster.cluster import handle
-from jaxcluster.cluster.resources import Meter, sample_of
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel.model import KEPT_CELLS, Model
@@ -45,7 +44,6 @@ class Running:
             facts=facts, devices=devices,
         )  # fmt: skip
         self.world = self.link = self
-        self.meter = Meter(self)  # type: ignore[arg-type]
         self.states = {r: state(r) for r in self.ranks}
         self.looked = Looked(0.0)
         self.cells: list[Any] = []
@@ -227,20 +225,6 @@ def test_the_newest_run_of_a_cell_takes_the_older_ones_place(
         end(running.submit(model, seq + 4, f"c{seq}"))
         model.take_in()
     assert [c.cell_id for c in model.cells()] == [f"c{seq}" for seq in range(KEPT_CELLS)]
-
-
-# --------------------------------------------------------------------------------------- resources
-
-
-def test_a_share_of_a_processor_takes_two_readings() -> None:
-    gpus = [wire.GpuUse("0", 80.0, 3, 10), wire.GpuUse("1", 40.0, 4, 10)]
-    before, now = (wire.RankResources(0, at, cpu, 100, gpus) for at, cpu in ((10, 5), (12, 8)))
-    assert sample_of(None, before).cpu is None
-    second = sample_of(before, now)
-    assert (second.cpu, second.gpu) == (150.0, 60.0)
-    assert (second.gpu_used_nbytes, second.gpu_total_nbytes) == (7, 20)
-    part = sample_of(None, wire.RankResources(0, 1.0, 1.0, 100, [wire.GpuUse("MIG", None, 3, 10)]))
-    assert (part.gpu, part.gpu_used_nbytes) == (None, 3)
 
 
 # --------------------------------------------------------------------------------------- incidents

@@ -11,7 +11,6 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.cluster.resources import Sample
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.views import blocks, status
 from jaxcluster.views.displays import Display, StatusLine
@@ -25,8 +24,8 @@ STATES = [
 DEAD = {1: wire.Death("killed by SIGKILL <9>")}
 
 
-def used(cpu: float | None = None, gpu: float | None = None, total: int = 0) -> dict[int, Sample]:
-    return {0: Sample(cpu, 2 * GIB, gpu, total // 4, total)}
+def used(cpu: float, gpu: float | None = None, total: int = 0) -> dict[int, wire.RankResources]:
+    return {0: wire.RankResources(0, cpu, 2 * GIB, gpu, total // 4, total)}
 
 
 def read(table: str) -> list[dict[str, str]]:
@@ -40,15 +39,15 @@ def rows(*states: wire.RankState, **more: Any) -> list[dict[str, str]]:
 
 
 def test_the_table_says_where_a_rank_is_and_what_it_does_and_uses() -> None:
-    running, dead = rows(*STATES, samples=used(100.0))
+    running, dead = rows(*STATES, used=used(100.0))
     assert running == {
         "rank": "0", "pid": "100", "devices": "cpu:0", "state": "running", "cell": "[7] line 3",
         "for": "2.2 s", "memory": "2.0 GiB", "CPU": "100 %",
     }  # fmt: skip
     assert dead["state"] == "dead: killed by SIGKILL <9>"
     assert "CPU" not in rows(*STATES)[0]
-    assert rows(*STATES, samples=used(250.0, 40.0, 8 * GIB))[0]["GPU"] == "40 %, 2.0 GiB of 8.0 GiB"
-    assert rows(*STATES, samples=used(250.0))[0]["CPU"] == "2.5 CPUs"
+    assert rows(*STATES, used=used(250.0, 40.0, 8 * GIB))[0]["GPU"] == "40 %, 2.0 GiB of 8.0 GiB"
+    assert rows(*STATES, used=used(250.0))[0]["CPU"] == "2.5 CPUs"
     assert rows(replace(STATES[0], queued=2))[0]["state"] == "running, 2 waiting"
     hosts = rows(STATES[0], replace(STATES[1], hostname="other"))
     assert [row["host"] for row in hosts] == ["host-a", "other"]
@@ -88,20 +87,20 @@ def test_a_live_display_is_no_use_of_the_kernel() -> None:
 def test_it_is_shown_again_after_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "IDLE_S", 0.01)
     shown: list[Any] = []
-    meter = types.SimpleNamespace(latest={}, keep_up=lambda timeout_s: None)
+    answers: dict[int, Any] = {}
+    link = types.SimpleNamespace(ranks=[0, 1], gather=lambda *asked, timeout_s: answers)
     cluster: Any = types.SimpleNamespace(
         status=lambda: STATES,
         dead=DEAD,
-        meter=meter,
         look=lambda launches: None,
         cells=[],
-        world=types.SimpleNamespace(hosts={}),
+        world=types.SimpleNamespace(hosts={}, link=link),
     )
     done = status.live(cluster, shown.append)
     try:
         until(lambda: len(shown) > 2, "some looks")
-        meter.latest = used(50.0)  # by somebody else
-        until(lambda: "50 %" in shown[-1]["text/plain"], "the samples of another")
+        answers[0] = types.SimpleNamespace(op="reply", body=used(50.0)[0])
+        until(lambda: "50 %" in shown[-1]["text/plain"], "what a rank uses")
     finally:
         done.set()
     # A saved notebook has all of it without scripts or styles.

@@ -35,7 +35,7 @@ from jaxcluster.model import layout
 from jaxcluster.rank.state.states import States
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.wire.link import Event, Sink
-from jaxcluster.wire.ops.saving import Bind, Drop
+from jaxcluster.wire.ops.saving import Bind, Drop, Made
 from jaxcluster.wire.ops.values import FILE_FROM_NBYTES, Assign, Pull, Pulled
 
 
@@ -124,7 +124,9 @@ class Ranks:
         self.num_processes, self.is_over = 2, False
         self.facts, self.pid_space = [self] * 2, pid_space()
         self.record = self.link = self.processes = self
-        self.answers = answers
+        self.answers = {"bind": dict.fromkeys((0, 1), (Made([]), []))} | answers
+        self.names: dict[int, set[str]] = {}
+        self.dead: dict[int, wire.Death] = {}
         self.asked: list[tuple[str, int, Any, int]] = []
 
     def check_ranks(self, ranks: Any) -> list[int]:

@@ -50,13 +50,17 @@ class GpuUse(Message):
 
 
 class RankResources(Message):
-    """What a rank's process has used so far, and uses now."""
+    """What a rank's process uses: percents of one processor, and of its GPUs' time.
+
+    GPUs have values with nvidia-ml-py alone; their memory is that of all processes on them.
+    """
 
     rank: int
-    at_s: float  # by a clock of its own
-    cpu_s: float  # of all its threads since it began
+    cpu: float  # since the reading before
     rss_nbytes: int
-    gpus: list[GpuUse] = field(default_factory=list)  # none without nvidia-ml-py
+    gpu: float | None = None
+    gpu_used_nbytes: int = 0
+    gpu_total_nbytes: int = 0
 
 
 class State(Operation[RankState], op="state"):
@@ -68,4 +72,4 @@ class Stacks(Operation[RankReport], op="stacks"):
 
 
 class Resources(Operation[RankResources], op="resources"):
-    """What the process has used, and uses."""
+    """What the process uses."""
