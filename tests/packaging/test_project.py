@@ -20,6 +20,7 @@ TOP = Path(__file__).parents[2]
 HOME = "https://github.com/jaxcluster/jaxcluster"
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
 WORKFLOWS = sorted((TOP / ".github" / "workflows").glob("*.yml"))
+TESTS = TOP / ".github" / "workflows" / "tests.yml"
 
 
 def read(path: Path) -> Any:
@@ -60,13 +61,8 @@ def test_one_version_and_one_address_everywhere() -> None:
 
 
 def test_the_classifiers_are_known_and_say_what_it_is() -> None:
-    wanted = {
-        "Framework :: Jupyter :: JupyterLab :: 4",
-        "Framework :: Jupyter :: JupyterLab :: Extensions",
-        "Framework :: Jupyter :: JupyterLab :: Extensions :: Prebuilt",
-        "Operating System :: POSIX :: Linux",
-    }
-    assert wanted <= set(PROJECT["classifiers"])
+    labs = {c for c in PROJECT["classifiers"] if c.startswith("Framework :: Jupyter :: JupyterLab")}
+    assert len(labs) == 4
     known = pytest.importorskip("trove_classifiers").classifiers
     assert set(PROJECT["classifiers"]) <= set(known)
 
@@ -123,30 +119,22 @@ def test_each_file_that_a_workflow_names_is_there(workflow: Path) -> None:
             assert list(TOP.glob(path.rstrip("/"))), path
 
 
-def test_every_folder_of_tests_is_in_a_job() -> None:
+def test_every_test_is_in_a_job_and_each_python_that_is_declared() -> None:
     """But those that need a GPU, which no hosted runner has."""
-    [tests] = [path for path in WORKFLOWS if path.stem == "tests"]
-    run = " ".join(step.get("run", "") for step in steps(tests))
+    jobs = read(TESTS)["jobs"]
+    run = " ".join(step.get("run", "") for step in steps(TESTS))
     options = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     assert [folder for folder in options["testpaths"] if folder not in run] == ["tests/gpu"]
-
-
-def test_the_parts_of_the_ranks_leave_out_no_file() -> None:
-    [tests] = [path for path in WORKFLOWS if path.stem == "tests"]
-    parts = read(tests)["jobs"]["ranks"]["strategy"]["matrix"]["part"]
     folder = TOP / "tests" / "ranks"
+    parts = jobs["ranks"]["strategy"]["matrix"]["part"]
     taken = [path for part in parts for path in folder.glob(f"test_{part}*.py")]
     assert sorted(taken) == sorted(folder.glob("test_*.py"))
+    assert jobs["unit"]["strategy"]["matrix"]["python"] == declared_pythons()
 
 
 def declared_pythons() -> list[str]:
     prefix = "Programming Language :: Python :: "
     return [c.removeprefix(prefix) for c in PROJECT["classifiers"] if c.startswith(prefix + "3.")]
-
-
-def test_each_python_that_is_declared_is_tested() -> None:
-    [tests] = [path for path in WORKFLOWS if path.stem == "tests"]
-    assert read(tests)["jobs"]["unit"]["strategy"]["matrix"]["python"] == declared_pythons()
 
 
 @pytest.mark.parametrize("script", ["notebooks/quickstart.sh", "tests/run.sh"])

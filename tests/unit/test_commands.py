@@ -181,6 +181,14 @@ def ends(mark: str, within_s: float = 10) -> None:
     until(lambda: not processes_with(MARK, mark), "all have ended", within_s)
 
 
+def outlived(process: subprocess.Popen[str], mark: str) -> None:
+    """Kill the notebook, and see that its commands go on."""
+    process.kill()
+    process.wait()
+    with pytest.raises(AssertionError):
+        ends(mark, 1.5)
+
+
 @pytest.mark.parametrize("script", [STUBBORN, "echo ready; cat"])
 @pytest.mark.parametrize("has_input", [True, False])
 def test_a_killed_notebook_takes_its_commands_along(
@@ -244,10 +252,7 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     task = {"argv": ["sh", "-c", script], "keeps_stdin": True, "cancel": cancel_into(cancel)}
     with notebook(tmp_path / "main", task, more=DETACH, outlives=True) as process:
         wait_for(process, "ready", "watched")
-        process.kill()
-        process.wait()
-        with pytest.raises(AssertionError):
-            ends(mark, 1.5)
+        outlived(process, mark)
         assert cancelled(cancel) == []
         go.touch()
         ends(mark)
@@ -267,10 +272,7 @@ def test_detached_commands_end_when_nobody_can_find_them(
     tasks = [] if what == "folder" else [task | {"socket": str(path)}]
     with notebook(folder, *tasks, more=DETACH, outlives=True) as process:
         wait_for(process, "watched", *["ready"] * len(tasks))
-        process.kill()
-        process.wait()
-        with pytest.raises(AssertionError):
-            ends(mark, 1.5)
+        outlived(process, mark)
         if what == "socket":
             path.unlink()
         else:

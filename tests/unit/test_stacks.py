@@ -54,22 +54,13 @@ def test_a_stack_is_whole_and_innermost_first(waiting: Waiting) -> None:
     assert lines == {Waiting.outer.__code__.co_firstlineno + 1}
 
 
-def test_a_thread_that_is_not_there_has_no_stack(waiting: Waiting) -> None:
-    assert stack_of(1) == []
-    waiting.go.set()
-    waiting.thread.join(20)
-    assert stack_of(waiting.ident) == []
-
-
-def test_no_variable_of_the_thread_is_held(waiting: Waiting) -> None:
+def test_of_a_thread_that_has_ended_nothing_is_left(waiting: Waiting) -> None:
     stack_of(waiting.ident)
     waiting.go.set()
     waiting.thread.join(20)
-    assert not [f for f in gc.get_objects() if type(f) is FrameType and _is_inner(f)]
-
-
-def _is_inner(frame: object) -> bool:
-    return getattr(frame, "f_code", None) is Waiting.inner.__code__
+    assert stack_of(waiting.ident) == [] == stack_of(1)
+    inner = Waiting.inner.__code__
+    assert not [f for f in gc.get_objects() if type(f) is FrameType and f.f_code is inner]
 
 
 # What follows must also be able to fail: read by f_back, by traceback.extract_stack or by
