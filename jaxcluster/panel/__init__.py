@@ -151,16 +151,13 @@ class Panel:
                 self._hellos.append((reply, id))
                 self._hurry()
                 return
-            answer["result"] = self._operations(op, args)
+            reply({**answer, "result": self._operations(op, args)})
         except JaxClusterError as error:
-            answer["error"] = str(error)
-        except Exception as error:
+            reply({**answer, "error": str(error)})
+        except Exception as error:  # also what can't be sent
             self._log.exception("jaxcluster's panel: %s failed", op)
-            answer["error"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        try:
-            reply(answer)
-        except (TypeError, ValueError) as error:
-            reply({"type": "answer", "id": id, "error": f"The answer can't be sent: {error}"})
+            told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            reply({**answer, "error": told})
         if not self._closed:
             self.tell()
 

@@ -179,4 +179,4 @@ class Operations:
         return shards.memory(cluster.current()).document
 
 
-OPERATIONS = protocol.names_of(Operations)
+OPERATIONS = tuple(name for name in vars(Operations) if not name.startswith("_"))

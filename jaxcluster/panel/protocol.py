@@ -14,7 +14,7 @@ Times are milliseconds since 1970 by the kernel's clock; ``now`` is that clock, 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, NotRequired, Protocol, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -198,22 +198,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class Hello:
-    """Everything there is."""
+    """Everything there is: the answer to a page's ``hello``, which says who that is."""
 
     state: State
     cells: list[Cell]
-
-
-class Greetings(Protocol):
-    """What a page asks about itself; the panel answers."""
-
-    def hello(self, client: str) -> Hello:
-        """All, also if nothing has changed. ``client`` is this page's; its older one is dropped."""
-
-
-def names_of(protocol: type) -> tuple[str, ...]:
-    """The operations of a protocol, in order."""
-    return tuple(name for name in vars(protocol) if not name.startswith("_"))
 
 
 class Request(TypedDict):

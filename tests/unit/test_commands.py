@@ -227,17 +227,6 @@ def test_a_fork_of_the_notebook_that_holds_the_pipes_keeps_nothing_alive(
             os.kill(child, signal.SIGKILL)
 
 
-def test_a_keeper_that_was_killed_takes_nothing_along(mark: str, tmp_path: Path) -> None:
-    task = {"argv": ["sh", "-c", "echo ready; cat"], "keeps_stdin": True}
-    more = 'commands._keeper.kill(); commands._tell(over="1:1"); say("killed")'
-    with notebook(tmp_path / "main", task, more=more) as process:
-        wait_for(process, "killed")
-        with pytest.raises(AssertionError):
-            ends(mark, 1)
-        process.kill()
-        ends(mark)
-
-
 DETACH = "commands.detach([folder])"
 
 

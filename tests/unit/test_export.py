@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import runpy
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from jaxcluster.errors import UsageError
@@ -118,45 +116,6 @@ def test_the_head_is_python_whatever_the_notebook_is_called() -> None:
 )
 def test_a_cell_becomes_python(body: str, made: str) -> None:
     assert cell(body) == made
-
-
-class Jax:
-    """As much of jax as a script of these tests needs."""
-
-    Array = np.ndarray
-    distributed = types.SimpleNamespace(is_initialized=lambda: True)
-    process_index = staticmethod(lambda: 0)
-    __name__ = "jax"
-    __spec__ = None
-    experimental = types.SimpleNamespace(multihost_utils=None)
-
-
-def ran(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *bodies: str, options: str = ""
-) -> dict[str, Any]:
-    """The names that the script of these cells leaves."""
-    for name, module in {
-        "jax": Jax(),
-        "jax.experimental": Jax.experimental,
-        "jax.experimental.multihost_utils": None,
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module or types.ModuleType(name))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "nb_module.py").write_text("starred = 5\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    script = tmp_path / "train.py"
-    cells = [Cell(n, options, b) for n, b in enumerate(bodies, 1)]
-    script.write_text(exported(*cells, ranks=1, devices=0))
-    return runpy.run_path(str(script), run_name="__main__")
-
-
-@pytest.mark.parametrize("options", ["", "--ranks 0"])
-def test_a_script_prints_what_the_cells_showed(
-    options: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: Any
-) -> None:
-    cells = ("a = [1, 2]", "a, 3", "*a, 1", "%time sum(a)", "!echo shell")
-    ran(monkeypatch, tmp_path, *cells, options=options)
-    assert capfd.readouterr().out.splitlines() == ["([1, 2], 3)", "(1, 2, 1)", "3", "shell"]
 
 
 def test_cells_of_some_ranks_are_theirs() -> None:

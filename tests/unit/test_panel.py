@@ -168,8 +168,11 @@ def test_dead_silent_and_restarting_ranks(
     running: Running, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running.dead[1] = wire.Death("killed by SIGKILL")
-    dead = model.take_in()[0].ranks[1]
+    shown = model.take_in()[0]
+    dead, told = shown.ranks[1], shown.report
     assert (dead.status, dead.note) == ("dead", "killed by SIGKILL")
+    assert told is not None and (told.kind, told.culprits, told.open) == ("dead", [1], True)
+    assert told.lines == ["Rank 1 died: killed by SIGKILL.", "its last words"]
     running.dead = {}
     del running.states[3]
     model.look(0)
@@ -247,25 +250,6 @@ def test_the_last_cell_that_went_wrong_is_told(
     assert told.title == f"{begin}cell [7]: rank 1 ended the cell."
     assert told.lines == ["  rank 1   ended", "Fix it."]
     assert (told.culprits, told.open) == ([1], False)
-
-
-def test_a_death_is_told_with_its_log_until_its_cell_tells_more(
-    running: Running, model: Model
-) -> None:
-    running.dead[1] = wire.Death("killed by SIGKILL")
-    told = "Rank 1 died: killed by SIGKILL."
-    first = model.take_in()[0].report
-    assert first is not None
-    assert (first.title, first.lines) == ("Rank 1 died", [told, "its last words"])
-    assert (first.kind, first.culprits, first.open) == ("dead", [1], True)
-    running.past_reports.last_own = LastReport(
-        6_000_000, 7, "pass", "RankDied", told, "", [1], cell_id="a"
-    )
-    of_cell = model.take_in()[0].report
-    assert of_cell is not None and (of_cell.cell_id, of_cell.title) == ("a", told)
-    running.dead[2] = wire.Death("exit code 1")
-    second = model.take_in()[0].report
-    assert second is not None and second.culprits == [1, 2]
 
 
 @pytest.mark.parametrize(
