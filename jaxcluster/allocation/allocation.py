@@ -24,10 +24,10 @@ from jaxcluster.agent.transport import new_keys
 from jaxcluster.allocation import here
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each, lease_of
 from jaxcluster.allocation.here import AgentHere, own_environment
-from jaxcluster.allocation.limits import check_files
 from jaxcluster.allocation.placing import check_versions, in_order, place, share_out
 from jaxcluster.allocation.processes import OUTLIVING, Processes
 from jaxcluster.errors import LaunchError
+from jaxcluster.host.processes import check_files
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe
 from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.launchers.commands import Launch, StartedAgent
@@ -201,7 +201,7 @@ class Allocation:
         check_files(0, plan.num_hosts)
         fleet = Fleet(keys, lease_s=agent.lease_s)
         self._launch = launcher.launch(
-            plan, on_end=fleet.ended, on_notice=_note, folder=self.folder,
+            plan, on_end=fleet.ended, folder=self.folder,
             shared=folder if launcher.shares_folder else None,
             kept_open=[self.claim.descriptor], outlives=spec.detach,
         )  # fmt: skip
@@ -364,7 +364,3 @@ def examine(
         return look(allocation.fleet.hosts)
     finally:
         allocation.end()
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -23,8 +23,8 @@ from jaxcluster import wire
 from jaxcluster.agent.client import Agents, Connection, Ended, State, answers, wait_all
 from jaxcluster.agent.requests import Mkdir, Quit
 from jaxcluster.agent.transport import Keys
-from jaxcluster.allocation.limits import check_files
 from jaxcluster.errors import LaunchError
+from jaxcluster.host.processes import check_files
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.launchers.base import LEASE_S
 from jaxcluster.launchers.commands import StartedAgent

@@ -27,8 +27,7 @@ from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
 from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
 from jaxcluster.host import procfs
-from jaxcluster.host.exits import Exits
-from jaxcluster.host.procfs import ProcessLook, Silence
+from jaxcluster.host.procfs import Exits, ProcessLook, Silence
 from jaxcluster.model import crash_log
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import claims, registry

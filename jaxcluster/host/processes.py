@@ -8,16 +8,46 @@ import resource
 import shutil
 import sys
 
+from jaxcluster.errors import LaunchError
+
 FILES = 4096  # a rank and ipyparallel's controller have 70 to 200 open, and users open some
+UNLIMITED = resource.RLIM_INFINITY
 SOCKET_LENGTH = 107  # of a Unix socket's path
 
 
-def allow_files() -> None:
+def allow_files(count: int = FILES) -> None:
     """Raise the soft limit of open files, as Jupyter does; shells often start with few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    count = count if hard == UNLIMITED else min(count, hard)
+    if soft != UNLIMITED and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def check_files(num_processes: int, num_hosts: int = 0) -> None:
+    """Refuse to start what will run out of file descriptors: libzmq ends the process then.
+
+    Where this process may allow itself more, it does, as many as are needed. The figures were
+    counted with ipyparallel 9.2 and jax 0.10, with a margin.
+
+    Args:
+      num_processes: on this machine.
+      num_hosts: other ones, each with a connection from here.
+
+    Raises:
+      LaunchError: this process, or those to be started, may not open enough files.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    own = len(os.listdir("/proc/self/fd")) + 3 * num_processes + 5 * num_hosts + 48
+    each = 6 * num_processes + 144 if num_processes else 0
+    for who, needed in (("This process", own), ("Each process of a cluster", each)):
+        if hard != UNLIMITED and needed > hard:
+            what = f"{num_hosts} hosts" if num_hosts else f"{num_processes} ranks"
+            fewer = "   or fewer ranks: %jaxcluster start -n 2" if num_processes > 2 else ""
+            raise LaunchError(
+                f"{who} may open {hard} files, and {what} need {needed}.",
+                f"In the shell that started it: ulimit -n {max(4096, 2 * needed)}{fewer}",
+            )
+    allow_files(own)
 
 
 def share_files_in(folder: str) -> None:

@@ -1,4 +1,4 @@
-"""What the kernel says of a process that says nothing itself (standard library only).
+"""What the kernel says of a process that says nothing itself, or has ended.
 
 A rank's control channel is a thread of its own. A rank that does not answer is stopped, waits for a
 disk, gets no processor, is in C code that keeps Python's global lock (the GIL), or runs another
@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxcluster.wire.forks import Exit
+
+SIGNALS = {int(one): one.name for one in signal.Signals}
 CONTROL_COMM = "jc-control"  # the name of the control thread, as the kernel has it
 STARVED = 0.4  # of the time between two looks that a runnable thread spent waiting for a processor
 KEEPS_S = 0.1  # of computing in which any Python code would have released the lock 20 times
@@ -145,3 +150,37 @@ def named(pid: int, most_chars: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     command = " ".join(words.replace("\0", " ").split())[:most_chars]
     return f"process {pid}" + (f" ({command})" if command else "")
+
+
+# --------------------------------------------------------------------------- ends
+
+
+class Exits:
+    """Why processes have ended, also those that this kernel has killed for want of memory.
+
+    The kernel counts its kills and does not say whom: a SIGKILL counts as one of them as long as
+    there were more since this object was made than were told of.
+    """
+
+    def __init__(self) -> None:
+        self._told = oom_kills()
+
+    def describe(self, exit: Exit) -> str:
+        """Why a process of a fork server has ended: ``killed by SIGKILL``, ``exit code 1``."""
+        why, code = exit.why, exit.code
+        if not why:
+            name = SIGNALS.get(-code, f"signal {-code}")
+            why = f"exit code {code}" if code >= 0 else f"killed by {name}"
+            # What another host's kernel has killed is not counted here.
+            if code == -signal.SIGKILL and not exit.host and oom_kills() > self._told:
+                self._told += 1
+                why += " by the kernel: out of memory"
+        return f"{why} on host {exit.host}" if exit.host else why
+
+
+def oom_kills() -> int:
+    """How many processes this machine's kernel has killed for want of memory since it booted."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0

@@ -114,7 +114,6 @@ class Launch:
       plan: what to run.
       on_end: called with (numbers of the hosts, why) when a command ends whose agents had come,
         unless it was stopped; on the command's thread.
-      on_notice: called with what a user should know of the agents' time limit; on a thread of ours.
       folder: the cluster's.
       shared: the launcher's own folder, if the hosts share it; removed if this process is killed.
       kept_open: descriptors that stay open for as long as the commands run, detached too.
@@ -128,7 +127,6 @@ class Launch:
         launcher: Launcher,
         plan: LaunchPlan,
         on_end: OnEnd | None = None,
-        on_notice: Callable[[str], None] | None = None,
         folder: Path | None = None,
         shared: Path | None = None,
         kept_open: Sequence[int] = (),
@@ -136,7 +134,7 @@ class Launch:
     ) -> None:
         at_end = [(sys.executable, "-P", "-c", TIDY)] if folder is not None else []
         at_end += [("rm", "-rf", "--", str(shared))] if shared is not None else []
-        self.launcher, self.plan, self.on_end, self.on_notice = launcher, plan, on_end, on_notice
+        self.launcher, self.plan, self.on_end = launcher, plan, on_end
         self._stirred, self._over = threading.Event(), threading.Event()
         self._runs: list[Run] = []
         self._lock = threading.RLock()
@@ -167,8 +165,7 @@ class Launch:
             self.stop()
             raise
         self._is_up = True
-        if (tell := self.on_notice) is not None:
-            threading.Thread(target=self._watch, args=(tell,), daemon=True).start()
+        threading.Thread(target=self._watch, name="jaxcluster-limit", daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
     def _bring_up(
@@ -293,18 +290,15 @@ class Launch:
         self._over.set()
         self._commands.leave()
 
-    def _watch(self, tell: Callable[[str], None]) -> None:
+    def _watch(self) -> None:
         """Tell of the agents' end while there is time; that may be put off meanwhile."""
         while limit := self.launcher.ends_in(self.plan):
             who, left_s = limit
             if left_s <= WARN_S:
-                return tell(
-                    f"{who} in {left_s:.0f} s, at its time limit (--time). To keep the variables: "
-                    "%jaxcluster checkpoint NAME"
-                )
-            if self._over.wait(left_s - WARN_S):
-                return None
-        return None
+                told = f"{who} in {left_s:.0f} s, at its time limit (--time). To keep the variables"
+                print(f"{told}: %jaxcluster checkpoint NAME", file=sys.stderr)
+            if left_s <= WARN_S or self._over.wait(left_s - WARN_S):
+                return
 
     def explain(self, number: int) -> Reason | None:
         """What is known of a host that has announced itself and can't be talked to.

@@ -239,15 +239,10 @@ def test_a_job_that_somebody_cancels_is_told(site: Site) -> None:
     assert launch.successor(0, "node") is None
 
 
-def test_a_time_limit_is_told_before(site: Site) -> None:
-    launch = launched(site, Slurm(partition="short", time="1"))
-    notices: list[str] = []
-    launch.on_notice = notices.append
-    launch.start(60)
-    until(lambda: notices, "it is told", 40)
-    assert re.match(
-        r"Slurm ends job \d+ in \d\d s, at its time limit \(--time\)\. .*checkpoint", notices[0]
-    )
+def test_a_time_limit_is_told_before(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
+    launched(site, Slurm(partition="short", time="1")).start(60)
+    told = until(lambda: capfd.readouterr().err, "it is told", 40)
+    assert re.match(r"Slurm ends job \d+ in \d\d s, at its time limit \(--time\)\. .*checkp", told)
 
 
 @pytest.mark.parametrize("queued", [False, True])

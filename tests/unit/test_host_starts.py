@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster.allocation import limits
 from jaxcluster.allocation.allocation import SHARED_DIR, Allocation
 from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.placing import place
 from jaxcluster.cluster import make_spec
 from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
+from jaxcluster.host import processes
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.ipp import IPP
 from jaxcluster.records import claims
@@ -111,10 +111,10 @@ def test_too_few_files_are_refused_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch, allowed: tuple[int, int], asked: tuple[int, ...], told: str
 ) -> None:
     """libzmq ends a process that runs out of them."""
-    monkeypatch.setattr(limits.resource, "getrlimit", lambda which: allowed)
-    monkeypatch.setattr(limits.resource, "setrlimit", lambda *_: pytest.fail("raised in vain"))
+    monkeypatch.setattr(processes.resource, "getrlimit", lambda which: allowed)
+    monkeypatch.setattr(processes.resource, "setrlimit", lambda *_: pytest.fail("raised in vain"))
     with pytest.raises(LaunchError, match=told) if told else contextlib.nullcontext():
-        limits.check_files(*asked)
+        processes.check_files(*asked)
 
 
 GPUS: dict[str, Any] = {

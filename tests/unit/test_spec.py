@@ -12,7 +12,7 @@ from jaxcluster.cluster import make_spec, starting
 from jaxcluster.cluster import spec as asked
 from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import UsageError
-from jaxcluster.host import exits
+from jaxcluster.host import procfs
 from jaxcluster.plan.repeated_start import differences
 from jaxcluster.wire.forks import Exit
 
@@ -171,8 +171,8 @@ def test_the_end_of_a_process_is_told_in_words_and_each_kill_for_want_of_memory_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted = 5
-    monkeypatch.setattr(exits, "oom_kills", lambda: counted)
-    ends = exits.Exits()
+    monkeypatch.setattr(procfs, "oom_kills", lambda: counted)
+    ends = procfs.Exits()
 
     def told(code: int, host: str = "") -> str:
         return ends.describe(Exit("rank", 0, code, host=host))
