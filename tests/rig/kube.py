@@ -104,7 +104,7 @@ class Kube:
     Attributes:
       images: what is in them: variables of the environment.
       namespaces: those that are there.
-      forbidden: (verb, resource) that nobody may.
+      rights: what its user may, (verb, resource): what the docs say that a start needs.
       quota: why no pod may be made, by a quota or an admission; empty for none.
       closed: nodes that take no pods.
       token: whoever has none is anonymous, whoever has another nobody.
@@ -115,7 +115,7 @@ class Kube:
     ) -> None:
         self.nodes, self.images = nodes, images
         self.namespaces = {"default", "team-a"}
-        self.forbidden: set[tuple[str, str]] = set()
+        self.rights = documented_rights()
         self.quota = ""
         self.closed: set[str] = set()
         self.token = "t"
@@ -131,13 +131,23 @@ class Kube:
         class Handler(_Handler):
             cluster = kube
 
-        self._server = serving(listener, Handler)
+        self._server = http.server.ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket, self._server.daemon_threads = listener, True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         address, port = listener.getsockname()[:2]
         self.url = f"{scheme}://{address}:{port}"
         threading.Thread(target=self._control, daemon=True).start()
 
-    def kubeconfig(self, namespace: str = "team-a") -> str:
-        return config_for({"server": self.url}, "t", namespace)
+    def kubeconfig(self) -> str:
+        """The text of one."""
+        context = {"cluster": "c", "user": "u", "namespace": "team-a"}
+        return json.dumps({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "test", "context": context}],
+        })  # fmt: skip
 
     def close(self) -> None:
         self._server.shutdown()
@@ -352,24 +362,13 @@ class Kube:
         status["containerStatuses"] = [{"name": "jaxcluster", "state": {"terminated": ended}}]
 
 
-def config_for(cluster: Object, token: str, namespace: str) -> str:
-    """The text of a kubeconfig."""
-    context = {"cluster": "c", "user": "u", "namespace": namespace}
-    return json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "test",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "test", "context": context}],
-    })  # fmt: skip
+def documented_rights() -> set[tuple[str, str]]:
+    """The rules of the role in the docs."""
+    import yaml  # comes with the client
 
-
-def serving(listener: socket.socket, handler: type[Any]) -> http.server.ThreadingHTTPServer:
-    """A server on this socket, which runs."""
-    server = http.server.ThreadingHTTPServer(("", 0), handler, bind_and_activate=False)
-    server.socket.close()
-    server.socket, server.daemon_threads = listener, True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
+    text = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text().partition("## Rights")[2]
+    rules = yaml.safe_load(text.partition("```yaml")[2].partition("```")[0])["rules"]
+    return {(v, r) for rule in rules for v in rule["verbs"] for r in rule["resources"]}
 
 
 def now() -> str:
@@ -381,10 +380,10 @@ class _Refusal(Exception):
         self.status, self.message = status, message
 
 
-class Forwarding(http.server.BaseHTTPRequestHandler):
-    """A server that forwards ports as v4.channel.k8s.io has it: before all data a byte for the
-    channel."""
+class _Handler(http.server.BaseHTTPRequestHandler):
+    """The API server."""
 
+    cluster: Kube
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:
@@ -396,6 +395,7 @@ class Forwarding(http.server.BaseHTTPRequestHandler):
         pass
 
     def forward(self, node: Node, port: int) -> None:
+        """As v4.channel.k8s.io has it: before all data a byte for the channel."""
         key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         self.send_response(101)
         self.send_header("Upgrade", "websocket")
@@ -448,12 +448,6 @@ class Forwarding(http.server.BaseHTTPRequestHandler):
             raise EOFError
         return data
 
-
-class _Handler(Forwarding):
-    """The API server."""
-
-    cluster: Kube
-
     def do_GET(self) -> None:
         self._answer()
 
@@ -494,7 +488,7 @@ class _Handler(Forwarding):
         if told and (scheme.lower(), token) != ("bearer", self.cluster.token):
             raise _Refusal(401, "Unauthorized")
         user = "me" if told else "system:anonymous"
-        if told and (verb, resource) not in self.cluster.forbidden:
+        if told and (verb, resource) in self.cluster.rights:
             return
         group = "batch" if resource == "jobs" else ""
         full = f"{resource.partition('/')[0]}.{group}".rstrip(".") + (f' "{name}"' if name else "")

@@ -1,17 +1,16 @@
 """Cloud TPU slices: what gcloud says of them, how their hosts are logged in to, who has the chips.
 
-No TPU and no Google Cloud is here. gcloud is a script that prints what version 528 of the Google
-Cloud CLI prints.
+No TPU and no Google Cloud is here. What version 528 of the Google
+Cloud CLI prints is what a gcloud says here.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,43 +46,30 @@ AGENT = AgentOptions("main", "k" * 64, "python3")
 
 
 class Cloud:
-    """A gcloud in PATH that answers what it was told to, and notes what it was asked."""
+    """A gcloud that says this, and notes what it was asked."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        script = folder / "bin" / "gcloud"
-        script.parent.mkdir()
-        script.write_text(
-            f"#!{sys.executable} -IS\n"
-            "import json, pathlib, sys\n"
-            f"folder = pathlib.Path({str(folder)!r})\n"
-            "words = sys.argv[1:]\n"
-            "(folder / 'asked').open('a').write(' '.join(words) + '\\n')\n"
-            "key = ' '.join(words[2:5])\n"
-            "code, out, err = json.loads((folder / 'answers').read_text())[key]\n"
-            "sys.stdout.write(out); sys.stderr.write(err); sys.exit(code)\n"
-        )
-        script.chmod(0o755)
-        self.environ = {"PATH": f"{script.parent}:{os.environ['PATH']}"}
-        self.answers: dict[str, tuple[int, str, str]] = {}
+    def __init__(self) -> None:
+        self.asked: list[str] = []
         lines = "\n".join(LINE.format(n=n, address=3 + n) for n in (0, 1))
-        self.says("tpu-vm ssh pod", lines + "\n", "Using ssh batch size of 1.\n")
+        self.says(lines + "\n", "Using ssh batch size of 1.\n")
 
-    def says(self, command: str, out: str = "", err: str = "", code: int = 0) -> None:
-        self.answers[command] = (code, out, err)
-        (self.folder / "answers").write_text(json.dumps(self.answers))
+    def says(self, out: str = "", err: str = "", code: int = 0) -> None:
+        self.answer = subprocess.CompletedProcess((), code, out, err)
 
-    @property
-    def asked(self) -> list[str]:
-        return (self.folder / "asked").read_text().splitlines()
+    def run(self, argv: Sequence[str], *_: Any) -> subprocess.CompletedProcess[str]:
+        self.asked.append(" ".join(argv))
+        return self.answer
 
     def prepared(self, **options: Any) -> TPU:
-        return TPU((), **{"tpu": "pod", "zone": "us-central2-b", **options}).prepared(self.environ)
+        return TPU((), **{"tpu": "pod", "zone": "us-central2-b", **options}).prepared(os.environ)
 
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> Cloud:
-    return Cloud(tmp_path)
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    made = Cloud()
+    monkeypatch.setattr(module, "find_program", lambda *_: None)
+    monkeypatch.setattr(module, "run_briefly", made.run)
+    return made
 
 
 # --------------------------------------------------------------------------------- a named slice
@@ -92,8 +78,8 @@ def cloud(tmp_path: Path) -> Cloud:
 def test_a_slice_s_hosts_are_logged_in_to_as_gcloud_would(cloud: Cloud) -> None:
     ready = cloud.prepared(project="p", ssh_option=("A=b",))
     assert cloud.asked == [
-        "compute tpus tpu-vm ssh pod --zone=us-central2-b --project=p --worker=all --dry-run "
-        "--command=true --quiet"
+        "gcloud compute tpus tpu-vm ssh pod --zone=us-central2-b --project=p --worker=all "
+        "--dry-run --command=true --quiet"
     ]
     plan = ready.render(AGENT, "/run/f")
     assert plan.hosts == ("pod-w0", "pod-w1") and plan.ranks == (1, 1)
@@ -105,7 +91,6 @@ def test_a_slice_s_hosts_are_logged_in_to_as_gcloud_would(cloud: Cloud) -> None:
 
 
 def test_a_login_of_the_user_s_and_gcloud_s_options_are_passed_on(cloud: Cloud) -> None:
-    cloud.says("tpu-vm ssh you@pod", *cloud.answers["tpu-vm ssh pod"][1:])
     ready = cloud.prepared(ssh_config="/dev/null", user="you")
     assert ready.hosts == (Host("34.1.2.3", user="you"), Host("34.1.2.4", user="you"))
     ready = cloud.prepared(user="you", internal_ip=True, num_processes=8)
@@ -118,12 +103,12 @@ def test_a_login_of_the_user_s_and_gcloud_s_options_are_passed_on(cloud: Cloud) 
 
 @pytest.mark.parametrize("stderr", [NO_LOGIN, NOT_FOUND])
 def test_what_gcloud_refuses_is_told_in_its_words(cloud: Cloud, stderr: str) -> None:
-    cloud.says("tpu-vm ssh pod", "", stderr, 1)
+    cloud.says("", stderr, 1)
     with pytest.raises(LaunchError) as caught:
         cloud.prepared()
     assert caught.value.message == f'gcloud ended with code 1. It says: "{stderr.splitlines()[0]}"'
     assert caught.value.hint.startswith("Try: gcloud compute tpus tpu-vm ssh pod")
-    cloud.says("tpu-vm ssh pod", "no login")
+    cloud.says("no login")
     with pytest.raises(LaunchError, match='It says: "no login"'):
         cloud.prepared()
 
