@@ -33,27 +33,6 @@ def is_whole(notebook: HostNotebook) -> bool:
     return "41 h1" in text and "41 h2" in text
 
 
-def test_two_notebooks_take_turns_and_one_stops_it_for_both(
-    first: HostNotebook, second: HostNotebook
-) -> None:
-    first.ok(START)
-    remember(first)
-    assert "ranks 0, 1" in second.ok("%jaxcluster attach").text
-    assert is_whole(second)
-    cells = [notebook.begin("%%spmd --all\nfor _ in range(50): kept += 1\nprint(kept)")
-             for notebook in (first, second)]  # fmt: skip
-    for notebook, cell in zip((first, second), cells, strict=True):
-        notebook.wait(cell)
-        assert not cell.error, cell.text
-    assert "141" in first.ok("%%spmd\nprint(kept)").text  # neither was lost
-    assert "rank-1.log" not in second.ok("%jaxcluster logs 1").text
-    second.ok("%jaxcluster stop")
-    gone = "%jaxcluster start"
-    until(lambda: gone in first.run("%%spmd\nprint(kept)").text, "the first one hears of it")
-    assert "Cluster" in first.ok(START).text  # the name is free again
-    first.ok("%jaxcluster stop")
-
-
 def test_the_owners_new_ranks_are_attached_to_again(
     first: HostNotebook, second: HostNotebook
 ) -> None:

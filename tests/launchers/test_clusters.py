@@ -204,24 +204,6 @@ def test_the_stop_button_reaches_the_ranks_of_both_hosts(notebook: HostNotebook)
     check_whole(notebook)
 
 
-def test_values_of_some_mb_and_logs_come_from_the_hosts(notebook: HostNotebook) -> None:
-    notebook.ok("sent = np.random.default_rng(0).integers(0, 255, 5_000_000, np.uint8)")
-    notebook.ok("%push sent")
-    notebook.ok("%%spmd\nos.write(2, f'a word of rank {mine}\\n'.encode())")
-    assert "a word of rank 3" in notebook.ok("%jaxcluster logs 3").text
-    notebook.ok("%%spmd\nprint(int(sent.sum()))")
-    here = notebook.ok("int(sent.sum())").result
-    assert said(notebook) == [f"{here}\n"] * 4
-    notebook.ok(
-        "%%spmd\nspread = jax.make_array_from_callback((4, 250_000), NamedSharding(mesh, P('i')),\n"
-        "    lambda at: np.arange(1_000_000, dtype=np.int32).reshape(4, -1)[at])"
-    )
-    notebook.ok("%pull spread\n")
-    assert notebook.ok("(spread.reshape(-1) == np.arange(1_000_000)).all().item()").result == "True"
-    notebook.ok("%pull sent --as back")
-    assert notebook.ok("(back == sent).all().item()").result == "True"
-
-
 # ------------------------------------------------------------------------------- ranks that end
 
 

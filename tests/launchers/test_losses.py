@@ -252,14 +252,3 @@ def test_a_stopped_rank_of_another_host_is_called_so_and_kept(notebook: HostNote
     notebook.wait(cell, 60)
     assert "nothing was ended or lost.\nLet it go on" in cell.text
     assert "variables kept" not in cell.text
-
-
-def test_a_host_that_is_cut_off_is_named_where_no_launcher_tells(
-    slurm: Rig, in_a_job: HostNotebook
-) -> None:
-    cell = in_a_job.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
-    in_a_job.until(lambda: "on" in cell.text, "the cell runs")
-    with slurm["h2"].cut_off():
-        in_a_job.until(lambda: "host h2 is lost: it has not been reached" in cell.text, "it", 40)
-        in_a_job.wait(cell, 60)
-    in_a_job.run("%jaxcluster stop")

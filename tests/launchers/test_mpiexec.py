@@ -14,8 +14,8 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from helpers import processes_with, until
-from rig.launches import BARE, KEY, MARK, Site, ends_of, is_alive, launching, refused
+from helpers import until
+from rig.launches import BARE, KEY, Site, ends_of, is_alive, launching, refused
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.hosts import Host, parse_hosts
@@ -72,15 +72,6 @@ def test_a_host_or_a_python_that_is_not_there(site: Site, mpi: Callable[..., MPI
         told = refused(site.launch(mpi(), python))
         assert told.startswith(f"No agent on {HERE}: mpiexec"), told
         assert told.endswith(f"--python PATH (now {python})"), told
-
-
-def test_a_notebook_killed_leaves_nothing(site: Site, mpi: Callable[..., MPI]) -> None:
-    with site.notebook(mpi()) as notebook:
-        assert notebook.stdout is not None
-        assert any(line.startswith("up") for line in notebook.stdout)
-        notebook.kill()
-        mark = os.environ[MARK]
-        until(lambda: not processes_with(MARK, mark), "all have ended", 10)
 
 
 def test_what_is_no_mpi_is_refused() -> None:

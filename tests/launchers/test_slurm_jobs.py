@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from rig.launches import KEY, Site, ends_of, is_alive, launching, successor
 from rig.slurm import CONFIG
 
 from jaxcluster.errors import LaunchError, LauncherUnavailable, UsageError
-from jaxcluster.launchers.base import STOPPED
 from jaxcluster.launchers.commands import Launch
 from jaxcluster.launchers.slurm import Slurm
 
@@ -197,13 +195,6 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
     assert re.search(r"0 of 1 hosts were ready within 8 s\. Job \d+ is PENDING \(\w+\)", text)
     assert "\nIt is cancelled. Wait longer: --timeout 3600" in text
     assert any(re.match(r"0 of 1 hosts \(job \d+ is PENDING \(", line) for line in told)
-    until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
-
-
-def test_a_start_that_is_stopped_leaves_the_queue(site: Site, busy_node: str) -> None:
-    stopped = threading.Event()
-    with pytest.raises(LaunchError, match=STOPPED):
-        launched(site).start(600, lambda text: "is PENDING" in text and stopped.set(), stopped)
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
 
 

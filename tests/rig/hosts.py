@@ -172,7 +172,7 @@ class Host:
     # --------------------------------------------------------------------------------- leftovers
 
     def look(self) -> Seen:
-        """What there is now: processes, files, listening sockets, shared memory."""
+        """What there is now: processes, files, listening sockets."""
         return look(self)
 
     def leftovers(self, before: Seen) -> list[str]:

@@ -1,11 +1,10 @@
-"""What is on a host: processes, files, sockets, shared memory; and what is left beyond before."""
+"""What is on a host: processes, files, sockets; and what is left beyond before."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ class Seen:
 
     Attributes:
         processes: command lines by (pid there, start time); not the first one, nor zombies.
-        things: files, listening ports, bound Unix sockets and System V objects, as text.
+        things: files, listening ports and bound Unix sockets, as text.
     """
 
     processes: dict[tuple[int, int], str]
@@ -85,7 +84,6 @@ def look(host: Host) -> Seen:
         *_files(host, [*FOLDERS, host.home]),
         *_ports(Path(f"/proc/{host.pid}/net")),
         *_unix_sockets(host, Path(f"/proc/{host.pid}/net/unix")),
-        *_system_v(host),
     }
     return Seen(processes, frozenset(things))
 
@@ -150,18 +148,4 @@ def _unix_sockets(host: Host, table: Path) -> set[str]:
         fields = line.split(maxsplit=7)
         if len(fields) == 8 and not _is_own(host, fields[7]):
             found.add(f"Unix socket {fields[7]}")
-    return found
-
-
-def _system_v(host: Host) -> set[str]:
-    """These tables show the namespace of who reads them: tail is sent into the host's."""
-    tables = [f"/proc/sysvipc/{kind}" for kind in ("shm", "sem", "msg")]
-    read = ["nsenter", f"--target={host.pid}", "--ipc", "--", "tail", "-n", "+2", *tables]
-    told = subprocess.run(read, check=True, capture_output=True, text=True, timeout=30).stdout
-    found, kind = set(), ""
-    for line in told.splitlines():
-        if header := re.match(r"==> \S+/(\w+) <==", line):
-            kind = header[1]
-        elif line.split():
-            found.add(f"System V {kind} {line.split()[1]}")
     return found
