@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxcluster import wire
@@ -66,10 +66,11 @@ class Family:
         self.members: dict[int, Process] = {}
         self.exits: list[Exit] = []
         self.on_exit: Callable[[Exit], None] = lambda exit: None
-        self._asked: dict[str, tuple[Operation[Any], asyncio.Future[Any]]] = {}
-        self._number = 0  # of the last request
+        self._killed = set[int]()  # members
+        self._spawning: tuple[list[Process], asyncio.Future[list[int]]] | None = None
+        self._ended = asyncio.Event()  # a member has
         self._hearing: asyncio.Task[None] | None = None
-        self._starting = asyncio.Lock()
+        self._using = asyncio.Lock()  # held while there is no other answer to come
         processes.adopt_orphans()
         self._record("")  # first: whoever finds the folder must be able to judge it
         self._begin(self.env)
@@ -108,32 +109,40 @@ class Family:
         is_heard = self._hearing is not None and not self._hearing.done()
         return is_heard and self.server.poll() is None
 
-    async def ask(self, request: Operation[Any]) -> Any:
-        """Have processes started or ended; returns the answer.
+    async def spawn(self, procs: list[Process]) -> list[int]:
+        """Start processes; returns their pids.
 
         Raises:
           OSError: the fork server ends meanwhile.
         """
-        async with self._starting:
+        async with self._using:
             if not self.has_server:
                 if self._hearing is not None:
                     await self._hearing
-                if not isinstance(request, Spawn):  # there is nothing to end
-                    return None
                 self._begin(self._imports)
                 await self.connect()
-        self._number += 1
-        answer = asyncio.get_running_loop().create_future()
-        self._asked[str(self._number)] = request, answer
-        self._say(request)
-        return await answer
+            pids: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+            self._spawning = procs, pids
+            self._say(Spawn(procs))
+            return await pids
+
+    async def kill(self, pids: Iterable[int]) -> None:
+        """End those of these processes that are members; returns when they are reaped."""
+        async with self._using:  # some may just be on their way
+            targets = self.members.keys() & {*pids}
+            self._killed |= targets
+            # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
+            ends.kill_groups(targets)
+            while targets & self.members.keys():
+                self._ended.clear()
+                await self._ended.wait()
 
     def _say(self, request: Operation[Any]) -> None:
-        self._writer.write(wire.encode(request.op, str(self._number), request) + b"\n")
+        self._writer.write(wire.encode(request.op, "", request) + b"\n")
 
     async def preload(self, env: Mapping[str, str]) -> None:
         """Have this environment, and a fork server that answers and has imported all in it."""
-        async with self._starting:
+        async with self._using:
             self.env = dict(env)
             wanted = starting.findable(env, os.getcwd())
             settings = starting.import_time_settings
@@ -156,19 +165,19 @@ class Family:
     def _take(self, envelope: Mapping[str, Any]) -> None:
         if envelope["op"] == "ended":
             ended: Ended = event_in(envelope)
-            self._has_ended(ended.pid, ended.code, ended.asked)
-            return
-        request, answer = self._asked.pop(envelope["id"])
-        if isinstance(request, Spawn):
-            self.members |= dict(zip(envelope["body"], request.procs, strict=False))
-        answer.set_result(envelope["body"])
+            self._has_ended(ended.pid, ended.code)
+        elif self._spawning is not None:
+            procs, pids = self._spawning
+            self.members |= dict(zip(envelope["body"], procs, strict=True))
+            pids.set_result(envelope["body"])
 
-    def _has_ended(self, pid: int, code: int, asked: bool, why: str = "") -> None:
-        if (process := self.members.pop(pid, None)) is None:
-            return
+    def _has_ended(self, pid: int, code: int, why: str = "") -> None:
+        process = self.members.pop(pid)
         exit = Exit(process.role, process.rank, code, why=why)
-        if not asked:
+        if pid not in self._killed:
             self.exits.append(exit)
+        self._killed.discard(pid)
+        self._ended.set()
         self.on_exit(exit)
 
     def _have_ended(self) -> None:
@@ -182,11 +191,10 @@ class Family:
         ends.kill_groups(self.members)
         for pid in list(self.members):
             why = f"killed with its fork server, which ended with code {code}"
-            self._has_ended(pid, -signal.SIGKILL, False, why)
+            self._has_ended(pid, -signal.SIGKILL, why)
         ends.end_children(ENDING_S)
-        asked, self._asked = self._asked, {}
-        for _, answer in asked.values():
-            answer.set_exception(OSError(told.rstrip()))
+        if self._spawning is not None and not self._spawning[1].done():
+            self._spawning[1].set_exception(OSError(told.rstrip()))
 
     def reap_others(self) -> None:
         """Take the ends of orphans, of which there are where it is a container's first process."""

@@ -62,6 +62,7 @@ from jaxcluster.agent.transport import Listener
 from jaxcluster.agreement.frames import Relay
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.supervision import processes
+from jaxcluster.supervision.ends import signal_pid
 from jaxcluster.supervision.folders import Ways, keep_young
 from jaxcluster.wire import forks
 from jaxcluster.wire.codec import Buffer
@@ -347,13 +348,16 @@ class Agent:
             case forks.Preload(env):
                 await self.family.preload(env)
             case forks.Spawn(procs):
-                answer = await self.family.ask(forks.Spawn([self._placed(proc) for proc in procs]))
-            case forks.Kill() | forks.Signal():
-                answer = await self.family.ask(request)
+                answer = await self.family.spawn([self._placed(proc) for proc in procs])
+            case forks.Kill(pids):
+                await self.family.kill(pids)
+            case forks.Signal(pids, number):
+                for pid in self.family.members.keys() & {*pids}:
+                    signal_pid(pid, number)
             case forks.Stop(why):
                 self.family.exits.clear()  # those of the processes that come next are others
                 self._tell(forks.Stopping(why), client)
-                await self.family.ask(forks.Kill([]))
+                await self.family.kill(self.family.members)
             case forks.Exits():
                 for exit in self.family.exits:
                     self._post(client, [AGENT, forks.line_of(exit)])

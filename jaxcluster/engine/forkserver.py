@@ -15,7 +15,7 @@ behind, in sessions of their own too, ends that when none of them is there any m
 agent's folders if that has not told it to end.
 
 Its standard input is a connection to the agent, in both directions: lines of JSON come there
-(``spawn``, ``kill``, ``end``), and answers and ends of processes go there.
+(``spawn``, ``end``), and pids and ends of processes go there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ class ForkServer:
     def __init__(self, folders: Sequence[str] = ()) -> None:
         self.folders = folders
         self.children: set[int] = set()
-        self.killed: list[tuple[str, set[int]]] = []  # asked for; answered once they are reaped
         self.leaving = self.has_imported = False
         self._inbox = b""
 
@@ -116,28 +115,14 @@ class ForkServer:
             gc.enable()
 
     def _do(self, message: Mapping[str, Any]) -> None:
-        id = message["id"]
         match wire.request_in(message):
             case forks.Spawn(procs):
                 if any(proc.rank is not None for proc in procs):
                     self._preload()
-                self._reply(id, [self._fork(proc) for proc in procs])
-            case forks.Kill(pids):
-                targets = {*(pids or self.children)} & self.children
-                self.killed.append((id, targets))
-                # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
-                ends.kill_groups(targets)
-                self._reap()
-            case forks.Signal(pids, number):
-                for pid in {*pids} & self.children:
-                    os.kill(pid, number)
-                self._reply(id)
+                self._say(wire.encode("reply", "", [self._fork(proc) for proc in procs]))
             case forks.End():
                 self.folders = ()
                 self.leaving = True
-
-    def _reply(self, id: str, answer: list[int] | None = None) -> None:
-        self._say(wire.encode("reply", id, answer))
 
     def _say(self, line: bytes) -> None:
         data = line + b"\n"
@@ -202,13 +187,7 @@ class ForkServer:
                 continue
             self.children.discard(pid)
             ends.kill_groups([pid])  # what it has started, if it ended by itself
-            asked = any(pid in pids for _, pids in self.killed)
-            self._say(forks.line_of(forks.Ended(pid, code, asked)))
-        for waiting in list(self.killed):
-            id, pids = waiting
-            if not pids & self.children:
-                self.killed.remove(waiting)
-                self._reply(id)
+            self._say(forks.line_of(forks.Ended(pid, code)))
         if not self.children:
             ends.end_children(2)
 

@@ -54,11 +54,10 @@ class Lost(Message):
 
 
 class Ended(Message):
-    """From a fork server: a process has ended, and whether somebody asked for that."""
+    """From a fork server: a process has ended."""
 
     pid: int
     code: int
-    asked: bool
 
 
 Event = Exit | Stopping | Lost
@@ -86,7 +85,7 @@ class Spawn(Operation[list[int]], op="spawn"):
 
 
 class Kill(Operation[None], op="kill"):
-    """End these, or all where none are named; answered when they are reaped."""
+    """End these; answered when they are reaped."""
 
     pids: list[int]
 
