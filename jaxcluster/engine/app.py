@@ -22,10 +22,11 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import bootstrap, inspection, log, magics
+from jaxcluster.engine import inspection, log, magics
+from jaxcluster.engine.bootstrap import become_jax_process
 from jaxcluster.engine.cells import CellRunner
 from jaxcluster.engine.clientcode import ClientCode, RankKernel
-from jaxcluster.engine.control import ControlChannel, Request, StopJobs
+from jaxcluster.engine.control import ControlChannel, Request
 from jaxcluster.engine.forked import apply_warnings
 from jaxcluster.engine.history import History
 from jaxcluster.engine.inspection import Meter, own_gpus
@@ -107,12 +108,12 @@ class Rank:
         self.facts = engine_facts(rank, host_address, host)
         self.meter = Meter(rank)
         self.attached = False
-        self._serve_request: Request[start.Serve] | None = None
+        self.devices: list[wire.DeviceInfo] = []
+        self._initialize = self.control.inbox(wire.InitializeRequest)
+        self._serve = self.control.inbox(start.Serve)
+        self._compiled = compiled
         handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
-        self.startup = bootstrap.Startup(
-            self.control, self.facts, self.runner, turns.connect, print, compiled
-        )
-        handle(start.Serve, "main", self._serve)
+        handle(start.Facts, "now", lambda request: self.facts)
         handle(wire.CellRequest, "now", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)
@@ -142,7 +143,7 @@ class Rank:
         handle(arrays.Variables, "side", views.variables)
 
     def _state(self) -> wire.RankState:
-        devices = [f"{d.platform}:{d.id}" for d in self.startup.devices]
+        devices = [f"{d.platform}:{d.id}" for d in self.devices]
         return inspection.rank_state(self.runner, self.facts.hostname, devices, not self.attached)
 
     def _interrupt(self, request: Request[cells.Interrupt]) -> bool:
@@ -152,11 +153,6 @@ class Rank:
         if runner.turns.stop(seq):
             runner.interrupts.interrupt(seq)
         return is_running
-
-    def _serve(self, request: Request[start.Serve]) -> Any:
-        self._serve_request = request
-        self.meter.gpus = own_gpus(self.startup.devices)
-        raise StopJobs
 
     def attach(self, kernel: Any) -> None:
         """The engine has registered and has a shell: from here on cells run."""
@@ -172,8 +168,7 @@ class Rank:
         client.attach(kernel)
         self.runner.comms.attach(client.is_running)
         self.attached = True
-        if self._serve_request is not None:
-            self._serve_request.reply(self._state())
+        self._serving.reply(self._state())
 
     def _cell_name(self) -> str:
         """The cell that runs, of all clusters."""
@@ -183,7 +178,12 @@ class Rank:
     def run(self) -> None:
         self.control.start()
         self.history.start()
-        self.control.run_jobs()
+        connect = self.runner.turns.connect
+        self.devices += become_jax_process(
+            self._initialize, self.runner, connect, print, self._compiled
+        )
+        self._serving = self._serve.get()
+        self.meter.gpus = own_gpus(self.devices)
         deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
         while not os.path.exists(self.connection_file) and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -29,7 +29,6 @@ from jaxcluster.engine.private import (
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.reachability import why_not_listen
-from jaxcluster.wire.ops import start
 
 POLL_S = 0.002
 LOOPBACK = "127.0.0.1"
@@ -99,41 +98,40 @@ def _dial(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
 
 
-class Startup:
-    """What a process answers before it is a rank or a script's: it becomes a JAX process.
+def become_jax_process(
+    asked: wire.Inbox[Request[wire.InitializeRequest]],
+    owner: CellRunner | Job,
+    connect: Callable[[str], Any],
+    note: Callable[[str], None],
+    compiled: str = "",
+) -> list[wire.DeviceInfo]:
+    """JAX's devices of this process, once it is asked to initialize. The main thread.
 
     Args:
       owner: has the process's agreement, and the hashes of what it gives to launches.
       connect: connects the main thread to the referee, by the path of its socket.
       note: says a line about a script that initializes JAX itself.
       compiled: the folder for compiled programs, for ranks that come after this one; "": none.
-
-    Attributes:
-      devices: JAX's, of this process.
     """
+    devices: list[wire.DeviceInfo] = []
 
-    def __init__(
-        self,
-        control: ControlChannel,
-        facts: wire.EngineFacts,
-        owner: CellRunner | Job,
-        connect: Callable[[str], Any],
-        note: Callable[[str], None],
-        compiled: str = "",
-    ) -> None:
-        self.agreement, self.given = owner.agreement, owner.given
-        self.connect, self.note, self.compiled = connect, note, compiled
-        self.devices: list[wire.DeviceInfo] = []
-        control.handle(start.Facts, "now", lambda request: facts)
-        control.handle(wire.InitializeRequest, "main", self._initialize)
-
-    def _initialize(self, request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
-        reply = initialize(request.body, self)
-        self.devices = reply.devices
+    def initialize_as_asked(request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
+        reply = initialize(request.body, owner, connect, note, compiled)
+        devices.extend(reply.devices)
         return reply
 
+    while not devices:  # who has asked ends a process that can't
+        ControlChannel.answer(initialize_as_asked, asked.get())
+    return devices
 
-def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.InitializeReply:
+
+def initialize(
+    request: wire.InitializeRequest,
+    owner: CellRunner | Job,
+    connect: Callable[[str], Any],
+    note: Callable[[str], None],
+    compiled: str,
+) -> wire.InitializeReply:
     """Make this process rank ``process_id`` of the cluster and start its backend.
 
     Must run on the main thread, before anything has touched a JAX device.
@@ -164,11 +162,11 @@ def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.Initia
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     # The referee may still start.
-    dial_until(lambda: startup.connect(request.referee), request.initialization_timeout)
-    agreement = startup.agreement
-    is_checked = request.is_checked and agree_on_launches(agreement, startup.given)
-    if startup.compiled:
-        compilations.keep_compiled(Path(startup.compiled))
+    dial_until(lambda: connect(request.referee), request.initialization_timeout)
+    agreement = owner.agreement
+    is_checked = request.is_checked and agree_on_launches(agreement, owner.given)
+    if compiled:
+        compilations.keep_compiled(Path(compiled))
     pytrees.remember_keys()
     # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
     is_announced = is_checked and transfers.announce_transfers(agreement)
@@ -196,7 +194,7 @@ def initialize(request: wire.InitializeRequest, startup: Startup) -> wire.Initia
             coordinator_bind_address=request.coordinator_bind_address,
             **coordination.one_partition(request.platforms),
         )
-    coordination.keep_initialized(startup.note)
+    coordination.keep_initialized(note)
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
     if is_checked:  # the backend has been given JAX's own client

@@ -3,11 +3,8 @@
 JAX releases the GIL while it waits in a collective, so this thread can report where the main
 thread sits, interrupt it, and send what it prints, also when the main thread never comes back.
 
-Requests come in three kinds, by where they are handled:
-
-- ``now``: on this thread; must take microseconds.
-- ``side``: on a few helper threads; may block, must not need the main thread.
-- ``main``: on the main thread, in order of arrival.
+Requests are handled at once, on this thread (``now``: must take microseconds), or on a few helper
+threads (``side``: may block, must not need the main thread).
 """
 
 from __future__ import annotations
@@ -103,16 +100,16 @@ class ControlChannel:
 
     Attributes:
       on_tick: called on the thread now and then while ``ticking`` is set.
-      call_main: hands a function to the main thread; the main thread sets it once it has a loop.
+      call_main: hands a function to the main thread, which sets it once it has a loop.
     """
+
+    call_main: Callable[[Callable[[], None]], None]
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.handlers: dict[str, tuple[str, Handler]] = {}
         self.on_tick: Callable[[], None] = lambda: None
         self.ticking = False
-        self._jobs: wire.Inbox[Callable[[], None]] = wire.Inbox()
-        self.call_main: Callable[[Callable[[], None]], None] = self._jobs.put
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True)
         self._closing = False
@@ -137,6 +134,17 @@ class ControlChannel:
         """
         self.handlers[kind.op] = (where, handler)
 
+    def inbox(self, kind: type[Q]) -> wire.Inbox[Request[Q]]:
+        """Where requests of this kind wait for the main thread, which answers them."""
+        found: wire.Inbox[Request[Q]] = wire.Inbox()
+
+        def defer(request: Request[Q]) -> object:
+            found.put(request)
+            return DEFERRED
+
+        self.handle(kind, "now", defer)
+        return found
+
     def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
         """Have the thread call something, which takes microseconds, when this can be read."""
         self._watched[descriptor] = on_readable
@@ -160,14 +168,6 @@ class ControlChannel:
         self._pool.shutdown()
         os.close(self._wake_read)
         os.close(self._wake_write)
-
-    def run_jobs(self) -> None:
-        """On the main thread, before it has an event loop: do ``main`` jobs until one says stop."""
-        while True:
-            try:
-                self._jobs.get()()
-            except StopJobs:
-                return
 
     # ------------------------------------------------------------------ sending
 
@@ -315,18 +315,14 @@ class ControlChannel:
             request.fail(ValueError(f"this rank can't answer a {request.op!r} request yet"))
         elif where == "now":
             self.answer(handler, request)
-        elif where == "side":
-            self._pool.submit(self.answer, handler, request)
         else:
-            self.call_main(lambda: self.answer(handler, request))
+            self._pool.submit(self.answer, handler, request)
 
     @staticmethod
     def answer(handler: Handler, request: Request[Any]) -> None:
         """Reply with what ``handler`` returns or raises."""
         try:
             result = handler(request)
-        except StopJobs:
-            raise
         except BaseException as error:  # code of the user's may exit
             if not hasattr(error, "hint"):  # nobody expected it
                 log.error(error)
@@ -362,10 +358,6 @@ def _next(waiting: deque[Message | Text]) -> Message:
     id, rank, seq, name = first.of
     output = wire.RankOutput(rank, seq, "stream", {"name": name, "text": "".join(parts)})
     return wire.encode("output", id, output), ()
-
-
-class StopJobs(Exception):
-    """A ``main`` handler raises it to end ``run_jobs``; it replies later, by itself."""
 
 
 DEFERRED = object()  # a handler returns it when it will reply later, by itself

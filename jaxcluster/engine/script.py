@@ -19,13 +19,13 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from jaxcluster.engine.bootstrap import Startup
-from jaxcluster.engine.control import ControlChannel, Request, StopJobs
+from jaxcluster.engine.bootstrap import become_jax_process
+from jaxcluster.engine.control import ControlChannel
 from jaxcluster.engine.forked import apply_warnings
 from jaxcluster.engine.job import Job, give_back_in_children, is_agreed
 from jaxcluster.engine.private import coordination
 from jaxcluster.host.facts import engine_facts
-from jaxcluster.wire.ops.start import Script
+from jaxcluster.wire.ops.start import Facts, InitializeRequest, Script
 
 STALL_S = 5.0  # of waiting for other ranks, which is told then
 
@@ -41,23 +41,18 @@ def main() -> Callable[[], None]:
     job = Job(spec["rank"], spec["num_ranks"], STALL_S, leaves_alone=True)
     control = ControlChannel(spec["address"])
     facts = engine_facts(spec["rank"], spec["host_address"], spec["host"])
-    Startup(control, facts, job, job.connect, lambda line: None)
-    asked: list[Script] = []
-
-    def run(request: Request[Script]) -> Any:
-        asked.append(request.body)
-        request.reply()
-        raise StopJobs
-
-    control.handle(Script, "main", run)
+    control.handle(Facts, "now", lambda request: facts)
+    initialize, run = control.inbox(InitializeRequest), control.inbox(Script)
     control.start()
-    control.run_jobs()
+    become_jax_process(initialize, job, job.connect, lambda line: None)
+    asked = run.get()
+    asked.reply()
     control.close()
     for descriptor, end in (1, "out"), (2, "err"):
         file = os.open(f"{spec['output']}.{end}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
-    return lambda: run_script(asked[0], job)
+    return lambda: run_script(asked.body, job)
 
 
 def run_script(script: Script, job: Job) -> None:

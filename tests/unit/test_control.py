@@ -16,7 +16,6 @@ from jaxcluster.engine.control import (
     DEFERRED,
     ControlChannel,
     Request,
-    StopJobs,
 )
 from jaxcluster.wire.ops.saving import Drop
 
@@ -112,20 +111,14 @@ def test_a_request_is_answered_by_its_handler(
 def test_the_main_threads_requests_wait_for_it_and_keep_their_order(
     control: ControlChannel, peer: Peer
 ) -> None:
-    done = []
-
-    def stop(request: Request) -> Any:
-        raise StopJobs
-
-    handle(control, "work", "main", lambda request: done.append(request.body))
-    handle(control, "stop", "main", stop)
-    handle(control, "here?", "now", lambda request: list(done))
-    for k in range(5):
-        peer.send("work", k)
-    peer.send("stop")
-    assert peer.ask("here?")["body"] == []  # the main thread is busy: the control channel answers
-    control.run_jobs()
-    assert done == [0, 1, 2, 3, 4]
+    inbox = control.inbox(Drop)
+    handle(control, "here?", "now", lambda request: "yes")
+    for token in "abc":
+        peer.send("drop", {"token": token})
+    assert peer.ask("here?")["body"] == "yes"  # the main thread is busy
+    for token in "abc":
+        ControlChannel.answer(lambda request: request.body.token, inbox.get(timeout=ANSWER_S))
+        assert peer.receive()[0]["body"] == token
 
 
 def test_a_slow_request_holds_up_no_other(control: ControlChannel, peer: Peer) -> None:
