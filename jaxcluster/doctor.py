@@ -7,7 +7,6 @@ jax is never imported here. A process of its own looks for jax's private names.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import json
 import os
 import subprocess
@@ -54,7 +53,6 @@ def run_checks(environ: Mapping[str, str] = os.environ) -> list[Row]:
     return [
         *judge([host_report(environ)]),
         check_private_names(environ),
-        check_proxies(environ),
         check_lab_extension(),
     ]
 
@@ -138,28 +136,6 @@ def check_private_names(environ: Mapping[str, str]) -> Row:
         lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
         return Row(name, (f"moved in this jax: {lost}",), None, fix)
     return Row(name, ("are where they are expected",))
-
-
-def check_proxies(environ: Mapping[str, str]) -> Row:
-    """Whether gRPC would ask an HTTP proxy for the coordinator's loopback traffic.
-
-    ``jax.distributed.initialize`` hangs then (tried with jaxlib 0.10.2). gRPC reads the lower-case
-    names only, ``no_grpc_proxy`` before ``no_proxy``, and there addresses and networks, but not
-    ``localhost`` or ``*`` for 127.0.0.1.
-    """
-    names = [name for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)]
-    exempt = "no_grpc_proxy" if environ.get("no_grpc_proxy") else "no_proxy"
-    entries = [entry.strip() for entry in environ.get(exempt, "").split(",") if entry.strip()]
-    if not names or any(_covers_loopback(entry) for entry in entries):
-        return Row("proxies", (f"{exempt} exempts 127.0.0.1" if names else "none that gRPC uses",))
-    told = f"{', '.join(names)} set, and {exempt} does not exempt 127.0.0.1: a start would hang"
-    return Row("proxies", (told,), False, f"%env {exempt}={','.join([*entries, '127.0.0.1'])}")
-
-
-def _covers_loopback(entry: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address("127.0.0.1") in ipaddress.ip_network(entry, strict=False)
-    return False
 
 
 def check_lab_extension() -> Row:

@@ -161,14 +161,6 @@ class Connection:
         self._agents._do(self._send, [AGENT, message, *([] if data is None else [data])])
         return asked
 
-    def get(self, path: str, timeout_s: float = 30.0) -> bytes:
-        """A whole file of the agent's folder. ``timeout_s`` is for each 4 MiB of it.
-
-        Raises:
-          LaunchError: as ``ask``.
-        """
-        return b"".join(data for _, data in self.chunks(path, timeout_s))
-
     def chunks(self, path: str, timeout_s: float = 30.0) -> Iterator[tuple[int, memoryview]]:
         """(where it begins, data) of each 4 MiB of a file of the agent's folder.
 

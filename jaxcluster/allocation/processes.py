@@ -145,7 +145,8 @@ class Processes:
         deadline = time.monotonic() + FILE_S
         while time.monotonic() < deadline:
             try:
-                found = {kind: first.get(f"{security}-{kind}.json") for kind in KINDS}
+                asked = {kind: first.begin(Get(f"{security}-{kind}.json")) for kind in KINDS}
+                found = {kind: bytes(one.wait(FILE_S)[1]) for kind, one in asked.items()}
                 for text in found.values():
                     json.loads(text)
             except (LaunchError, ValueError):  # it is not there yet, or not whole

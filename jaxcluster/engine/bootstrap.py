@@ -230,8 +230,6 @@ def keep_proxies_away(coordinator_address: str) -> None:
     """
     if coordinator_address.startswith(UNIX):
         return
-    if not any(os.environ.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
-        return
     host = coordinator_address.rpartition(":")[0].strip("[]")
     # gRPC reads the lower-case names alone.
     exempt = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112

@@ -12,7 +12,6 @@ from jaxcluster.supervision.processes import (
     children,
     is_alive,
     processes,
-    send_signal,
     start_time,
 )
 
@@ -103,8 +102,8 @@ def signal_pid(pid: int, number: int) -> None:
 
 def signal_token(token: str, number: int) -> None:
     """Send a signal to the process of this token, which may have ended, or be another user's."""
-    with contextlib.suppress(OSError):
-        send_signal(token, number)
+    if is_alive(token):
+        signal_pid(int(token.partition(":")[0]), number)
 
 
 def _has_members(leader: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import functools
 import os
 import signal
@@ -59,25 +58,6 @@ def pid_space_mark() -> str:
     import hashlib  # not for a guard, which is to be there at once
 
     return hashlib.blake2s(pid_space().encode(), digest_size=6).hexdigest()
-
-
-def send_signal(token: str, sig: int | str) -> None:
-    """Send a signal, a number or a name, to the process that ``token`` names.
-
-    Raises:
-      ValueError: there is no such signal.
-      ProcessLookupError: the process has ended.
-    """
-    if isinstance(sig, str) and sig not in signal.Signals.__members__:
-        raise ValueError(f"there is no signal {sig!r}")
-    if not is_alive(token):
-        raise ProcessLookupError("this engine's process has ended")
-    try:
-        os.kill(int(token.partition(":")[0]), signal.Signals[sig] if isinstance(sig, str) else sig)
-    except OSError as problem:
-        if problem.errno == errno.EINVAL:
-            raise ValueError(f"there is no signal {sig!r}") from None
-        raise
 
 
 def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:

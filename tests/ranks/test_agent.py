@@ -414,12 +414,12 @@ def test_files_are_put_and_got_below_the_agents_folder_alone(
     data = os.urandom(9 << 20)
     for at in (0, 4 << 20, 8 << 20):
         host.ask(requests.Put("ranks/pack/a.bin", at), data=data[at : at + (4 << 20)])
-    assert host.get("ranks/pack/a.bin") == data
+    assert b"".join(part for _, part in host.chunks("ranks/pack/a.bin")) == data
     host.ask(requests.Put(f"{running.said['memory']}/state"), data=b"state")
-    assert host.get(f"{running.said['memory']}/state") == b"state"
+    assert [*host.chunks(f"{running.said['memory']}/state")] == [(0, b"state")]
 
     with pytest.raises(LaunchError, match=r"Host h1 can't get: .* not in the folder"):
-        host.get("../x")
+        host.ask(requests.Get("../x"))
     with pytest.raises(LaunchError, match="the request 'sing': there is none"):
         host.ask(Sing())
     host.ask(requests.Remove("ranks"))
@@ -522,7 +522,7 @@ def test_requests_and_commands_during_a_cut_are_answered_after_it(
     asked = host.begin(forks.Exits())
     proxy.mend()
     asked.wait(ANSWER_S)
-    assert host.get("once") == b"1" and host.state is State.CONNECTED
+    assert [*host.chunks("once")] == [(0, b"1")] and host.state is State.CONNECTED
 
 
 def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_done(

