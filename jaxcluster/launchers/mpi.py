@@ -109,7 +109,7 @@ class MPI(Launcher):
             argv, tuple(range(len(names))), agent.python, env=NEVER_ASK,
             drop=DROPPED, term_s=TERM_S,
         )  # fmt: skip
-        ranks = place(self.hosts, self.num_processes)
+        ranks = place([(h.name, h.ranks) for h in self.hosts], self.num_processes)
         return LaunchPlan("mpi", len(names), (command,), names, ranks)
 
     def _options(self, names: Sequence[str]) -> list[str]:

@@ -107,7 +107,7 @@ class SSH(Launcher):
         return self
 
     def render(self, agent: AgentOptions, folder: str) -> LaunchPlan:
-        ranks = place(self.hosts, self.num_processes)
+        ranks = place([(h.name, h.ranks) for h in self.hosts], self.num_processes)
         for name, _ in agent.env:
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):  # env NAME=VALUE can't set it
                 told = f"--env: {name!r} is not the name of a variable."

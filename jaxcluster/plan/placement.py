@@ -324,20 +324,9 @@ def _gpu_pools(facts: Sequence[EngineFacts]) -> list[_Pool]:
     pool for each: those must not be divided again.
     """
     pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
-    owner: dict[tuple[str, str], _Pool] = {}
     for fact in facts:
         key = fact.host_key, tuple(fact.gpus)
-        pool = pools.setdefault(key, _Pool(fact, fact.gpus, []))
-        pool.ranks.append(fact.rank)
-        for gpu in fact.gpus:
-            first = owner.setdefault((fact.host_key, gpu), pool)
-            if first is not pool:
-                raise PlanError(
-                    f"Ranks {first.ranks[0]} and {fact.rank} on {fact.hostname} both see GPU "
-                    f"{gpu}, but their lists of GPUs differ, so the GPUs can't be divided: "
-                    f"{','.join(first.gpus)} and {','.join(fact.gpus)}.",
-                    "Give all processes of a host the same CUDA_VISIBLE_DEVICES, or none.",
-                )
+        pools.setdefault(key, _Pool(fact, fact.gpus, [])).ranks.append(fact.rank)
     return list(pools.values())
 
 

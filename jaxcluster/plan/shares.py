@@ -4,45 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Protocol
 
 from jaxcluster.errors import UsageError
-
-
-class Asked(Protocol):
-    """A host as it was asked for."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def ranks(self) -> int | None: ...
-
-
-class Unnamed(NamedTuple):
-    """A host that has no name yet: a node, a pod."""
-
-    name: str
-    ranks: int | None
 
 
 def place_on(
     many: int, what: str, each: int | None, num_processes: int | None, example: str
 ) -> tuple[int, ...] | None:
     """As ``place``, for hosts that have no names yet (nodes, pods), with ``each`` so many ranks."""
-    hosts = [Unnamed(f"{what} {i}", each) for i in range(many)]
+    hosts = [(f"{what} {i}", each) for i in range(many)]
     return place(hosts, num_processes, what, f"For example: {example}, without -n")
 
 
 def place(
-    hosts: Sequence[Asked], num_processes: int | None, what: str = "host", hint: str = ""
+    hosts: Sequence[tuple[str, int | None]],
+    num_processes: int | None,
+    what: str = "host",
+    hint: str = "",
 ) -> tuple[int, ...] | None:
     """How many ranks each host gets; None where the hosts' own devices are to decide it.
+
+    Args:
+      hosts: the name of each, and its number of ranks if that was given.
 
     Raises:
       UsageError: the hosts' numbers and ``-n`` don't fit each other.
     """
-    given = [host.ranks for host in hosts if host.ranks is not None]
+    given = [ranks for _, ranks in hosts if ranks is not None]
     if len(given) == len(hosts):
         if num_processes not in (None, sum(given)):
             raise UsageError(
@@ -51,10 +39,10 @@ def place(
             )
         return tuple(given)
     if given:
-        host = next(host for host in hosts if host.ranks is None)
+        name = next(name for name, ranks in hosts if ranks is None)
         raise UsageError(
-            f"{host.name} has no number of ranks, and other hosts have one.",
-            f"For example: --hosts {hosts[0].name}:2,{hosts[-1].name}:2",
+            f"{name} has no number of ranks, and other hosts have one.",
+            f"For example: --hosts {hosts[0][0]}:2,{hosts[-1][0]}:2",
         )
     if num_processes is None:
         return None
@@ -62,7 +50,7 @@ def place(
     if rest:
         raise UsageError(
             f"{num_processes} ranks can't be shared out evenly among {len(hosts)} {what}s.",
-            hint or f"Give each host its number: --hosts {hosts[0].name}:{each + 1},...",
+            hint or f"Give each host its number: --hosts {hosts[0][0]}:{each + 1},...",
         )
     return (each,) * len(hosts)
 

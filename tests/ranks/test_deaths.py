@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import overhosts
@@ -26,7 +23,7 @@ from overhosts import (
 
 import jaxcluster
 from jaxcluster.allocation.processes import Processes
-from jaxcluster.cluster import handle
+from jaxcluster.cluster import recovery
 from jaxcluster.errors import (
     CellFailed,
     EnginesMissing,
@@ -143,63 +140,6 @@ def test_what_is_queued_behind_a_death_was_not_run(ranks: jaxcluster.Cluster) ->
     assert told == ["0\n", "None\n", "0\n", "0\n"]
 
 
-# ------------------------------------------------------------------------------- out of memory
-
-
-class MemoryGroup:
-    """A memory cgroup of this test's own, of version 1 or 2."""
-
-    def __init__(self, nbytes: int) -> None:
-        name = f"jaxcluster-test-{os.getpid()}"
-        old = Path("/sys/fs/cgroup/memory")
-        self.path = (old if old.is_dir() else Path("/sys/fs/cgroup")) / name
-        self.path.mkdir()
-        try:
-            limit = "memory.limit_in_bytes" if old.is_dir() else "memory.max"
-            (self.path / limit).write_text(str(nbytes))
-            with contextlib.suppress(OSError):  # without it there may be swap to go to
-                (self.path / "memory.swap.max").write_text("0")
-        except OSError:
-            self.path.rmdir()
-            raise
-
-    def take(self, pid: int) -> None:
-        (self.path / "cgroup.procs").write_text(str(pid))
-
-    def remove(self) -> None:
-        until(lambda: not (self.path / "cgroup.procs").read_text(), "its processes have ended", 10)
-        self.path.rmdir()
-
-
-@pytest.fixture
-def memory_group() -> Iterator[MemoryGroup]:
-    try:
-        group = MemoryGroup(256 << 20)
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error}")
-    yield group
-    group.remove()
-
-
-@pytest.mark.one_machine("it puts a rank into a cgroup from outside")
-def test_a_rank_that_runs_out_of_memory_is_told_so_and_replaced(
-    ranks: jaxcluster.Cluster, memory_group: MemoryGroup
-) -> None:
-    memory_group.take(ranks.record.pids[2])
-    hog = "hog = []\nwhile r == 2 and len(hog) < 100:\n    hog.append(np.ones(1 << 21))"
-    with pytest.raises(RankDied) as caught:
-        ranks.run(hog, show=False)
-    assert "Rank 2 died: killed by SIGKILL by the kernel: out of memory." in str(caught.value)
-    assert caught.value.ranks == (2,)
-    check_whole(ranks, 2)
-    # The kernel's count is no reason to call the next death one of these.
-    send_signal(ranks, 1)
-    until(lambda: 1 in ranks.dead, "word of the death", 5)
-    assert ranks.dead[1].why == "killed by SIGKILL"
-    with pytest.raises(RankDied):
-        ranks.run("print(1)", show=False)
-
-
 # ---------------------------------------------------------------------- during start and recovery
 
 
@@ -236,8 +176,9 @@ def nothing_is_saved_but(before: set[str]) -> None:
     until(lambda: not saved_folders() - before, "the saved state is removed", 10)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("step", ["engines 2/2", "initializing JAX", "connecting engines"])
+@pytest.mark.parametrize(
+    ("step", "rank"), [("engines 2/2", 1), ("initializing JAX", 0), ("connecting engines", 1)]
+)
 def test_a_rank_that_dies_during_the_start_is_named_with_signal_and_log(
     home: Home, newest: list[Process], step: str, rank: int
 ) -> None:
@@ -278,10 +219,10 @@ def test_a_recovery_that_fails_keeps_what_was_saved_for_the_next_restart(
     ranks: jaxcluster.Cluster, newest: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = saved_folders()
-    start_world = handle.start_world
+    start_world = recovery.start_world
     dying = killer(newest, 1, "initializing JAX", times=2)
     monkeypatch.setattr(
-        handle,
+        recovery,
         "start_world",
         lambda spec, say, *rest, **more: start_world(spec, dying, *rest, **more),
     )

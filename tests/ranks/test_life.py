@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,6 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of
 
 import jaxcluster
-from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import attach, current, live_records, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.records import registry
@@ -342,29 +340,3 @@ def test_starts_and_stops_leave_no_thread_and_no_file_in_the_kernel(
         again, more_files = left()
     assert again == threads
     assert more_files < files + 6  # a cluster has left 3 behind at each start
-
-
-def agent_of(cluster: jaxcluster.Cluster) -> str:
-    """The agent's process on this machine."""
-    return cluster.world.fleet.hosts[0].facts.token
-
-
-@pytest.mark.one_machine("it looks at this machine's agent")
-def test_two_stops_at_once_are_one(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one used to end the agent, under the next start."""
-    cluster = start(2, name="twice")
-    server, took = agent_of(cluster), []
-    other = threading.Thread(target=lambda: took.append(cluster.stop()))
-    stop_processes = Processes.stop
-
-    def stop_meanwhile(local: Processes, why: str) -> None:
-        stop_processes(local, why)
-        other.start()
-        time.sleep(0.3)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Processes, "stop", stop_meanwhile)
-        assert cluster.stop() > 0
-    other.join()
-    assert took == [0.0]
-    assert agent_of(start(2, name="twice")) == server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -70,52 +71,17 @@ def unshared(*flags: str) -> list[str]:
 
 
 STARTER = """
-import sys, jaxcluster
+import jaxcluster
 input()
 try:
     cluster = jaxcluster.start(2, name={name!r})
-except jaxcluster.JaxClusterError as error:
-    print(type(error).__name__, flush=True)
-    sys.exit()
-print(cluster.name, flush=True)
-input()
-print(cluster.run("import os; print(os.getpid())", show=False).stdout(1).strip(), flush=True)
+except jaxcluster.ClusterExists:
+    print("ClusterExists", 0, flush=True)
+else:
+    pid = cluster.run("import os; print(os.getpid())", show=False).stdout(1).strip()
+    print(cluster.name, pid, flush=True)
 input()
 """
-
-
-@pytest.fixture
-def starters(private_home: Home) -> Iterator[Callable[[str | None], subprocess.Popen[str]]]:
-    """Processes that each start a cluster when they are told to."""
-    made: list[subprocess.Popen[str]] = []
-
-    def make(name: str | None) -> subprocess.Popen[str]:
-        source = STARTER.format(name=name)
-        made.append(
-            subprocess.Popen(
-                [sys.executable, "-c", source],
-                env=private_home.environ(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
-        return made[-1]
-
-    yield make
-    for process in made:
-        process.communicate("\n\n\n", timeout=DEADLINE_S)
-
-
-def say(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-
-
-def hear(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 @pytest.mark.parametrize(
@@ -123,18 +89,22 @@ def hear(process: subprocess.Popen[str]) -> str:
     [("same", ["ClusterExists", "same"]), (None, ["main", "main-2", "main-3"])],
 )
 def test_starts_at_once_get_one_name_each(
-    starters: Callable[[str | None], subprocess.Popen[str]], name: str | None, told: list[str]
+    private_home: Home, name: str | None, told: list[str]
 ) -> None:
-    made = [starters(name) for _ in told]
-    for process in made:
-        say(process)
-    heard = [hear(process) for process in made]
-    assert sorted(heard) == told
-    started = [one for one, said in zip(made, heard, strict=True) if said != "ClusterExists"]
-    for process in started:
-        say(process)
-    pids = {int(hear(process)) for process in started}
-    assert pids == {record.pids[1] for record in live_records()}
+    words = [sys.executable, "-c", STARTER.format(name=name)]
+    pipe, env = subprocess.PIPE, private_home.environ()
+    made = [subprocess.Popen(words, env=env, stdin=pipe, stdout=pipe, text=True) for _ in told]
+    try:
+        for process in made:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        heard = [process.stdout.readline().split() for process in made if process.stdout]
+        assert sorted(said for said, _ in heard) == told
+        assert {int(pid) for _, pid in heard} - {0} == {one.pids[1] for one in live_records()}
+    finally:
+        for process in made:
+            process.communicate("\n", timeout=DEADLINE_S)
 
 
 def test_a_cluster_keeps_its_name_while_it_gets_new_processes(alone: Home) -> None:
@@ -421,13 +391,7 @@ def test_a_rank_of_another_version_is_told_as_that_and_is_not_dead(
     assert running.dead == {}
     monkeypatch.undo()
     with pytest.raises(VersionMismatch, match=f"protocol 99, here {ours}"):
-        connect(_changed(running.record, protocol=99))
-
-
-def _changed(record: registry.ClusterRecord, **changes: Any) -> registry.ClusterRecord:
-    import dataclasses
-
-    return dataclasses.replace(record, **changes)
+        connect(dataclasses.replace(running.record, protocol=99))
 
 
 def test_broken_records_beside_a_cluster_harm_nothing(alone: Home) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import overhosts
-import psutil
 import pytest
 from helpers import Home, until
 from overhosts import place, saved_folders, send_signal
@@ -82,13 +81,6 @@ def stop_at(step: str) -> Callable[[str], None]:
 def kill(cluster: jaxcluster.Cluster, rank: int) -> None:
     send_signal(cluster, rank)
     until(lambda: rank in cluster.dead, "word of the death", 5)
-
-
-def server_of(cluster: jaxcluster.Cluster) -> int | None:
-    """The pid of its fork server, on this machine."""
-    if overhosts.hosts():
-        return None
-    return psutil.Process(cluster.record.pids[0]).ppid()
 
 
 # --------------------------------------------------------------------------- one stop
@@ -318,10 +310,8 @@ def test_a_kernel_that_is_killed_in_a_restart_leaves_nothing_that_was_saved(
 def test_a_restarted_cluster_is_held_once_and_let_go_of(home: Home) -> None:
     """Who looks whether anybody is connected (the sidebar's list) must see the last one go."""
     cluster = jaxcluster.start(1, name="held", detach=True)
-    server = server_of(cluster)
     try:
         cluster.restart()
-        assert server_of(cluster) == server  # it has not ended with its first processes
         assert registry.is_held("held")
         cluster.close()
         assert not registry.is_held("held")

@@ -267,13 +267,3 @@ def test_a_jax_on_which_no_cluster_runs_is_refused_with_what_to_type(
         start()
     assert caught.value.hint == 'Try: pip install -U "jax>=99.1"'
     assert registry.records() == before
-
-
-def test_a_start_on_a_jax_that_nobody_has_tried_says_so_and_what_has_moved(
-    start: Start, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("jaxcluster.plan.versions.NEWEST_TRIED_JAX", "0.1")
-    cluster = start()
-    said = capfd.readouterr().err
-    assert f"Note: jax {cluster.record.facts[0].jax} is newer than 0.1, the newest tried" in said
-    assert "All of its private names that jaxcluster uses were found." in said

@@ -142,7 +142,7 @@ def test_ranks_are_contiguous_on_a_host_in_the_order_given() -> None:
     ],
 )
 def test_how_many_ranks_a_host_gets(hosts: str, n: int | None, counts: object) -> None:
-    assert place(parse_hosts(hosts), n) == counts
+    assert place([(h.name, h.ranks) for h in parse_hosts(hosts)], n) == counts
 
 
 @pytest.mark.parametrize(
@@ -155,4 +155,4 @@ def test_how_many_ranks_a_host_gets(hosts: str, n: int | None, counts: object) -
 )
 def test_numbers_that_do_not_fit(hosts: str, n: int | None, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
-        place(parse_hosts(hosts), n)
+        place([(h.name, h.ranks) for h in parse_hosts(hosts)], n)

@@ -70,21 +70,6 @@ def test_default_is_one_process_per_gpu_or_tpu_chip_else_two(
     assert default_num_processes(gpus, tpu_chips) == expected
 
 
-@pytest.mark.parametrize(
-    ("gpus", "chips", "plugin", "platform"),
-    [
-        ([], 0, True, "cpu"),
-        (["0"], 0, False, "cpu"),
-        (["0"], 0, True, "cuda"),
-        ([], 4, False, "tpu"),
-    ],
-)
-def test_platform_is_the_best_one_that_jax_can_use_here(
-    gpus: list[str], chips: int, plugin: bool, platform: str
-) -> None:
-    assert choose_platform(None, gpus, chips, plugin) == platform
-
-
 # --------------------------------------------------------------------------- arguments
 
 
@@ -110,18 +95,6 @@ def test_hosts_with_enough_cores_are_left_to_size_xlas_pool_of_threads() -> None
     assert [one.env for one in plan(3, facts).requests] == [{}, {}, {"NPROC": "16"}]
     chosen = plan(3, facts, env={"NPROC": "4"})
     assert [one.env for one in chosen.requests] == [{"NPROC": "4"}] * 3
-
-
-def test_explicit_arguments_win_over_assigned_ones() -> None:
-    wanted = {
-        "coordinator_address": "10.0.0.5:9000",
-        "coordinator_bind_address": "0.0.0.0:9000",
-        "initialization_timeout": 7,
-        "heartbeat_timeout_seconds": 11,
-    }
-    second = plan(2, local_device_ids=[[0], [1]], **wanted).requests[1]
-    assert {name: getattr(second, name) for name in wanted} == wanted
-    assert second.local_device_ids == [1]
 
 
 @pytest.mark.parametrize(
@@ -171,12 +144,6 @@ def test_gpus_of_hosts_and_of_single_processes_are_not_mixed() -> None:
     small, large = fact(0, gpus=["0"]), fact(1, gpus=["0", "1"])  # two hosts of one name
     facts = [dataclasses.replace(small, host_key="a"), dataclasses.replace(large, host_key="b")]
     assert visible_gpus(plan(2, facts, platform="cuda")) == ["0", "0"]
-
-
-def test_unequal_overlapping_gpu_lists_are_refused() -> None:
-    facts = [fact(0, gpus=["0", "1"]), fact(1, gpus=["1", "2"])]
-    with pytest.raises(PlanError, match=r"Ranks 0 and 1 on box both see GPU 1,.* 0,1 and 1,2"):
-        plan(2, facts, platform="cuda")
 
 
 def test_more_processes_than_gpus_says_what_to_type() -> None:
