@@ -27,7 +27,7 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.lastreport import Reports
+from jaxcluster.records.reports import Reports
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked

@@ -23,7 +23,7 @@ from jaxcluster.host.procfs import ProcessLook
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress
-from jaxcluster.records import lastreport
+from jaxcluster.records import reports
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
@@ -359,7 +359,8 @@ class RunningCell(verdict.Ending):
         looked = self._looked
         if looked is None and not self._world.is_over:
             looked = self._world.look(LAUNCHES, ANSWER_S)
-        made = lastreport.made_of(self.record, error, time.time_ns(), looked)
+        now = time.time_ns() // 1_000_000
+        made = reports.made_of(self.record, error, self.cluster.name, now, looked)
         if made is not None:
             self.cluster.past_reports.add(made)
 

@@ -19,8 +19,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 import msgspec
 
 from jaxcluster.cluster.events import StartStep
+from jaxcluster.records.reports import Report
 from jaxcluster.views.cell_outputs import Output
-from jaxcluster.views.report import Report
 
 PROTOCOL = 4
 EVENTS = "jaxcluster.events"

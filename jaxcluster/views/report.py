@@ -6,92 +6,20 @@ The HTML is saved with the notebook. It has no colours, since it is shown on any
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from html import escape
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from jaxcluster.cluster import recovery
 from jaxcluster.model import notices
 from jaxcluster.ranks import begin_ranks
-from jaxcluster.records.lastreport import LastReport
-from jaxcluster.views import blocks
+from jaxcluster.records.reports import Report
 from jaxcluster.views.displays import Bundle
-from jaxcluster.views.status import place
-from jaxcluster.wire.ops.agreement import AgreedLaunch
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 LAUNCHES = "The last launches that all of their ranks agreed on"
-
-ReportKind = Literal["diverged", "failed", "hung", "dead"]
-"""What went wrong; ``dead``: processes ended."""
-
-KINDS: dict[str, ReportKind] = {"Divergence": "diverged", "RankDied": "dead", "RankHung": "hung"}
-
-
-@dataclass(frozen=True)
-class Report:
-    """How a cell went wrong, or which ranks died.
-
-    Attributes:
-      cell_id: the Jupyter cell's; ``cell`` is its number, 0 if none ran.
-      at: when, in milliseconds since 1970.
-      title: what happened, in a line.
-      lines: more of it, and what was done about it.
-      culprits: the ranks that differed, failed or died.
-      open: whether ranks are dead, and it is the user's to restart.
-      source: the cell's; ``marked`` are its lines at which ranks raised an error.
-      launches: the last ones that all of their ranks agreed on; "" if none is known.
-    """
-
-    kind: ReportKind
-    cluster: str
-    cell_id: str
-    cell: int
-    at: int
-    title: str
-    lines: list[str]
-    culprits: list[int]
-    open: bool = False
-    source: str = ""
-    marked: list[int] = field(default_factory=list)
-    launches: str = ""
-
-
-def document(found: LastReport, cluster: str) -> Report:
-    """The report of a cell on this cluster."""
-    title, *lines = found.told
-    return Report(
-        kind=KINDS.get(found.kind, "failed"),
-        cluster=cluster,
-        cell_id=found.cell_id,
-        cell=found.cell,
-        at=found.at_ns // 1_000_000,
-        title=title,
-        lines=lines,
-        culprits=found.culprits,
-        source=found.source,
-        marked=found.lines,
-        launches=_launches(found.launches, found.now) if found.launches else "",
-    )
-
-
-def _launches(agreed: Sequence[AgreedLaunch], now: float) -> str:
-    """The last launches that ranks have agreed on, oldest first."""
-    rows: list[blocks.Row] = [
-        {
-            "program": one.name,
-            "at": place(one.place),
-            "ago": f"{now - one.at:.3f} s",
-            "last rank": f"{one.last}, {1000 * one.late_s:.1f} ms later"
-            if one.late_s
-            else str(one.last),
-        }
-        for one in agreed
-    ]
-    return blocks.text([blocks.table(rows)])
 
 
 def last(current: Cluster | None, now: int) -> Report | None:
@@ -103,14 +31,13 @@ def last(current: Cluster | None, now: int) -> Report | None:
     if current is None:
         return None
     found, dead = current.past_reports.last_own, sorted(current.dead)
-    known = document(found, current.name) if found is not None else None
     if current.closed or not (dead or current.world.coordinator_died):
-        return known
-    # An older report tells of processes before these.
-    is_theirs = found is not None and found.at_ns > current.record.created_ns
+        return found
     by_others = recovery.ended_by_others(current)
-    if known is not None and is_theirs and {*dead} == {*known.culprits} and not by_others:
-        return replace(known, open=True)
+    # An older report tells of processes before these.
+    is_theirs = found is not None and found.at > current.record.created_ns // 1_000_000
+    if found is not None and is_theirs and {*dead} == {*found.culprits} and not by_others:
+        return replace(found, open=True)
     if dead:
         title = by_others.capitalize() or f"{begin_ranks(dead)} died"
         lines = notices.tell_deaths({rank: current.dead[rank].why for rank in dead})
@@ -148,7 +75,7 @@ def of_cell(current: Cluster, cell: int | None) -> Bundle:
     """The report of a cell (None: of the last that went wrong), or which reports there are."""
     found = current.past_reports.find(cell)
     if found is not None:
-        return bundle(document(found, current.name))
+        return bundle(found)
     known = dict.fromkeys(one.cell for one in current.past_reports.all())
     told = f"No cell has gone wrong on cluster {current.name!r}."
     if known:

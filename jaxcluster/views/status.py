@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.refusals import Place
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model import waiting
 from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
@@ -228,10 +227,3 @@ def _frames(frames: Sequence[Sequence[Any]]) -> str:
             place = f"cell [{cell}] line {line}" if cell is not None else f"{file}:{line}"
             shown.append(f"  {place}, in {function}\n    {source or ''}".rstrip())
     return "\n".join(shown)
-
-
-def place(where: Place) -> str:
-    """``cell [3] line 2``."""
-    parts = [f"cell [{where.cell}]"] if where.cell else []
-    parts += [f"line {where.line}"] if where.line else []
-    return " ".join(parts) or where.within

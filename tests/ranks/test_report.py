@@ -11,7 +11,7 @@ from helpers import Notebook
 
 import jaxcluster
 from jaxcluster.errors import RankDied
-from jaxcluster.records.lastreport import Reports
+from jaxcluster.records.reports import Reports
 
 pytestmark = pytest.mark.one_machine("the report lies in the cluster's folder, which is here")
 
@@ -65,5 +65,5 @@ def test_the_report_of_a_death_has_the_last_launches(
         )
     assert cluster.past_reports.find() == Reports(cluster.name).find()
     found = cluster.past_reports.find()
-    assert found is not None and (found.kind, found.culprits) == ("RankDied", [2])
-    assert "jit(_reduce_sum)" in [launch.name for launch in found.launches]
+    assert found is not None and (found.kind, found.culprits) == ("dead", [2])
+    assert "jit(_reduce_sum)" in found.launches

@@ -16,7 +16,6 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.panel.model import KEPT_CELLS, Model
 from jaxcluster.panel.operations import Operations
-from jaxcluster.records.lastreport import LastReport
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Look, Looked, Waiting
@@ -231,25 +230,6 @@ def test_the_newest_run_of_a_cell_takes_the_older_ones_place(
 
 
 # --------------------------------------------------------------------------------------- incidents
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "begin"),
-    [("Divergence", "diverged", "Divergence in "), ("ValueError", "failed", "")],
-)
-def test_the_last_cell_that_went_wrong_is_told(
-    running: Running, model: Model, name: str, kind: str, begin: str
-) -> None:
-    message = "cell [7]: rank 1 ended the cell.\n  rank 1   ended"
-    running.past_reports.last_own = LastReport(
-        1_500_000, 7, "pass", name, message, "Fix it.", [1], cell_id="a"
-    )
-    told = model.take_in()[0].report
-    assert told is not None
-    assert (told.kind, told.cell, told.cell_id, told.at) == (kind, 7, "a", 1)
-    assert told.title == f"{begin}cell [7]: rank 1 ended the cell."
-    assert told.lines == ["  rank 1   ended", "Fix it."]
-    assert (told.culprits, told.open) == ([1], False)
 
 
 @pytest.mark.parametrize(

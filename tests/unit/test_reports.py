@@ -10,7 +10,7 @@ from helpers import Home
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 from jaxcluster.model.outputs import CellRecord, RankRecord
-from jaxcluster.records.lastreport import MOST, LastReport, Reports, made_of
+from jaxcluster.records.reports import MOST, Report, Reports, made_of
 from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.wire import CellReply, ErrorInfo
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
@@ -35,8 +35,8 @@ def record_of(ranks: int = 3, **errors: ErrorInfo) -> CellRecord:
     return record
 
 
-def saved(at_ns: int, cell: int) -> LastReport:
-    return LastReport(at_ns, cell, "x", "Divergence", f"cell {cell}")
+def saved(at: int, cell: int) -> Report:
+    return Report("diverged", "main", "", cell, at, f"cell {cell}", [], [])
 
 
 LOOKED = Looked(9.0, agreed=[AgreedLaunch(3, 7, "jit(sum)", Place(4, 2, "y = f(x)"), 8.5, 1, 0.2)])
@@ -46,25 +46,27 @@ def test_it_has_the_lines_and_the_last_launches_and_is_read_again(folder: Path) 
     errors = {"r0": ErrorInfo("Divergence", "rank 2 failed", [], 2)}  # it waited
     record = record_of(r2=ErrorInfo("KeyError", "'a'", [], 1), **errors)
     error = CellFailed("\x1b[31mKeyError\x1b[0m on rank 2: 'a'", "done", [2], "KeyError")
-    made = made_of(record, error, 5, LOOKED)
+    made = made_of(record, error, "main", 5, LOOKED)
     assert made is not None
-    assert (made.at_ns, made.cell, made.kind) == (5, 4, "KeyError")
-    assert (made.message, made.hint) == ("KeyError on rank 2: 'a'", "done")
-    assert (made.culprits, made.lines) == ([2], [1])
-    assert (made.launches, made.now) == (LOOKED.agreed, 9.0)
+    assert (made.at, made.cell, made.kind) == (5, 4, "failed")
+    assert (made.title, made.lines) == ("KeyError on rank 2: 'a'", ["done"])
+    assert (made.culprits, made.marked) == ([2], [1])
+    assert made.launches.splitlines()[1].split(maxsplit=5) == [
+        "jit(sum)", "cell", "[4]", "line", "2", "0.500 s  1, 200.0 ms later"
+    ]  # fmt: skip
     Reports("main").add(made)
     assert Reports("main").find() == made
     assert (folder / "reports").stat().st_mode & 0o077 == 0
     # The referee may not answer.
-    made = made_of(record_of(2), RankDied("Rank 1 died.", "", [1]), 5)
+    made = made_of(record_of(2), RankDied("Rank 1 died.", "", [1]), "main", 5)
     assert made is not None
-    assert (made.kind, made.launches, made.culprits) == ("RankDied", [], [1])
+    assert (made.kind, made.launches, made.culprits) == ("dead", "", [1])
 
 
 def test_an_error_of_all_ranks_says_all_itself() -> None:
     error = CellFailed("ValueError on ranks 0-2", "", [0, 1, 2], "ValueError")
-    assert made_of(record_of(), error, 5) is None
-    assert made_of(record_of(), CellInterrupted("stopped"), 5) is None
+    assert made_of(record_of(), error, "main", 5) is None
+    assert made_of(record_of(), CellInterrupted("stopped"), "main", 5) is None
 
 
 def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
@@ -74,7 +76,7 @@ def test_the_last_one_is_found_or_the_last_of_a_cell(folder: Path) -> None:
     reports.add(saved(10, 4))
     for one in (reports, others, Reports("main")):
         found = [one.find(), one.find(4), one.find(9)]
-        assert [each and each.at_ns for each in found] == [10, 10, 2]
+        assert [each and each.at for each in found] == [10, 10, 2]
         assert one.find(5) is None
 
 
@@ -86,7 +88,7 @@ def test_old_ones_make_room(folder: Path) -> None:
     assert [one.cell for one in Reports("main").all()] == list(range(4, MOST + 4))
 
 
-@pytest.mark.parametrize("body", ["", "[1]", '{"at_ns": "x"}', "[" * 100_000])
+@pytest.mark.parametrize("body", ["", "[1]", '{"at": "x"}', "[" * 100_000])
 def test_a_broken_file_is_no_report(folder: Path, body: str) -> None:
     (folder / "reports").mkdir()
     (folder / "reports" / "12.json").write_text(body)
