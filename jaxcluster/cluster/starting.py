@@ -306,12 +306,11 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
     if not spec.is_here:
         return hosts.dry_run(spec)
-    coordinator = f"{LOOPBACK}:<a free port>"
-    if not is_placed(spec) and sys.platform.startswith("linux"):
-        coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"
+    coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"
+    if is_placed(spec):
+        coordinator = f"{LOOPBACK}:<a free port>"
     head = (
-        f"{spec.num_processes} ranks on this machine, forked from one preloaded process (or as "
-        f"plain processes: {os.path.basename(sys.executable)} -m jaxcluster.engine)\n"
+        f"{spec.num_processes} ranks on this machine, forked from one preloaded process\n"
         f"folders: {runtime_root()}\n"
     )
     try:

@@ -75,8 +75,8 @@ import jaxcluster
 input()
 try:
     cluster = jaxcluster.start(2, name={name!r})
-except jaxcluster.ClusterExists:
-    print("ClusterExists", 0, flush=True)
+except jaxcluster.JaxClusterError as error:
+    print(type(error).__name__, 0, flush=True)
 else:
     pid = cluster.run("import os; print(os.getpid())", show=False).stdout(1).strip()
     print(cluster.name, pid, flush=True)
