@@ -395,13 +395,19 @@ class Notebook:
     def ask(self, method: str, code: str, cursor: int | None = None, **kwargs: Any) -> Any:
         """A frontend's ``complete`` or ``inspect`` request, with the cursor at the end."""
         at = len(code) if cursor is None else cursor
-        id = getattr(self.client, method)(code, at, **kwargs)
+        return self._answer(getattr(self.client, method)(code, at, **kwargs))
+
+    def comms(self, target: str) -> Any:
+        """The open comms of a target, by their ids."""
+        return self._answer(self.send("comm_info_request", {"target_name": target}))["comms"]
+
+    def _answer(self, id: str) -> Any:
         deadline = Deadline(DEADLINE_S)
         while not deadline.is_over:
             reply = self.client.get_shell_msg(timeout=DEADLINE_S)
             if reply["parent_header"].get("msg_id") == id:
                 return reply["content"]
-        raise AssertionError(f"no answer to {method} {code!r}")
+        raise AssertionError(f"no answer to message {id}")
 
     # ------------------------------------------------------------------ life
 

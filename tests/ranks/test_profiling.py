@@ -39,25 +39,17 @@ def written(folder: Path) -> list[list[Path]]:
 def test_each_rank_has_a_folder_and_a_second_profile_leaves_the_first(
     ready: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
-    ready.run("float(total(x))", profile=tmp_path / "out")
-    first = {file: file.read_bytes() for own in written(tmp_path / "out") for file in own}
-    assert len(first) == 2
-    ready.run("float(total(x))", profile=tmp_path / "out")
-    assert [len(own) for own in written(tmp_path / "out")] == [2, 2]
-    assert all(file.read_bytes() == data for file, data in first.items())
-    files = list(tmp_path.glob("out/rank-*/plugins/profile/cell-*/perfetto_trace.json.gz"))
+    ready.run("float(total(x))", profile=tmp_path)
+    first = {file: file.read_bytes() for own in written(tmp_path) for file in own}
+    with pytest.raises(CellFailed, match="ZeroDivisionError"):  # it leaves its files, too
+        ready.run("float(total(x))\n1 / 0", profile=tmp_path)
+    assert [len(own) for own in written(tmp_path)] == [2, 2]
+    assert len(first) == 2 and all(file.read_bytes() == data for file, data in first.items())
+    files = list(tmp_path.glob("rank-*/plugins/profile/cell-*/perfetto_trace.json.gz"))
     assert len(files) == 4
     for file in files:
         events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
         assert any("sum_of_squares" in event.get("name", "") for event in events)
-
-
-def test_a_cell_that_fails_leaves_its_files(ready: jaxcluster.Cluster, tmp_path: Path) -> None:
-    with pytest.raises(CellFailed, match="ZeroDivisionError"):
-        ready.run("float(total(x))\n1 / 0", profile=tmp_path / "failed")
-    assert [len(own) for own in written(tmp_path / "failed")] == [1, 1]
-    ready.run("float(total(x))\njax.profiler.stop_trace()", profile=tmp_path / "stopped")
-    assert [len(own) for own in written(tmp_path / "stopped")] == [1, 1]
 
 
 def test_a_cell_that_can_not_be_profiled_does_not_run(
@@ -67,10 +59,7 @@ def test_a_cell_that_can_not_be_profiled_does_not_run(
     ready.run("ran = 0")
     with pytest.raises(CellFailed, match="NotADirectoryError"):
         ready.run("ran = 1", profile=tmp_path / "file")
-    ready.run(f"jax.profiler.start_trace({str(tmp_path)!r})", ranks=[1])
-    with pytest.raises(CellFailed, match="Profile has already been started"):
-        ready.run("ran = 1", profile=tmp_path / "other", ranks=[1])
-    ready.run("jax.profiler.stop_trace()\nassert ran == 0", ranks=[1])
+    assert ready.run("print(ran)", show=False).stdout(1) == "0\n"
 
 
 @pytest.mark.one_machine("what a notebook shows is the same")
@@ -86,10 +75,7 @@ def test_a_notebook_says_where_the_files_are(
         f"Each rank's profile: {folder}/rank-N. To open them: xprof {folder}, or a "
         "perfetto_trace.json.gz at ui.perfetto.dev.\n8.0\n"
     )
-    assert [len(own) for own in written(folder)] == [1, 1]
-    notebook.ok("%spmd --profile float(total(x))")
     notebook.ok("%%spmd --profile --async --out job\nfloat(total(x))")
     notebook.ok("job.wait()")
-    for folder in (tmp_path / "profile-1", tmp_path / "profile-2"):
-        assert [len(own) for own in written(folder)] == [1, 1]
-    notebook.ok("%jaxcluster stop")
+    for each in (folder, tmp_path / "profile-1"):
+        assert [len(own) for own in written(each)] == [1, 1]

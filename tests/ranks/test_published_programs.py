@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-import overhosts
 import pytest
 
 import jaxcluster
@@ -13,13 +11,12 @@ from jaxcluster.errors import CellFailed, Divergence
 
 pytestmark = pytest.mark.any_jax
 
-# --------------------------------------------------------------------------- what JAX's errors mean
-
 PUT = "jax.device_put({}, NamedSharding(mesh, P('i')))"
 HINTS = {
     "float64": (PUT.format("np.full(8, 0.1)"), "give float32 for float64"),
     "int64": (PUT.format("np.full(8, 2**40)"), "int32 for int64"),
     "nan": (PUT.format("np.full(8, np.nan, 'float32')"), "and no NaN"),
+    "own values": (PUT.format("np.full(8, rank, 'float32')"), "Each rank has put its own value"),
     "matmul": (
         "m = jax.device_put(np.ones((8, 8), 'float32'), NamedSharding(mesh, P(None, 'i')))\n"
         "m @ m.T",
@@ -50,48 +47,23 @@ def test_an_error_that_single_process_jax_does_not_know_is_explained(
 def test_asking_for_as_many_cpu_devices_as_there_are_is_no_error(
     cluster: jaxcluster.Cluster, devices: str
 ) -> None:
-    cluster.run("before = jax.config.jax_num_cpu_devices", show=False)
-    record = cluster.run(
-        f"jax.config.update('jax_num_cpu_devices', {devices})\n"
-        "print(jax.config.jax_num_cpu_devices == before, jax.device_count())",
-        show=False,
-    )
-    assert [record.stdout(rank) for rank in range(4)] == ["True 8\n"] * 4
-    for wrong in ("16", "True", "-1"):
-        with pytest.raises(CellFailed):
-            cluster.run(f"jax.config.update('jax_num_cpu_devices', {wrong})", show=False)
+    source = f"jax.config.update('jax_num_cpu_devices', {devices})\nprint(jax.device_count())"
+    assert cluster.run(source, show=False).stdout(3) == "8\n"
 
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        "np.full(8, 0.1 + rank)",
-        "np.full(8, float(rank), 'float32')",
-        "np.where(np.arange(8) == 3, np.nan, rank).astype('float32')",
-    ],
-)
-def test_values_that_differ_have_the_same_hint(cluster: jaxcluster.Cluster, values: str) -> None:
-    with pytest.raises(CellFailed, match="not the same on each process") as failed:
-        cluster.run(PUT.format(values), show=False)
-    assert "Each rank has put its own value" in failed.value.hint
-
-
-# --------------------------------------------------------------------------- programs
 
 ARGPARSE = """
 import argparse, sys
-import jax, jax.numpy as jnp
+import jax
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("name")
     args = parser.parse_args()
-    print(args.steps, args.name, sys.argv[1:], jax.process_count(), __name__)
+    print(args.steps, args.name, sys.argv[1:], jax.process_index(), __name__)
     return args.steps
 if __name__ == "__main__":
     steps = main()
 """
-
 ABSL = """
 from absl import app, flags
 import jax
@@ -109,7 +81,7 @@ def test_an_argparse_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path
     script.write_text(ARGPARSE)
     record = cluster.run(f"%run {script} --steps 3 gemma", show=False)
     for rank in range(4):
-        assert record.stdout(rank) == "3 gemma ['--steps', '3', 'gemma'] 4 __main__\n"
+        assert record.stdout(rank) == f"3 gemma ['--steps', '3', 'gemma'] {rank} __main__\n"
     assert cluster.run("print(steps)", show=False).stdout() == "3\n"
     with pytest.raises(CellFailed, match="SystemExit on ranks 0-3: 2"):
         cluster.run(f"%run {script} --stepz 3 gemma", show=False)
@@ -122,9 +94,8 @@ def test_an_absl_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path: Pa
     script = tmp_path / "train_absl.py"
     script.write_text(ABSL)
     record = cluster.run(f"%run {script} --steps=3 left", show=False)
-    assert [record.stdout(rank) for rank in range(4)] == [
-        f"3 ['left'] {rank}\n" for rank in range(4)
-    ]
+    for rank in range(4):
+        assert record.stdout(rank) == f"3 ['left'] {rank}\n"
 
 
 LOGGING = """
@@ -145,9 +116,7 @@ if jax.process_index() == 0:
 @pytest.mark.parametrize(
     ("logged", "said"),
     [
-        ("float(loss)", ""),
-        ("np.asarray(loss).mean()", ""),
-        ("(str(loss.sharding), loss.dtype, repr(a))", ""),
+        ("(float(loss), np.asarray(loss).mean(), str(loss.sharding), repr(a))", ""),
         ("a.sum()", "logging_on_0.py line 12: log.append(a.sum())"),
         ("jnp.sqrt(loss)", "rank 0 launched other programs without collectives"),
     ],
@@ -166,20 +135,3 @@ def test_what_process_0_alone_logs_is_told_where_it_launches_something(
         cluster.run(run, show=False)
     assert said in str(caught.value)
     assert cluster.run("print(float(jnp.sum(x)))", show=False).stdout() == "496.0\n"
-
-
-# --------------------------------------------------------------------------- how-tos
-
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
-
-
-@pytest.mark.parametrize("page", ["train.md", "data.md"])
-def test_the_cells_of_a_how_to_run(cluster: jaxcluster.Cluster, page: str, tmp_path: Path) -> None:
-    cluster.run(f"%cd {tmp_path}", show=False)
-    codes = re.findall(r"```python\n%%spmd\n(.*?)```", (HOW_TO / page).read_text(), re.S)
-    assert codes
-    for code in codes:
-        of_one_machine = "device_put(x, stage)" in code
-        if "%run" not in code and not (of_one_machine and overhosts.hosts()):
-            cluster.run(code, show=False)
-            assert cluster.last is not None and cluster.last.ok
