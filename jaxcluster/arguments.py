@@ -14,8 +14,7 @@ from typing import Any, NoReturn
 from jaxcluster.errors import UsageError
 from jaxcluster.options.commands import command_of
 from jaxcluster.options.known import known
-from jaxcluster.options.table import EVERYDAY, Option
-from jaxcluster.options.value_types import SWITCH
+from jaxcluster.options.table import EVERYDAY, SWITCH, Option
 from jaxcluster.ranks import parse_ranks
 
 _NO_COMMENT = re.compile(r"""('[^']*'|"([^"\\]|\\.)*"|\\.|(?<=\S)#|[^#])*""")

@@ -14,8 +14,7 @@ from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus,
 from jaxcluster.launchers import choice
 from jaxcluster.launchers.choice import launcher_of
 from jaxcluster.options.known import known
-from jaxcluster.options.table import COMMON, LOCAL, kind_of
-from jaxcluster.options.value_types import SWITCH
+from jaxcluster.options.table import COMMON, LOCAL, SWITCH, kind_of
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, check_spec, platform_in
 from jaxcluster.records import registry

@@ -22,10 +22,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from jaxcluster.errors import LauncherUnavailable
-from jaxcluster.launchers.base import AgentOptions, Command, Launcher, LaunchPlan, agent_line
-from jaxcluster.launchers.shared_options import NODES, NTASKS_PER_NODE
-from jaxcluster.options.table import Field, Option
-from jaxcluster.options.value_types import TEXT
+from jaxcluster.launchers.base import (
+    NODES,
+    NTASKS_PER_NODE,
+    AgentOptions,
+    Command,
+    Launcher,
+    LaunchPlan,
+    agent_line,
+)
+from jaxcluster.options.table import TEXT, Field, Option
 from jaxcluster.plan.shares import place_on
 from jaxcluster.supervision.starting import ROOT
 

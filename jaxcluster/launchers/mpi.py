@@ -15,6 +15,8 @@ from pathlib import Path
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.base import (
+    HOSTFILE,
+    NAMED_HOSTS,
     AgentOptions,
     Command,
     Launcher,
@@ -25,11 +27,9 @@ from jaxcluster.launchers.base import (
 from jaxcluster.launchers.choice import Inside, lacks
 from jaxcluster.launchers.failures import run_briefly
 from jaxcluster.launchers.hosts import Host, read_hostfile
-from jaxcluster.launchers.shared_options import HOSTFILE, NAMED_HOSTS
 from jaxcluster.launchers.slurm import allocation_of
 from jaxcluster.launchers.ssh import NEVER_ASK
-from jaxcluster.options.table import Option
-from jaxcluster.options.value_types import PATH, WORDS
+from jaxcluster.options.table import PATH, WORDS, Option
 from jaxcluster.plan.shares import place
 from jaxcluster.text import plural
 

@@ -20,6 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.launchers.base import (
     FENCE,
+    MEM,
+    NODES,
+    NTASKS_PER_NODE,
+    TIME,
     AgentOptions,
     Command,
     Launcher,
@@ -30,9 +34,7 @@ from jaxcluster.launchers.base import (
 from jaxcluster.launchers.choice import Inside, lacks
 from jaxcluster.launchers.failures import Reason, run_briefly
 from jaxcluster.launchers.hosts import expand_nodelist
-from jaxcluster.launchers.shared_options import MEM, NODES, NTASKS_PER_NODE, TIME
-from jaxcluster.options.table import VISIBLE, Field, Option
-from jaxcluster.options.value_types import COUNT, SWITCH, TEXT, TEXTS
+from jaxcluster.options.table import COUNT, SWITCH, TEXT, TEXTS, VISIBLE, Field, Option
 from jaxcluster.plan.shares import place_on
 from jaxcluster.text import plural
 

@@ -15,7 +15,10 @@ from typing import Any, ClassVar, Self
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import (
+    DIRECT,
     FENCE,
+    HOSTFILE,
+    NAMED_HOSTS,
     AgentOptions,
     Command,
     Launcher,
@@ -24,9 +27,7 @@ from jaxcluster.launchers.base import (
     find_program,
 )
 from jaxcluster.launchers.hosts import Host
-from jaxcluster.launchers.shared_options import DIRECT, HOSTFILE, NAMED_HOSTS
-from jaxcluster.options.table import NO_OPTION, Option
-from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS, WORDS
+from jaxcluster.options.table import COUNT, NO_OPTION, PATH, TEXT, TEXTS, WORDS, Option
 from jaxcluster.plan.shares import place
 
 SOCKET_LENGTH = 100  # of a Unix socket's path; the kernel takes 107 bytes

@@ -20,8 +20,7 @@ from jaxcluster.launchers.choice import Inside
 from jaxcluster.launchers.failures import how_it_ended, last_line, run_briefly
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.ssh import SSH
-from jaxcluster.options.table import NO_OPTION, Field, Option
-from jaxcluster.options.value_types import SWITCH, TEXT
+from jaxcluster.options.table import NO_OPTION, SWITCH, TEXT, Field, Option
 from jaxcluster.text import plural
 
 GCLOUD_S = 60.0  # each of its commands takes one to three seconds

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcluster.options.table import Option
-from jaxcluster.options.value_types import CELL, COUNT, NUMBER, SECONDS, SWITCH, TEXT, Kind
+from jaxcluster.options.table import CELL, COUNT, NUMBER, SECONDS, SWITCH, TEXT, Kind, Option
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,16 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from jaxcluster.errors import UsageError
-from jaxcluster.options.table import LOCAL, LOCAL_START, OPTIONS, START, Field, Option
-from jaxcluster.options.value_types import TEXT, VARIABLES
+from jaxcluster.options.table import (
+    LOCAL,
+    LOCAL_START,
+    OPTIONS,
+    START,
+    TEXT,
+    VARIABLES,
+    Field,
+    Option,
+)
 from jaxcluster.text import join_words, shown_value, visible, without_secrets
 
 GROUP = "jaxcluster.launchers"

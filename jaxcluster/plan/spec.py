@@ -6,8 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from jaxcluster.errors import UsageError
-from jaxcluster.options.table import check_platform
-from jaxcluster.options.value_types import is_seconds
+from jaxcluster.options.table import check_platform, is_seconds
 from jaxcluster.text import plural
 from jaxcluster.wire import ClusterSpec
 

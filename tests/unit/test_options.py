@@ -12,8 +12,7 @@ import startform
 from jaxcluster.arguments import Parser, start_options
 from jaxcluster.errors import UsageError
 from jaxcluster.options.known import known
-from jaxcluster.options.table import COMMON
-from jaxcluster.options.value_types import SWITCH
+from jaxcluster.options.table import COMMON, SWITCH
 from jaxcluster.wire import ClusterSpec
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
-from jaxcluster.launchers.base import AgentOptions, Launcher, LaunchPlan
+from jaxcluster.launchers.base import DIRECT, MEM, TIME, AgentOptions, Launcher, LaunchPlan
 from jaxcluster.launchers.kubernetes import manifests
-from jaxcluster.launchers.shared_options import DIRECT, MEM, TIME
-from jaxcluster.options.table import Field, Option
-from jaxcluster.options.value_types import COUNT, PATH, TEXT, TEXTS
+from jaxcluster.options.table import COUNT, PATH, TEXT, TEXTS, Field, Option
 from jaxcluster.plan.shares import place_on
 from jaxcluster.text import seconds
 
