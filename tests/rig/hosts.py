@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from helpers import until
 
 from rig.environment import make_environment
 from rig.leftovers import Seen, look
@@ -93,7 +92,7 @@ class Host:
         cwd: str | Path = "",
         **options: Any,
     ) -> subprocess.Popen[Any]:
-        """Start a command there; ``kill()`` kills it. Its own pid is ``pid_there``'s."""
+        """Start a command there; ``kill()`` kills it."""
         options.setdefault("stdin", subprocess.DEVNULL)
         return subprocess.Popen(self.argv(*command, env=env, cwd=cwd), **options)
 
@@ -140,17 +139,6 @@ class Host:
         """All living processes there but the first one, by their pid there, with command lines."""
         return {pid: line for (pid, _), line in self.look().processes.items()}
 
-    def pid_there(self, process: subprocess.Popen[Any]) -> int:
-        """A started process's pid as its own host counts."""
-
-        def pid() -> int:
-            for child in psutil.Process(process.pid).children():
-                status = Path(f"/proc/{child.pid}/status").read_text()
-                return int(re.findall(r"^NSpid:.*\s(\d+)$", status, re.MULTILINE)[0])
-            return 0
-
-        return until(pid, f"{process.args} to start", DEADLINE_S)
-
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a process by its pid there."""
         self.run("kill", f"-{number}", str(pid))
@@ -181,20 +169,15 @@ class Host:
 
     # --------------------------------------------------------------------------------- accidents
 
-    def cut(self) -> None:
-        """Cut the link to the switch: what is sent is lost, and nobody is told."""
-        self.rig.on_switch("ip", "link", "set", f"v-{self.name}", "down")
-
-    def restore(self) -> None:
-        self.rig.on_switch("ip", "link", "set", f"v-{self.name}", "up")
-
     @contextlib.contextmanager
     def cut_off(self) -> Iterator[None]:
-        self.cut()
+        """Meanwhile its link to the switch is cut: what is sent is lost, and nobody is told."""
+        link = ("ip", "link", "set", f"v-{self.name}")
+        self.rig.on_switch(*link, "down")
         try:
             yield
         finally:
-            self.restore()
+            self.rig.on_switch(*link, "up")
 
 
 class Rig:

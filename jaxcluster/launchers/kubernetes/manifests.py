@@ -95,7 +95,9 @@ def _pod_template(
         }
     volumes = spec.get("volumes") or []
     shm = {"name": SHM["name"], "emptyDir": {"medium": "Memory"}}
-    if SHM in spec["containers"][0]["volumeMounts"] and shm["name"] not in map(_name, volumes):
+    if SHM in spec["containers"][0]["volumeMounts"] and shm["name"] not in [
+        one.get("name") for one in volumes
+    ]:
         spec["volumes"] = [*volumes, shm]
     theirs = given["metadata"].get("labels") or {}
     return {"metadata": {**given["metadata"], "labels": {**theirs, **labels}}, "spec": spec}
@@ -131,10 +133,6 @@ def _container(given: Mapping[str, Any], agent: AgentOptions, pod: Kubernetes) -
     there = any(one.get("mountPath") == "/dev/shm" for one in mounts)
     made["volumeMounts"] = mounts if there else [*mounts, SHM]
     return made
-
-
-def _name(one: Mapping[str, Any]) -> Any:
-    return one.get("name")
 
 
 def _literal(word: str) -> str:

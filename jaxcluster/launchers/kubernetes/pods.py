@@ -266,15 +266,10 @@ class PodLaunch(Launch):
             for last in sorted(events, key=_when)[-1:]:
                 said = f"{last.get('reason')}: {last.get('message')}".rstrip(".")
         if waiting:
-            scheduled = _condition(waiting[0], "PodScheduled")
-            why = (
-                said
-                or scheduled.get("message")
-                or _state(waiting[0]).get("waiting", {}).get("reason")
-            )
-            return (
-                f"{len(waiting)} of {self.plan.num_hosts} pods wait: {why or 'not scheduled yet'}"
-            )
+            told = _condition(waiting[0], "PodScheduled").get("message")
+            told = told or _state(waiting[0]).get("waiting", {}).get("reason")
+            why = said or told or "not scheduled yet"
+            return f"{len(waiting)} of {self.plan.num_hosts} pods wait: {why}"
         if not self._is_up and REFUSED.search(said) and not COMES.search(said):
             raise LaunchError(f'The pods can\'t be made. Kubernetes says: "{said}"', HINT)
         return ": ".join(filter(None, ["the Job has no pods yet", said]))
@@ -310,9 +305,7 @@ class PodLaunch(Launch):
             where = f" on the node {node}" if node else ""
             # A Job at its deadline says so after it has deleted its pods.
             looks = 1 if _disruption(pod) or not _is_deleted(pod) else 5
-            ends = (
-                self._job_end() for look in range(looks) if not look or not self._over.wait(0.25)
-            )
+            ends = (self._job_end() for n in range(looks) if not n or not self._over.wait(0.25))
             why = next(filter(None, ends), "") or _why_ended(pod)
             told = f"The pod {pod['metadata']['name']}{where} has ended: {why}."
             if self._is_up and self.on_end is not None and not self._over.is_set():
