@@ -16,7 +16,6 @@ import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import comm
@@ -37,18 +36,23 @@ OVERWRITTEN = re.compile(r"(?m)^.*\r(?=[^\r\n])")  # what carriage returns have 
 Said = tuple[str, dict[str, Any]]  # an output as ``RankOutput`` has it, or an ``error``
 
 
-class Captured:
-    """Gathers what an ``ipywidgets.Output`` shows: the output of code inside of ``with output:``.
+class Opened:
+    """What is known of a comm, which has it as an attribute.
 
-    In a plain notebook the page fills an ``Output`` with what the kernel sends meanwhile. A rank's
-    output comes to the page under another cell's name, or not at all. So the rank gathers it, and
-    sets the widget's ``outputs``, on every rank, in a cell, a callback and a thread alike.
+    In a plain notebook the page fills an ``ipywidgets.Output`` with what the kernel sends while
+    code is inside of ``with output:``. A rank's output comes to the page under another cell's name,
+    or not at all. So the rank gathers it here, and sets the widget's ``outputs``, on every rank.
 
-    Args:
-      comm: the widget's.
+    Attributes:
+      home: the cell that it belongs to.
+      twin: what it and the same comm on the other ranks are called.
+      is_output: it is the comm of an ``Output``.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(
+        self, comm: Any, home: Request[wire.CellRequest], twin: str, *, is_output: bool
+    ) -> None:
+        self.home, self.twin, self.is_output = home, twin, is_output
         self._comm = comm
         self._new: deque[Said] = deque()
         self._is_due = False
@@ -79,11 +83,11 @@ def merge(outputs: Iterable[dict[str, Any]], new: Iterable[Said]) -> list[dict[s
     """Outputs in nbformat's form, and what was put out after them."""
     made = list(outputs)
     for kind, content in new:
-        ids = content.get("transient") or {}
         if kind == "clear_output":
             made = []
         elif kind == "update_display_data":
-            made = [one | content if ids and one.get("transient") == ids else one for one in made]
+            ids = content["transient"]
+            made = [one | content if one.get("transient") == ids else one for one in made]
         elif kind == "stream":
             before = ""
             if made and made[-1].get("name") == content["name"]:
@@ -96,29 +100,18 @@ def merge(outputs: Iterable[dict[str, Any]], new: Iterable[Said]) -> list[dict[s
     return made
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What is known of a comm, which has it as an attribute.
+class Comms:
+    """Those of one rank.
 
     Attributes:
-      home: the cell that it belongs to.
-      twin: what it and the same comm on the other ranks are called.
-      captured: what an ``ipywidgets.Output`` takes in.
+      taking: each ``Output`` that takes output now, with its thread; the innermost is last.
     """
-
-    home: Request[wire.CellRequest]
-    twin: str
-    captured: Captured | None
-
-
-class Comms:
-    """Those of one rank."""
 
     def __init__(self, runner: CellRunner) -> None:
         self._runner = runner
         self._twins: dict[str, Any] = {}
         self._num_opened: Counter[str] = Counter()  # by cell, place and model
-        self._capturing: list[tuple[int, Captured]] = []  # by thread; innermost last
+        self.taking: list[tuple[int, Opened]] = []
 
     def attach(self, is_client: Callable[[], bool]) -> None:
         """Have every comm of this process ask here, whichever class its library makes it by.
@@ -127,8 +120,7 @@ class Comms:
           is_client: whether a plain ipyparallel client's code runs now: its comms are not ours.
         """
         publish: Any = BaseComm.publish_msg
-        shell = self._runner.shell
-        kernel = shell.kernel
+        kernel = self._runner.shell.kernel
 
         def publish_msg(
             this: Any,
@@ -140,55 +132,50 @@ class Comms:
         ) -> None:
             if getattr(this, "kernel", kernel) is None:  # as ipykernel's does; ipywidgets looks
                 this.kernel = kernel
-            state = (data.get("state") if isinstance(data, dict) else None) or {}
+            state = data.get("state") if isinstance(data, dict) else None
+            state = state if isinstance(state, dict) else {}
             if msg_type == "comm_open" and self._runner.home is not None and not is_client():
-                model = state.get("_model_name") if isinstance(state, dict) else None
-                this.opened = self._open(this, model, self._runner.home)
+                self._open(this, state.get("_model_name"), self._runner.home)
             opened: Opened | None = getattr(this, "opened", None)
             if opened is None:
                 publish(this, msg_type, data, metadata, buffers, **keys)
                 return
-            if msg_type == "comm_close":
-                self._twins.pop(opened.twin, None)
-                state = {"msg_id": ""}
             # That an Output takes messages is not for the page.
-            is_taking = opened.captured is not None and set(state) == {"msg_id"}
-            if msg_type == "comm_close" or not is_taking:
+            if not (opened.is_output and set(state) == {"msg_id"}):
                 frames = [memoryview(buffer).tobytes() for buffer in buffers or ()]
                 told = {"data": data or {}, "metadata": metadata or {}, **keys}
                 self._push(this.comm_id, opened, msg_type, told, frames)
-            if opened.captured is not None and msg_type != "comm_open" and "msg_id" in state:
-                self._capture(opened.captured, bool(state["msg_id"]))
+            if msg_type == "comm_close":
+                self._twins.pop(opened.twin, None)
+                state = {"msg_id": ""}
+            if opened.is_output and msg_type != "comm_open" and "msg_id" in state:
+                self._take(opened, begins=bool(state["msg_id"]))
 
         BaseComm.publish_msg = publish_msg  # type: ignore[method-assign,assignment]
-        get_parent = shell.get_parent
         # An Output asks whose messages it is to take. Here it takes the output of its thread. But
         # it needs a name, or it takes nothing.
-        name = {"header": {"msg_id": "jaxcluster"}}
-        shell.get_parent = lambda: get_parent() if is_client() else name
-        of_kernel = kernel.get_parent  # which older ipywidgets ask
-        kernel.get_parent = lambda channel=None: of_kernel(channel) or name
+        get_parent, name = kernel.get_parent, {"header": {"msg_id": "jaxcluster"}}
+        kernel.get_parent = lambda channel=None: get_parent(channel) or name
 
     # ------------------------------------------------------------------ to the notebook
 
-    def _open(self, this: Any, model: Any, home: Request[wire.CellRequest]) -> Opened:
+    def _open(self, this: Any, model: Any, home: Request[wire.CellRequest]) -> None:
         """Take in a new comm."""
         what = f"{home.body.seq} {this.target_name} {model} {self._runner.agreement.place()}"
         self._num_opened[what] += 1
         twin = f"{what} {self._num_opened[what]}"
         self._twins[twin] = this
-        return Opened(home, twin, Captured(this) if model == OUTPUT else None)
+        this.opened = Opened(this, home, twin, is_output=model == OUTPUT)
 
     def _push(
         self, id: str, opened: Opened, kind: str, told: dict[str, Any], frames: list[bytes]
     ) -> None:
-        """Send it to the notebook of its cell, if that is shown, under the cell that runs now."""
-        home, rank, running = opened.home, self._runner.rank, self._runner.current
+        """Send it to the notebook of its cell, if that is shown, under the last one."""
+        home, rank = opened.home, self._runner.rank
         if rank in home.body.shown_ranks:
-            is_cell = running is not None and running.cell.message is None
-            under = running.cell if running is not None and is_cell else home.body
+            parent = (self._runner.home or home).body.parent
             number, ranks = home.body.execution_count, home.body.ranks
-            push = wire.CommPush(rank, kind, id, opened.twin, under.parent, number, ranks, **told)
+            push = wire.CommPush(rank, kind, id, opened.twin, parent, number, ranks, **told)
             self._runner.control.post(home.ident, wire.encode("push", "", push), frames)
 
     def is_shown(self, id: str) -> bool:
@@ -206,48 +193,35 @@ class Comms:
             return
         told = {
             "header": {"msg_id": ""},
-            "parent_header": {},
             "metadata": message.metadata,
             "content": {"comm_id": found.comm_id, "data": message.data},
             "buffers": list(request.buffers),
-            "idents": [],
         }
         self._runner.home = found.opened.home
         if message.kind == "comm_close":
-            self._twins.pop(message.twin, None)
-            say(comm.get_comm_manager().comm_close, None, "", told)
+            comm.get_comm_manager().comm_close(None, "", told)  # type: ignore[arg-type]
         else:
-            say(found.handle_msg, told)
+            found.handle_msg(told)
 
     # ------------------------------------------------------------------ ipywidgets' Output
 
-    def _capture(self, captured: Captured, begins: bool) -> None:
+    def _take(self, opened: Opened, begins: bool) -> None:
         """An ``Output`` begins to take output, or ends it."""
         if begins:
-            self._capturing.append((threading.get_ident(), captured))
+            self.taking.append((threading.get_ident(), opened))
         else:
-            self._capturing = [one for one in self._capturing if one[1] is not captured]
-            captured.show()
+            self.taking = [one for one in self.taking if one[1] is not opened]
+            opened.show()
 
     def divert(self, kind: str, content: dict[str, Any]) -> bool:
-        """Whether an ``Output`` takes the output of this thread."""
-        if (taker := self.taker()) is not None:
-            taker.add(kind, content)
-        return taker is not None
-
-    def taker(self) -> Captured | None:
-        """This thread's innermost one; a thread without any has the main thread's."""
+        """Whether an ``Output`` takes this: the thread's innermost, or else the main thread's."""
         for thread in (threading.get_ident(), self._runner.main_thread_id):
-            for at, captured in reversed(self._capturing):
+            for at, opened in reversed(self.taking):
                 if at == thread:
-                    return captured
-        return None
+                    opened.add(kind, content)
+                    return True
+        return False
 
 
-def say(handle: Callable[..., None], *told: Any) -> None:
-    """Into the user's code, which may be interrupted from here on."""
-    handle(*told)
-
-
-interrupts.RUNS.add(say.__code__)
+interrupts.RUNS.add(Comms.deliver.__code__)  # the user's code may be interrupted from there on
 interrupts.WHOLE.add(Comms.divert.__code__)

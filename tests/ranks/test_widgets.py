@@ -227,17 +227,6 @@ def test_a_widget_of_one_rank_is_that_ranks_alone(page: Page) -> None:
     page.notebook.run("waits.wait()")
 
 
-def test_what_another_ranks_widget_prints_is_below_its_rank(page: Page) -> None:
-    made = page.notebook.ok(
-        "%%spmd --all\n"
-        "button = W.Button(description=f'of {rank}')\n"
-        "button.on_click(lambda _: print('clicked', rank))\n"
-        "button"
-    )
-    page.click(page.find("ButtonModel", description="of 1"))
-    page.notebook.until(lambda: "── rank 1 ──\nclicked 1\n" in made.stdout, "what it prints")
-
-
 def test_comms_of_other_libraries_go_both_ways(page: Page) -> None:
     """By whichever class a rank opens them."""
     page.notebook.ok(

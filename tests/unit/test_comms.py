@@ -6,16 +6,16 @@ import types
 from typing import Any
 
 from jaxcluster.engine import comms
-from jaxcluster.engine.comms import Captured, merge
+from jaxcluster.engine.comms import Opened
 
 
 def outputs_of(*said: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """What an Output has after all that, which was shown at its end."""
     widget = types.SimpleNamespace(outputs=())
-    captured = Captured(comm_of(widget))
+    opened: Any = Opened(comm_of(widget), None, "", is_output=True)  # type: ignore[arg-type]
     for kind, content in said:
-        captured.add(kind, content)
-    captured.show()
+        opened.add(kind, content)
+    opened.show()
     return list(widget.outputs)
 
 
@@ -56,8 +56,3 @@ def test_of_much_text_in_an_output_its_end_is_kept() -> None:
     (found,) = outputs_of(stream("x" * comms.KEPT_CHARS), stream("the end"))
     assert found["text"].endswith("xthe end")
     assert len(found["text"]) == comms.KEPT_CHARS
-
-
-def test_what_the_user_has_set_stays_before_what_is_put_out_later() -> None:
-    shown = merge(({"output_type": "stream", "name": "stdout", "text": "set "},), [stream("more")])
-    assert [one["text"] for one in shown] == ["set more"]
