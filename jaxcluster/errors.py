@@ -2,7 +2,6 @@
 
     JaxClusterError
     ├── UsageError            what was typed is wrong; nothing was sent
-    │   └── CellSyntaxError   the cell is not valid Python
     ├── NoCluster             there is no cluster to talk to
     ├── ClusterExists         a cluster of that name is already running
     ├── VersionMismatch       notebook and ranks speak different protocol versions
@@ -57,21 +56,6 @@ class JaxClusterError(Exception):
 
 class UsageError(JaxClusterError):
     """What was typed is wrong; nothing was sent to any rank."""
-
-
-class CellSyntaxError(UsageError):
-    """A cell that is not valid Python; it was not sent.
-
-    Attributes:
-      traceback: the lines that IPython shows for a SyntaxError.
-    """
-
-    def __init__(self, message: str = "", hint: str = "", traceback: Sequence[str] = ()) -> None:
-        super().__init__(message, hint)
-        self.traceback = tuple(traceback)
-
-    def _render_traceback_(self) -> list[str]:
-        return list(self.traceback) or super()._render_traceback_()
 
 
 class NoCluster(JaxClusterError):

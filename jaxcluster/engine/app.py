@@ -101,7 +101,7 @@ class Rank:
         self.rank = rank
         self.connection_file = connection_file
         self.control = ControlChannel(address)
-        self.history = History(Path(history) if history else None, rank)
+        self.history = History(Path(history) if history else None)
         self.runner = CellRunner(rank, self.control, log_path, self.history)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
@@ -117,7 +117,7 @@ class Rank:
         handle(wire.CellRequest, "now", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)
-        handle(agreement.Look, "side", lambda request: turns.look(request.body.launches))
+        handle(agreement.Look, "now", turns.look)
         handle(status.State, "now", lambda request: self._state())
         handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state()))
         handle(status.Resources, "side", self.meter.read)

@@ -23,7 +23,6 @@ from jaxcluster.engine import (
     interrupts,
     log,
     magics,
-    profiling,
     tracebacks,
 )
 from jaxcluster.engine.arrays import READY_POLL_S, is_any_unfinished
@@ -32,11 +31,10 @@ from jaxcluster.engine.control import DEFERRED, ControlChannel, Handler, Request
 from jaxcluster.engine.given import Given
 from jaxcluster.engine.history import History
 from jaxcluster.engine.interrupts import Interrupts
-from jaxcluster.engine.library_code import CELL_DIRECTORY
 from jaxcluster.engine.names import Names
 from jaxcluster.engine.output import CellOutput, LogTail, RankStream
-from jaxcluster.engine.places import Places, outward
-from jaxcluster.engine.questions import Asking, Paused
+from jaxcluster.engine.places import CELL_DIRECTORY, Places, outward
+from jaxcluster.engine.questions import Asking
 from jaxcluster.engine.tracebacks import attempt
 from jaxcluster.engine.turns import Turn, Turns
 from jaxcluster.errors import XLA_ERRORS
@@ -58,9 +56,8 @@ class Running:
       taken: agreed launches of this process before it.
       over: it launches nothing any more.
       task: it runs its lines, which may await.
-      raised: what its code has raised.
+      raised: what its code has raised, or shown as ``%run`` does.
       lines: as IPython has rendered that.
-      printed: what IPython has printed as a traceback in it, as ``%run`` does.
       is_profiled: JAX's profiler was started for it.
     """
 
@@ -76,7 +73,6 @@ class Running:
     task: asyncio.Task[Any] | None = None
     raised: BaseException | None = None
     lines: list[str] | None = None
-    printed: BaseException | None = None
     error: wire.ErrorInfo | None = None
     status: str = ""
     is_profiled: bool = False
@@ -96,10 +92,9 @@ class CellRunner:
       given: hashes what cells give to launches.
       interrupts: stops cells.
       output: where the output of cells goes.
-      paused: whether a person holds the rank, in a debugger or by a question.
       history: its cells and their output, for those who have not sent them.
       comms: those that cells have opened, and what an ``ipywidgets.Output`` takes.
-      asking: what its cells ask the user.
+      asking: what its cells ask the user, and whether a person holds the rank.
       home: the last cell, or the one whose widget has a message now: what is opened is its own.
     """
 
@@ -123,7 +118,6 @@ class CellRunner:
         self.names = Names()
         self.history = history or History(None)
         self.context = contextvars.copy_context()
-        self.paused = Paused(self._tell_paused)
         self.asking = Asking(self)
         self.main_thread_id = threading.main_thread().ident or 0
         self._pid = os.getpid()
@@ -134,22 +128,14 @@ class CellRunner:
         self.home: Request[wire.CellRequest] | None = None
         self.comms = Comms(self)
         self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
-        self.on_idle_unraisable: Callable[[], None] = lambda: None
 
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
         self.shell = shell
         loop = asyncio.get_running_loop()
-        self.interrupts.attach(loop)
+        self.interrupts.attach()
         out = self.output
         out.attach(shell)
-        fill_exec_result = shell.displayhook.fill_exec_result
-
-        def remember(result: Any) -> None:
-            self.last_result = result
-            fill_exec_result(result)
-
-        shell.displayhook.fill_exec_result = remember
         shell.compile.get_code_name = self._code_name
         magics.install(
             shell, self.cell_numbers, lambda: self.current.cell.source if self.current else ""
@@ -192,17 +178,15 @@ class CellRunner:
             attempt(self.history.end, cell, reply)
             request.reply(reply)
 
-        self.turns.arrive(Turn(cell.turn, begin, skip, request.send))
+        self.turns.arrive(Turn(request, begin, skip))
         return DEFERRED
 
     def in_turn(self, handler: Handler) -> Handler:
         """A handler, for the control thread, that has its request's turn among cells."""
 
         def arrive(request: Request[Any]) -> Any:
-            spec = request.body.turn
-
             def begin() -> None:
-                self.agreement.begin(spec.seq)
+                self.agreement.begin(request.body.turn.seq)
                 try:
                     ControlChannel.answer(handler, request)
                 finally:
@@ -212,7 +196,7 @@ class CellRunner:
                 told = f"rank {why.dead} has died" if why.dead is not None else "it was stopped"
                 request.fail(RuntimeError(f"This was not done: {told}."))
 
-            self.turns.arrive(Turn(spec, begin, skip, request.send))
+            self.turns.arrive(Turn(request, begin, skip))
             return DEFERRED
 
         return arrive
@@ -220,7 +204,7 @@ class CellRunner:
     def _interrupt_closed(self, seq: int, is_stop: bool) -> None:
         """A cell was closed some time ago. Any thread."""
         is_heard = self.agreement.refusals == 1  # what its code makes of that goes on
-        if not is_heard and (is_stop or not self.paused.kind):
+        if not is_heard and (is_stop or not self.asking.kind):
             self.interrupts.interrupt(seq)
 
     async def _run_in_turn(self, request: Request[wire.CellRequest]) -> None:
@@ -289,9 +273,8 @@ class CellRunner:
             _end_child(0 if running.status == "ok" else 1)
         self._end_turn(running)
         if running.is_profiled:
-            attempt(profiling.end)
+            attempt(_end_profile)
         self.asking.end()
-        self.paused.end_all()
         debugging.end()
         self.control.ticking = False
         attempt(self._tidy)
@@ -325,7 +308,7 @@ class CellRunner:
         cell = running.cell
         try:
             if cell.profile:
-                profiling.begin(cell, self.rank)
+                _begin_profile(cell, self.rank)
                 running.is_profiled = True
             if cell.message is not None:
                 self.comms.deliver(running.request, cell.message)
@@ -352,6 +335,7 @@ class CellRunner:
                 transformed_cell=transformed,
                 preprocessing_exc_tuple=problem,
             )
+            self.last_result = result.result
             before = result.error_before_exec
             error = result.error_in_exec if before is None else before
             if issubclass(type(error), BaseException):
@@ -360,8 +344,6 @@ class CellRunner:
                 # For %debug, whatever the rendering of it has raised.
                 last = {"last_exc": error, "last_value": error}
                 vars(sys).update(last, last_traceback=error.__traceback__)
-            elif running.printed is not None:  # it was shown: what comes later must not hide it
-                running.raised, running.error = running.printed, self.plain(running.printed)
         finally:
             shell.events.trigger("post_execute")
             shell.events.trigger("post_run_cell", result)
@@ -375,14 +357,13 @@ class CellRunner:
         if tracebacks.line_of(error, self.cell_numbers) is not None:
             return self.plain(error)
         log.error(error)
-        name, told = "InternalError", tracebacks.of_ours(error)
+        told = tracebacks.of_ours(error)
         lines = [
-            f"\x1b[0;31m{name}\x1b[0m: IPython or jaxcluster failed around the cell's code: {told}",
-            f"The cell may have run in part. %jaxcluster logs {self.rank} has the whole traceback: "
-            "please report it, unless the cell has changed IPython itself.",
+            f"InternalError: IPython or jaxcluster failed around the cell's code: {told}",
+            f"%jaxcluster logs {self.rank} has the whole traceback: please report it. "
             "%jaxcluster restart gives the ranks new processes, with their variables.",
         ]
-        return wire.ErrorInfo(name, told, lines)
+        return wire.ErrorInfo("InternalError", told, lines)
 
     def _render_error(self, *args: Any, **kwargs: Any) -> None:
         """IPython's ``showtraceback``, which fails of no exception."""
@@ -409,11 +390,6 @@ class CellRunner:
         """Whether a frame is a cell's, or was called by one's."""
         return any(one.f_code.co_filename in self.cell_numbers for one in outward(frame))
 
-    def _tell_paused(self, kind: str) -> None:
-        """The notebook whose cell this is stops its clocks, and says who waits for whom."""
-        if (running := self.current) is not None and not self.is_child():
-            running.request.send("paused", wire.Paused(kind))
-
 
 def _end_child(status: int) -> None:
     """End a process that a cell has forked, with all that it has printed."""
@@ -423,10 +399,42 @@ def _end_child(status: int) -> None:
     os._exit(status)
 
 
-interrupts.RENDERS.add(CellRunner._render_error.__code__)
-
-
 def _is_of_a_stop(error: wire.ErrorInfo) -> bool:
     """Whether a stop has raised it; in a callback of JAX's on CPU, XLA has told of that."""
     told = "CpuCallback error" in error.evalue and "KeyboardInterrupt" in error.evalue
     return told or error.ename in ("KeyboardInterrupt", "CancelledError")
+
+
+# --------------------------------------------------------------------------- profiles
+
+
+def _begin_profile(cell: wire.CellRequest, rank: int) -> None:
+    """Start JAX's profiler, with a folder of this rank's own: JAX names files by the host.
+
+    Raises:
+      OSError: the folder can't be made.
+      RuntimeError: this process is being profiled already.
+    """
+    import jax
+
+    folder = os.path.join(cell.profile, f"rank-{rank}")
+    os.makedirs(folder, exist_ok=True)
+    options = jax.profiler.ProfileOptions()
+    # JAX's own name is the second: of two profiles in one second the first would be lost.
+    when = time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(cell.sent_ns / 1e9))
+    options.session_id = f"cell-{cell.execution_count}-{when}"
+    # Of each Python call there would be an event, and Python 2 to 3 times as slow: what is slow
+    # in a step would be another thing.
+    options.python_tracer_level = 0
+    jax.profiler.start_trace(folder, create_perfetto_trace=True, profiler_options=options)
+
+
+def _end_profile() -> None:
+    """Stop it, and write its files."""
+    import jax
+
+    try:
+        jax.profiler.stop_trace()
+    except RuntimeError as error:
+        if str(error) != "No profile started":  # then the cell has stopped it itself
+            raise

@@ -63,17 +63,15 @@ class ClientCode:
     """Whether a client's request is handled now, and what SIGINT does meanwhile."""
 
     def __init__(self, runner: CellRunner) -> None:
-        self.runner = runner
+        self._runner = runner
         self._depth = 0
-        self._request = 0  # counts them: an interrupt is for the one in which it came
         self._awaited: list[asyncio.Future[AnyType]] = []  # cells with top-level await
 
     def attach(self, kernel: AnyType) -> None:
         kernel_private.replace_cancelling(kernel, self._cancelled_on_sigint)
         kernel.pre_handler_hook = self._enter
         kernel.post_handler_hook = self._leave
-        self.runner.on_idle_sigint = self._on_sigint
-        self.runner.on_idle_unraisable = self._on_unraisable
+        self._runner.on_idle_sigint = self._on_sigint
 
     def is_running(self) -> bool:
         """Whether this thread handles a client's request."""
@@ -81,7 +79,6 @@ class ClientCode:
 
     def _enter(self) -> None:
         self._depth += 1
-        self._request += 1
 
     def _leave(self) -> None:
         self._depth -= 1
@@ -96,25 +93,9 @@ class ClientCode:
             self._awaited.remove(cell)
 
     def _on_sigint(self, frame: FrameType | None) -> None:
-        if not self._depth:
-            return
-        if self._in_client_code(frame):
+        """Raise in a client's cell, or in the function that it applies; end what it awaits."""
+        is_applied = any(one.f_code is _APPLY for one in outward(frame and frame.f_back))
+        if self._depth and (is_applied or self._runner.in_a_cell(frame)):
             raise KeyboardInterrupt
         for cell in self._awaited:
             cell.get_loop().call_soon_threadsafe(cell.cancel)
-        if not self._awaited:
-            self._on_unraisable()
-
-    def _on_unraisable(self) -> None:
-        """An interrupt could not be raised where it came: it comes again."""
-        request = self._request
-        self.runner.interrupts.signal_again(lambda: self._depth > 0 and self._request == request)
-
-    def _in_client_code(self, frame: FrameType | None) -> bool:
-        """Whether ``frame`` is in a client's cell, or in a function that it applies."""
-        if self.runner.in_a_cell(frame):
-            return True
-        for one in outward(frame):
-            if one.f_back is not None and one.f_back.f_code is _APPLY:
-                return one.f_code.co_filename == "<string>"  # what do_apply executes
-        return False

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import bdb
 import pdb  # noqa: T100
-import re
 import sys
-import threading
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from IPython.core import debugger
 
 from jaxcluster.engine import interrupts
-from jaxcluster.engine.library_code import is_folded, is_library_file
-from jaxcluster.engine.places import outward
+from jaxcluster.engine.places import is_folded, is_library_file, outward
 from jaxcluster.engine.questions import DEBUGGER
 
 if TYPE_CHECKING:
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
 
 # Of what these run every line is the user's: %%debug, pdb.run and pdb.runcall.
 _RUN = {run.__code__ for run in (bdb.Bdb.run, bdb.Bdb.runeval, bdb.Bdb.runcall)}
-COLORS = r"\x1b\[[0-9;]*m"
 QUIT = bdb.BdbQuit.__name__  # what leaving the debugger by ``q`` raises in the cell
 
 _runner: CellRunner  # set by ``install``
@@ -41,7 +37,7 @@ class RankPdb(debugger.InterruptiblePdb):
 
     def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
         """Talk to the user, however long that takes."""
-        with _runner.paused.by(DEBUGGER):
+        with _runner.asking.held_by(DEBUGGER):
             super().interaction(frame, tb_or_exc)  # type: ignore[no-untyped-call]
         running = _runner.current
         if running is not None and running.interrupted:  # IPython leaves the debugger alone
@@ -62,17 +58,6 @@ class RankPdb(debugger.InterruptiblePdb):
             own = [i for i, (frame, _) in enumerate(stack) if not is_folded(frame.f_code)]
             at = own[-1] if own else at
         return stack, at
-
-    def format_stack_entry(self, frame_lineno: Any, *args: Any, **kwargs: Any) -> str:
-        """A frame as it is told elsewhere: ``cell [9] line 5, in f()``, without a file's name."""
-        told = str(super().format_stack_entry(frame_lineno, *args, **kwargs))
-        frame, line = frame_lineno
-        number = _runner.cell_numbers.get(frame.f_code.co_filename)
-        if number is None:
-            return told
-        file = re.escape(self.canonic(frame.f_code.co_filename))
-        place = rf"{file}(?:{COLORS})*\((?:{COLORS})*{line}(?:{COLORS})*\)"
-        return re.sub(place, f"cell [{number}] line {line}, in ", told, count=1)
 
     def _hidden_predicate(self, frame: FrameType) -> Any:
         if is_folded(frame.f_code) and frame is not self.curframe:
@@ -122,7 +107,7 @@ def end() -> None:
 def _is_steppable(frame: FrameType) -> bool:
     """Whether a frame is a cell's statement or was called by one, and not for JAX's own sake.
 
-    What JAX calls of the user's, as it traces a function, is; so is his own code on a thread.
+    What JAX calls of the user's, as it traces a function, is; so is code on a thread.
     """
     is_library = is_library_file(frame.f_code.co_filename)
     for at in outward(frame):
@@ -130,7 +115,7 @@ def _is_steppable(frame: FrameType) -> bool:
             return False
         if _is_statement(at) or (at.f_back is not None and at.f_back.f_code in _RUN):
             return True
-    return not is_library and threading.get_ident() != _runner.main_thread_id
+    return not is_library
 
 
 def _is_statement(frame: FrameType) -> bool:

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import hashlib
 import threading
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,8 @@ from jaxcluster.engine.arrays import (
 
 WHOLE_NBYTES = 1 << 20  # of a value that is hashed whole, some 1 ms; of a larger one as much
 BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last among them
-LEAST_NBYTES = 1 << 12  # of a copy, when there is no room left
-LOOK_NBYTES = 1 << 24  # that a look at a variable does
+LEAST_NBYTES = 1 << 12  # of a copy
+LOOK_NBYTES = 1 << 24  # that a look at a variable does, but for a little of each part
 MOST_LEAVES = 256  # of a pytree
 
 
@@ -120,27 +120,20 @@ def copied_parts(sharding: Any, shape: tuple[int, ...]) -> frozenset[Bounds]:
     return frozenset(part for part, processes in holders.items() if len(processes) > 1)
 
 
-def hashes(arrays: Iterable[tuple[int, Any]], room_nbytes: int = LOOK_NBYTES) -> list[list[Any]]:
+def hashes(arrays: Sequence[tuple[int, Any]]) -> list[list[Any]]:
     """[number, part, hash] of each part of these arrays of which other processes have a copy too.
 
     Of what is still being computed nothing is told: nobody waits for it. Nor of what has failed.
-
-    Args:
-      room_nbytes: so much is hashed at most, but for a little of each part. Each rank counts the
-        same, whatever it has computed: else equal copies would have other hashes.
     """
     found: list[list[Any]] = []
-    for number, one in arrays:
+    # Each rank counts the same, whatever it has computed: else equal copies had other hashes.
+    room_nbytes = LOOK_NBYTES // max(1, len(arrays))
+    for number, one in arrays[:MOST_LEAVES]:
         array = numpy_view(one)
-        if array.is_fully_addressable or len(found) >= MOST_LEAVES:
+        if array.is_fully_addressable or not is_ready(array) or not is_cheap(array):
             continue
-        if not (parts := set(copied_parts(array.sharding, array.shape))):
-            continue
-        limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, room_nbytes))
-        room_nbytes -= min(array.nbytes, limit)
-        limit = max(LEAST_NBYTES, limit // len(parts))
-        if not is_ready(array) or not is_cheap(array):
-            continue
+        parts = set(copied_parts(array.sharding, array.shape))
+        limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, room_nbytes) // max(1, len(parts)))
         for shard in array.addressable_shards:
             part = shard_bounds(shard, array)
             if part in parts:

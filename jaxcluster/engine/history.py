@@ -11,9 +11,9 @@ import contextlib
 import itertools
 import json
 import os
-import queue
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ OUTPUT_NBYTES = 8 << 20
 WRITE_S = 0.02  # printed text is gathered for this long
 FLUSH_S = 5.0  # that a cell waits for a slow disk at its beginning and end
 SOURCE_CHARS = 20_000
-SHORT_CHARS = 200  # of a source on all ranks but the cell's first, which has it
 TEXT_CHARS = 200_000  # of printed text in one line
 DISPLAY_CHARS = 2_000_000  # of one form of a display: most are figures, as base64
 SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")
@@ -41,15 +40,16 @@ class History:
 
     Args:
       folder: of this rank; None keeps nothing.
-      rank: its number.
     """
 
-    def __init__(self, folder: Path | None, rank: int = 0) -> None:
-        self._folder, self._rank = folder, rank
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
         self._cells = RingFile((folder or Path()) / CELLS, CELLS_NBYTES)
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
-        self._waiting: wire.Inbox[Line | threading.Event] = wire.Inbox()
-        self._is_full = self._is_gathering = False
+        self._waiting: deque[Line] = deque()  # of the output
+        self._wakes: wire.Inbox[None] = wire.Inbox()
+        self._is_full = self._is_woken = False
+        self._writing = threading.Lock()
         self._count = 0
 
     def start(self) -> None:
@@ -64,7 +64,6 @@ class History:
     def begin(self, cell: wire.CellRequest) -> None:
         """A cell is run from now on, and what comes is its own."""
         self._count += 1
-        most = SOURCE_CHARS if self._rank == cell.ranks[0] else SHORT_CHARS
         self.flush()
         self._write_line(
             count=self._count,
@@ -74,7 +73,7 @@ class History:
             who=cell.who,
             ranks=cell.ranks,
             shown=cell.shown_ranks,
-            source=cell.source[:most],
+            source=cell.source[:SOURCE_CHARS],
             at=self._output.end if self._folder is not None else 0,
         )
 
@@ -96,47 +95,42 @@ class History:
         )
 
     def flush(self) -> None:
-        """Wait until all is written that was shown."""
-        if self._is_gathering:
-            self._is_gathering, is_done = False, threading.Event()
-            self._waiting.put(is_done)
-            is_done.wait(FLUSH_S)
+        """Write what was shown: each stream's text in a row as lines of some length."""
+        if not self._writing.acquire(timeout=FLUSH_S):
+            return
+        try:
+            found = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            for name, group in itertools.groupby(found, key=lambda line: line.get("stream")):
+                lines = list(group)
+                if name is not None:
+                    text = "".join(line["text"] for line in lines)
+                    starts = range(0, len(text), TEXT_CHARS)
+                    lines = [{"stream": name, "text": text[at : at + TEXT_CHARS]} for at in starts]
+                for line in lines:
+                    self._add_line(self._output, line)
+        finally:
+            self._writing.release()
 
     def _put(self, **line: Any) -> None:
+        """Without a lock, as a finalizer or a signal's handler may print at any time."""
         if self._folder is not None:
-            self._is_gathering = True
-            self._waiting.put(line)
-
-    def _write_line(self, **line: Any) -> None:
-        """Write of a cell. An interrupt costs no more than this line."""
-        if self._folder is not None:
-            self._add_line(self._cells, line)
-
-    # ------------------------------------------------------------------ the thread
+            self._waiting.append(line)
+            if not self._is_woken:
+                self._is_woken = True
+                self._wakes.put(None)
 
     def _serve(self) -> None:
+        """A thread's loop."""
         while True:
-            found, until = [self._waiting.get()], time.monotonic() + WRITE_S
-            with contextlib.suppress(queue.Empty):
-                while not isinstance(found[-1], threading.Event):
-                    left_s = max(0.0, until - time.monotonic())
-                    found.append(self._waiting.get(timeout=left_s))
-            self._write(found)
+            self._wakes.get()
+            time.sleep(WRITE_S)
+            self._is_woken = False
+            self.flush()
 
-    def _write(self, found: list[Line | threading.Event]) -> None:
-        """Each stream's text in a row as lines of some length, and each other line."""
-        for name, group in itertools.groupby(found, key=_stream_of):
-            if name is not None:
-                joined = "".join(one["text"] for one in group)  # type: ignore[index]
-                for start in range(0, len(joined), TEXT_CHARS):
-                    text = joined[start : start + TEXT_CHARS]
-                    self._add_line(self._output, {"stream": name, "text": text})
-                continue
-            for one in group:
-                if isinstance(one, threading.Event):
-                    one.set()
-                else:
-                    self._add_line(self._output, one)
+    def _write_line(self, **line: Any) -> None:
+        """Write to the log of cells."""
+        if self._folder is not None:
+            self._add_line(self._cells, line)
 
     def _add_line(self, to: RingFile, line: Line) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""
@@ -147,10 +141,6 @@ class History:
             if not self._is_full:
                 log.write(f"the output of this cell could not be kept: {error}")
             self._is_full = True
-
-
-def _stream_of(one: Line | threading.Event) -> str | None:
-    return None if isinstance(one, threading.Event) else one.get("stream")
 
 
 def _last_count(folder: Path) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.library_code import is_folded, is_telling_file
+from jaxcluster.engine.places import is_folded, is_telling_file
 from jaxcluster.engine.stacks import Place, frames_of, stack_of
 from jaxcluster.host.facts import host_gpus
 from jaxcluster.host.gpus import gpu_uses
@@ -53,7 +53,7 @@ def rank_state(
         devices=devices,
         queued=len(runner.turns),
         rss_nbytes=rss_nbytes(),
-        paused=runner.paused.kind,
+        paused=runner.asking.kind,
         launching=launching[0],
         launching_s=launching[1],
         **known,

@@ -36,8 +36,6 @@ async def wait_for(code: Awaitable[None]) -> None:
 
 # What executes a cell's lines and displays what they end in. Other modules add theirs.
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
-# What renders an error within that.
-RENDERS: set[CodeType] = set()
 # What holds a lock of ours for microseconds; ``comms`` adds its own.
 WHOLE: set[CodeType] = set()
 
@@ -50,14 +48,13 @@ def is_inside(frame: FrameType | None) -> bool | None:
       around the code, which hooks and transformers of the user's may hold up.
       False: nowhere in the cell's course, or within what holds a lock of ours.
     """
-    is_run = renders = False
+    is_run = False
     for one in outward(frame):
         if one.f_code in WHOLE:
             return False
         if one.f_code is wait_for.__code__:
             return True if is_run else None if one is not frame else False
-        renders = renders or one.f_code in RENDERS
-        is_run = is_run or (one.f_code in RUNS and not renders)
+        is_run = is_run or one.f_code in RUNS
     return False
 
 
@@ -71,13 +68,11 @@ class Interrupts:
     def __init__(self, runner: CellRunner) -> None:
         self._runner = runner
         self.handler = runner.agreement.guarded(self.on_sigint)
-        self._loop: asyncio.AbstractEventLoop | None = None
         # A signal handler may interrupt a put with another.
         self._retries: wire.Inbox[Callable[[], bool]] = wire.Inbox()
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on they are heard. On the main thread, in its loop."""
-        self._loop = loop
+    def attach(self) -> None:
+        """From now on they are heard."""
         self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self.on_unraisable
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
 
@@ -100,15 +95,13 @@ class Interrupts:
             return
         if running.over:
             return
-        is_waiting = running.task is not None and running.task is not asyncio.current_task(
-            self._loop
-        )
-        may_raise = is_inside(frame)
+        task, may_raise = running.task, is_inside(frame)
+        is_waiting = task is not None and task is not asyncio.current_task(task.get_loop())
         if may_raise is None:
             may_raise = 0 < running.unheard_since < now - PATIENCE_S
-        if is_waiting and self._loop is not None:  # what else runs in the loop is stopped here
+        if task is not None and is_waiting:  # what else runs in the loop is stopped here
             running.interrupted = True
-            self._loop.call_soon_threadsafe(self._cancel, running)
+            task.get_loop().call_soon_threadsafe(self._cancel, running)
         if may_raise:
             running.interrupted, running.unheard_since = True, 0.0
             running.heard = running.interrupts == 1
@@ -135,12 +128,11 @@ class Interrupts:
         JAX has such a callback, which runs all the time. An interrupt that came there comes again.
         """
         on_main = threading.get_ident() == self._runner.main_thread_id
-        if not (on_main and what.exc_type is KeyboardInterrupt):
-            self._show_unraisable(what)
-        elif (running := self._runner.current) is not None:
-            self.signal_again(lambda: self._runner.current is running and not running.over)
+        if on_main and what.exc_type is KeyboardInterrupt:
+            running = self._runner.current
+            self.signal_again(lambda: self._runner.current is running)
         else:
-            self._runner.on_idle_unraisable()
+            self._show_unraisable(what)
 
     def signal_again(self, if_still: Callable[[], bool]) -> None:
         """From a signal handler that could not raise: SIGINT comes again, if there is need yet."""

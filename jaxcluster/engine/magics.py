@@ -5,14 +5,13 @@ from 1, and gives it a name that all of them share. Nothing said in which cell, 
 it failed or launched something.
 
 All ranks of a host would install into one environment at once, and files would go missing. Whoever
-gets the lock first runs the command; the others find what it has left of the same cell.
+gets the lock first runs the command; the others find that it has done so in the same cell.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import sys
@@ -36,7 +35,7 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
       cells: the numbers of cells by these names.
       source: the cell that runs.
     """
-    run, run_line = shell.run_cell_magic, shell.run_line_magic
+    run = shell.run_cell_magic
     running: list[str] = []  # the magics that run a cell's body; innermost last
 
     def run_cell_magic(magic: str, line: str, cell: str) -> Any:
@@ -50,13 +49,6 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
         finally:
             running.pop()
 
-    def run_line_magic(magic: str, line: str, _stack_depth: int = 1) -> Any:
-        held, running[:] = running[:], []  # what a line's magic compiles is no cell's body
-        try:
-            return run_line(magic, line, _stack_depth + 1)
-        finally:
-            running[:] = held
-
     class Compiler(type(shell.compile)):  # type: ignore[misc]
         def __call__(self, code: Any, filename: str, *args: Any, **more: Any) -> Any:
             if running and filename in _BODIES:
@@ -66,7 +58,7 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
         def format_code_name(self, name: str) -> Any:
             return ("Cell", f"In[{cells[name]}]") if name in cells else None
 
-    shell.run_cell_magic, shell.run_line_magic = run_cell_magic, run_line_magic
+    shell.run_cell_magic = run_cell_magic
     shell.compile.__class__ = Compiler
 
 
@@ -84,28 +76,18 @@ def run_once(shell: Any, cell: Callable[[], str]) -> None:
             return
         name = hashlib.blake2b(sys.prefix.encode(), digest_size=8).hexdigest()
         path = f"{tempfile.gettempdir()}/jaxcluster-install-{os.getuid()}-{name}"
-        key = [cell(), command]
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags, done = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, f"{cell()} {command}"
         with open(os.open(path, flags, 0o600), "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            done, code = _read(file.read())
-            if done != key:
-                system(command)
-                code = int(shell.user_ns.get("_exit_code") or 0)
-                file.seek(0)
-                file.truncate()
-                json.dump([key, code], file)
-        shell.user_ns["_exit_code"] = code
-        if code:
-            raise RuntimeError(f"The command failed with exit status {code}: {command.strip()}")
+            if file.read() == done:
+                shell.user_ns["_exit_code"] = 0
+                return
+            system(command)
+            if code := int(shell.user_ns.get("_exit_code") or 0):
+                told = f"The command failed with exit status {code}: {command.strip()}"
+                raise RuntimeError(told)
+            file.seek(0)
+            file.truncate()
+            file.write(done)
 
     shell.system = once
-
-
-def _read(text: str) -> tuple[Any, int]:
-    """(the cell and command that was run last, its exit status)."""
-    try:
-        done, code = json.loads(text)
-        return done, int(code)
-    except (ValueError, TypeError):
-        return None, 0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.engine.library_code import OURS, is_library_file
+from jaxcluster.engine.places import OURS, is_library_file
 
 NOTEBOOKS = 16  # connections that are remembered
 # What IPython, the engine, Python and its debugger keep in a namespace.

@@ -18,11 +18,9 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from jupyter_client.session import Session
-
 from jaxcluster import wire
 from jaxcluster.engine.arrays import describe, spans_processes
-from jaxcluster.engine.library_code import CELL_DIRECTORY, name_cells
+from jaxcluster.engine.places import CELL_DIRECTORY, name_cells
 
 if TYPE_CHECKING:
     from jaxcluster.engine.cells import CellRunner
@@ -43,6 +41,7 @@ READ_NBYTES = 1 << 20  # at a time while the cell runs, and of a line that does 
 LAST_NBYTES = 1 << 24  # at the cell's end, which nothing interrupts: a flood may be of gigabytes
 
 
+TAKEN = {"display_data", "update_display_data", "execute_result", "clear_output", "error"}
 VIEW_MIME = "application/vnd.jupyter.widget-view+json"
 
 Sink = Callable[[str, str], bool]
@@ -75,15 +74,6 @@ class _Raw(io.RawIOBase):
         super().__init__()
         self.name, self.inner = name, inner
         self._fd, self._sink = fd, sink
-        os.register_at_fork(after_in_child=self._in_child)
-
-    def _in_child(self) -> None:
-        """A process that the user has forked: it has no threads, so it writes to the log's end.
-
-        What it prints is shown as what C code prints.
-        """
-        self.inner = open(self._fd, "w", buffering=1, closefd=False)  # noqa: SIM115
-        self._sink = lambda name, text: False
 
     def write(self, data: Any, /) -> int:
         taken = bytes(data)
@@ -157,24 +147,6 @@ class LogTail:
         return CHATTER.match(line) is not None
 
 
-class _Tap(Session):
-    """What IPython's displays and tracebacks are sent by: ``take`` may have them instead."""
-
-    def __init__(self, inner: Any, take: Callable[[str, dict[str, Any]], bool]) -> None:
-        super().__init__(session=inner.session, username=inner.username, key=inner.key)
-        self._inner, self._take = inner, take
-
-    def send(
-        self, stream: Any, msg_or_type: Any, content: Any = None, *args: Any, **more: Any
-    ) -> Any:
-        """Send a message, or one of this type and content."""
-        is_made = isinstance(msg_or_type, dict)
-        kind = msg_or_type["header"]["msg_type"] if is_made else msg_or_type
-        if self._take(kind, msg_or_type["content"] if is_made else content):
-            return None
-        return self._inner.send(stream, msg_or_type, content, *args, **more)
-
-
 class CellOutput:
     """That of one rank's cells.
 
@@ -192,12 +164,20 @@ class CellOutput:
 
         Otherwise (a plain ipyparallel client runs code) it goes to ipyparallel's sockets as ever.
         """
-        for sender in (shell.display_pub, shell.displayhook):
-            sender.session = _Tap(sender.session, self._take)
+        session = shell.kernel.session
+        send = session.send
+
+        def take_or_send(to: Any, what: Any, content: Any = None, *more: Any, **keys: Any) -> Any:
+            made = what if isinstance(what, dict) else {"msg_type": what, "content": content}
+            if made["msg_type"] in TAKEN and self._take(made["msg_type"], made["content"]):
+                return None
+            return send(to, what, content, *more, **keys)
+
+        session.send = take_or_send
 
     def _take(self, kind: str, content: dict[str, Any]) -> bool:
         """Whether a message of IPython's goes to a notebook of ours."""
-        if self._runner.current is None and self._runner.comms.taker() is None:
+        if self._runner.current is None and not self._runner.comms.taking:
             return False
         content = {key: wire.plain(value) for key, value in content.items()}
         if "data" in content:  # nbformat asks for text in all but JSON's types
@@ -216,43 +196,42 @@ class CellOutput:
         runner = self._runner
         if runner.comms.divert(kind, content) or (running := runner.current) is None:
             return
-        if runner.is_child():  # its text goes to the log
-            print(content.get("data", {}).get("text/plain", ""))
+        if runner.is_child():
+            self.print("stdout", content.get("data", {}).get("text/plain", "") + "\n")
             return
         view = content.get("data", {}).get(VIEW_MIME)
         if view is not None and not runner.comms.is_shown(view.get("model_id")):
             del content["data"][VIEW_MIME]
-        if kind == "execute_result" and spans_processes(runner.last_result):
+        if kind == "execute_result":
             with contextlib.suppress(Exception):  # its text alone is shown
-                content["array"] = asdict(replace(describe(runner.last_result), shards=()))
+                value = runner.shell.displayhook.exec_result.result
+                if spans_processes(value):
+                    content["array"] = asdict(replace(describe(value), shards=()))
         runner.history.add(kind, content)
         output = wire.RankOutput(runner.rank, running.cell.seq, kind, content)
         running.request.send("output", output)
 
     def _take_traceback(self, error: BaseException | None, content: dict[str, Any]) -> None:
-        """IPython renders an error: the cell's own, or one that the cell itself has shown."""
+        """IPython renders an error: the cell's own, or one that the user's code shows."""
         runner, lines = self._runner, content["traceback"]
         running = runner.current
-        is_message = running is not None and running.cell.message is not None
-        if running is not None and not is_message and not runner.in_a_cell(sys._getframe(1)):
+        is_cell = running is not None and running.cell.message is None
+        if running is not None and is_cell and not runner.in_a_cell(sys._getframe(1)):
             running.lines = lines
-        elif runner.comms.divert("error", content) or running is None:
-            return
-        elif is_message:  # of what observes a widget
+        elif not runner.comms.divert("error", content) and running is not None:
             if running.error is None and error is not None:
                 running.raised, running.error = error, runner.plain(error)
-        else:
-            running.printed = error
-            text = "\n".join([*lines, ""])
-            if not self.print("stderr", text):
-                sys.stderr.write(text)
+            if is_cell:
+                self.print("stderr", "\n".join([*lines, ""]))
 
     def print(self, name: str, text: str) -> bool:
         runner = self._runner
         if runner.comms.divert("stream", {"name": name, "text": text}):
             return True
-        running = runner.current
-        if running is None or runner.is_child():  # the parent writes what waits
+        if runner.is_child():  # without its parent's threads: it is shown as what C code prints
+            os.write(1 if name == "stdout" else 2, text.encode(errors="backslashreplace"))
+            return True
+        if (running := runner.current) is None:
             return False
         runner.history.text(name, text)
         runner.control.stream(running.request, runner.rank, running.cell.seq, name, text)

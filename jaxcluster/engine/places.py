@@ -1,21 +1,39 @@
-"""Where a frame is: a line of a cell, and within it a line of a script, module or library."""
+"""Where a frame is, and which code is not the user's.
+
+A place is a line of a cell, and within it a line of a script, module or library. Frames of JAX, of
+debuggers and of ours are folded where the user's lines are to be seen.
+"""
 
 from __future__ import annotations
 
-import ast
+import functools
+import importlib.util
 import linecache
+import os
 import re
+import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
-from types import FrameType
+from types import CodeType, FrameType
 
 from jaxcluster.agreement.refusals import NOWHERE, Place
-from jaxcluster.engine.library_code import is_telling_file, short_name
+
+JAX = ("jax", "jaxlib")
+DEBUGGERS = ("bdb", "cmd", "pdb")
+# What runs around all code of a rank: its lines say of no launch where it comes from.
+KERNEL = (
+    "IPython", "debugpy", "ipykernel", "ipyparallel", "jupyter_client", "tornado", "traitlets",
+    "zmq",
+)  # fmt: skip
+INSTALLED = re.compile(r"/(site|dist)-packages/")
+# Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
+CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
+_FILE = rf"{CELL_DIRECTORY}/(\d+)-[0-9a-f]{{12}}\.py"
+_PLACE = re.compile(rf'File "{_FILE}", line (\d+)|{_FILE}:(\d+)')
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 SOURCE_CHARS = 80  # of a line
 KEPT = 4096  # places
-
-# What IPython makes of a line such as "%run train.py".
-_MAGIC = re.compile(r"get_ipython\(\)\.run_line_magic\(('\w+', '(?:[^'\\]|\\.)*')\)")
 
 
 class Places:
@@ -71,7 +89,67 @@ def _at(frame: FrameType | None) -> tuple[str, int]:
 
 
 def _source(file: str, line: int) -> str:
-    text = linecache.getline(file, line).strip()
-    if (magic := _MAGIC.fullmatch(text)) is not None:
-        text = "%" + " ".join(ast.literal_eval(f"[{magic[1]}]")).rstrip()
-    return text[:SOURCE_CHARS]
+    return linecache.getline(file, line).strip()[:SOURCE_CHARS]
+
+
+def short_name(file: str) -> str:
+    """A file as it would be imported or run: without the folder in which it was found."""
+    folders = [os.path.join(os.path.abspath(path), "") for path in sys.path if path]
+    found = [folder for folder in folders if file.startswith(folder)]
+    return file[max(map(len, found)) :] if found else os.path.basename(file)
+
+
+def name_cells(text: str) -> str:
+    """A traceback or a warning as Python writes it, with ``cell [9] line 5`` for a cell's file."""
+    return _PLACE.sub(lambda at: f"cell [{at[1] or at[3]}] line {at[2] or at[4]}", text)
+
+
+# --------------------------------------------------------------------------- whose code it is
+
+
+@functools.cache
+def _files_of(packages: tuple[str, ...]) -> tuple[str, ...]:
+    """Where packages and modules lie: what their files begin with. Nothing is imported for it."""
+    found: list[str] = []
+    for spec in filter(None, map(importlib.util.find_spec, packages)):
+        folders = spec.submodule_search_locations
+        found += [spec.origin or ""] if folders is None else [f"{one}/" for one in folders]
+    return tuple(filter(None, found))
+
+
+def is_folded(code: CodeType) -> bool:
+    """Whether code is folded in a traceback: JAX's, a debugger's, or ours."""
+    return is_folded_file(code.co_filename)
+
+
+@functools.lru_cache(4096)
+def is_folded_file(file: str) -> bool:
+    """The same of a file."""
+    return file.startswith((f"{OURS}/", *_files_of(JAX), *_files_of(DEBUGGERS)))
+
+
+@functools.lru_cache(4096)
+def is_library_file(file: str) -> bool:
+    """Whether a file is installed, or code was made at run time, and not of the user's own making.
+
+    Of a cell it does not know.
+    """
+    return not os.path.isabs(file) or _is_pythons(file) or INSTALLED.search(file) is not None
+
+
+@functools.lru_cache(4096)
+def is_telling_file(file: str) -> bool:
+    """Whether a line of a file says where a launch comes from: a script's, a module's, a library's.
+
+    JAX's own don't, nor do the standard library's, nor the kernel's, which calls what an event loop
+    has to call.
+    """
+    if not os.path.isabs(file) or is_folded_file(file) or file.startswith(_files_of(KERNEL)):
+        return False
+    return not _is_pythons(file)
+
+
+def _is_pythons(file: str) -> bool:
+    """Whether it is a file of the standard library."""
+    folders = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
+    return file.startswith(tuple(f"{folder}/" for folder in folders)) and not INSTALLED.search(file)

@@ -15,7 +15,7 @@ import contextlib
 import getpass
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import StdinNotImplementedError
@@ -31,29 +31,25 @@ PROMPT_CHARS = 20_000
 INPUT, DEBUGGER = "input", "debugger"  # by what a rank is held
 
 
-class Paused:
-    """The holds on one rank. Thread-safe, and of use to a signal handler: it takes no lock.
+class Asking:
+    """The questions of one rank, and whether a person holds it.
 
-    Args:
-      on_change: told ``kind`` whenever that has changed, on the thread that changed it.
+    A signal handler may use it: it takes no lock.
     """
 
-    def __init__(self, on_change: Callable[[str], None] = lambda kind: None) -> None:
-        self._on_change = on_change
+    def __init__(self, runner: CellRunner) -> None:
+        self._runner = runner
+        self._ids = itertools.count(1)
+        self._open: dict[int, tuple[int, wire.Inbox[Answer | None]]] = {}
         self._holds: list[str] = []
-        self._told = ""
 
     @property
     def kind(self) -> str:
         """``debugger``, ``input``, or "" while nobody holds the rank."""
         return DEBUGGER if DEBUGGER in self._holds else "".join(self._holds[:1])
 
-    def end_all(self) -> None:
-        """The cell is over, and so is whatever held it."""
-        self._holds, self._told = [], ""
-
     @contextlib.contextmanager
-    def by(self, kind: str) -> Iterator[None]:
+    def held_by(self, kind: str) -> Iterator[None]:
         """Hold it within the block, or until the cell is over."""
         holds = self._holds
         holds.append(kind)
@@ -65,18 +61,9 @@ class Paused:
             self._tell()
 
     def _tell(self) -> None:
-        if (kind := self.kind) != self._told:
-            self._told = kind
-            self._on_change(kind)
-
-
-class Asking:
-    """The questions of one rank."""
-
-    def __init__(self, runner: CellRunner) -> None:
-        self._runner = runner
-        self._ids = itertools.count(1)
-        self._open: dict[int, tuple[int, wire.Inbox[Answer | None]]] = {}
+        """The notebook whose cell this is stops its clocks, and says who waits for whom."""
+        if (running := self._runner.current) is not None and not self._runner.is_child():
+            running.request.send("paused", wire.Paused(self.kind))
 
     def input(self, prompt: object = "", /) -> str:
         """``builtins.input``."""
@@ -98,11 +85,11 @@ class Asking:
         answers: wire.Inbox[Answer | None] = wire.Inbox()
         number = next(self._ids)
         text = wire.clean(wire.shorten(prompt, PROMPT_CHARS))
-        is_debugger = runner.paused.kind == DEBUGGER
+        is_debugger = self.kind == DEBUGGER
         seq = running.cell.seq
         question = wire.Question(runner.rank, seq, number, text, is_secret, is_debugger)
         try:
-            with runner.paused.by(INPUT):
+            with self.held_by(INPUT):
                 self._open[number] = (threading.get_ident(), answers)
                 running.request.send("ask", question)
                 answer = answers.get()
@@ -128,7 +115,8 @@ class Asking:
                 answers.put(None)
 
     def end(self) -> None:
-        """The cell is over: nobody will answer its threads any more."""
+        """The cell is over, and so is what held it: nobody will answer its threads any more."""
+        self._holds = []
         for number, (_, answers) in list(self._open.items()):
             answers.put(Answer(number, refused="the cell that asked has ended"))
 

@@ -88,7 +88,7 @@ class ArrayViews:
             leaves=[(*path, *map(str, keys)) for keys, _ in found],
             use=[looks.setdefault(likeness(leaf), (len(looks), leaf))[0] for leaf in leaves],
             infos=[describe(leaf) for _, leaf in looks.values()],
-            copies=hashes((n, leaf) for n, leaf in enumerate(leaves) if is_living(leaf)),
+            copies=hashes([(n, leaf) for n, leaf in enumerate(leaves) if is_living(leaf)]),
         )
 
     def _part(self, value: Any, name: str, path: Sequence[str]) -> Any:

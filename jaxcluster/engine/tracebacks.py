@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.engine import log
-from jaxcluster.engine.library_code import (
+from jaxcluster.engine.places import (
     CELL_DIRECTORY,
     OURS,
     is_folded,
@@ -29,19 +29,11 @@ T = TypeVar("T")
 
 DEEP = 100  # frames of a traceback that IPython renders
 HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
-FOLDED_CHARS = 1_000_000  # of a text that is looked through for frames
 MESSAGE_CHARS = 20_000  # of an error's message, and of a frame
 # A frame as Python writes it, in a group behind bars.
 _FRAME = re.compile(
     r'^(?P<bars>[ |]*?)  File "(?P<file>[^"\n]*)", line \d+.*\n(?:(?P=bars)    .*\n)*', re.M
 )
-
-
-def is_on() -> bool:
-    """Whether frames are to be folded."""
-    import jax
-
-    return getattr(jax.config, "jax_traceback_filtering", "auto") != "off"
 
 
 def install(shell: Any) -> None:
@@ -52,7 +44,7 @@ def install(shell: Any) -> None:
         return
 
     def folded(etb: TracebackType, *args: Any, **kwargs: Any) -> Any:
-        if not is_on():
+        if not _is_on():
             return get_records(etb, *args, **kwargs)
         for frame, _ in traceback.walk_tb(etb):
             if is_folded(frame.f_code) and frame.f_code.co_name != "<module>":
@@ -74,7 +66,7 @@ def fold(text: str) -> str:
     if 'File "' not in text:
         return text
     frames = list(_FRAME.finditer(text))
-    if not frames or not is_on():
+    if not frames or not _is_on():
         return name_cells(text)
     begin, has_ours = 0, False
     for at in frames:
@@ -87,6 +79,13 @@ def fold(text: str) -> str:
         return "" if at.start() < begin or is_folded_file(at["file"]) else at[0]
 
     return name_cells(_FRAME.sub(own, text))
+
+
+def _is_on() -> bool:
+    """Whether frames are to be folded."""
+    import jax
+
+    return getattr(jax.config, "jax_traceback_filtering", "auto") != "off"
 
 
 # --------------------------------------------------------------------------- errors
@@ -102,22 +101,21 @@ def error_info(
       cells: the file names of cells.
     """
     lines = plain_lines(error, cells) if lines is None else lines
-    told = [line if isinstance(line, str) else wire.told(line) for line in lines]
-    return wire.ErrorInfo(
-        ename=wire.type_name(type(error)),
-        evalue=message_of(error),
-        traceback=[wire.clean(wire.shorten(fold(one), MESSAGE_CHARS)) for one in told],
-        lineno=line_of(error, cells),
-    )
+    told = [_fit(line if isinstance(line, str) else wire.told(line)) for line in lines]
+    name = wire.type_name(type(error))
+    return wire.ErrorInfo(name, message_of(error), told, line_of(error, cells))
+
+
+def _fit(text: str) -> str:
+    return wire.clean(wire.shorten(fold(text), MESSAGE_CHARS))
 
 
 def message_of(error: BaseException) -> str:
     """``str(error)``, or why there is none."""
     try:
-        text = str.__str__(str(error))
+        return _fit(str.__str__(str(error)))
     except BaseException as why:  # of the user's class
         return f"<its __str__ raised {wire.type_name(type(why))}>"
-    return wire.clean(wire.shorten(fold(text), MESSAGE_CHARS))
 
 
 def line_of(error: BaseException, cells: Container[str]) -> int | None:
@@ -156,20 +154,14 @@ def plain_lines(error: BaseException, cells: Container[str]) -> list[str]:
         at = error.__traceback__
         while at is not None and at.tb_frame.f_code.co_filename not in cells:
             at = at.tb_next
-        at = at or error.__traceback__
-        told = "".join(traceback.TracebackException(type(error), error, at).format())
-        told = wire.shorten(told, FOLDED_CHARS)
-        return [wire.shorten(wire.clean(fold(told)).rstrip("\n"), MESSAGE_CHARS)]
+        told = traceback.format_exception(type(error), error, at or error.__traceback__)
+        return [_fit("".join(told).rstrip("\n"))]
     return [f"{wire.type_name(type(error))}: {message_of(error)}"]
 
 
 def of_ours(error: BaseException) -> str:
     """An exception of jaxcluster's or IPython's own code, in a line."""
-    place = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        code = frame.f_code
-        place = f" ({code.co_filename.rpartition('/')[2]}:{line}, {code.co_qualname})"
-    return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}{place}"
+    return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}"
 
 
 def attempt(step: Callable[..., T], *args: Any) -> T | None:

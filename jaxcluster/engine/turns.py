@@ -6,7 +6,6 @@ place among all notebooks' cells on all ranks.
 
 from __future__ import annotations
 
-import queue
 import socket
 import threading
 import time
@@ -15,16 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.cellqueue import Answer, CellSpec
+from jaxcluster.agreement.cellqueue import Answer
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.frames import BUFFER, unpack
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.engine.control import ControlChannel
-from jaxcluster.wire.ops.agreement import Looked
+from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
+from jaxcluster.wire.ops.agreement import Look
 
 SOON_S = 0.3  # that a rank has to come to a launch after a stop or a death, then it is interrupted
 FAILED_S = 2.0  # ... and after another rank failed
-ASK_S = 2.0
 
 
 @dataclass
@@ -32,17 +30,16 @@ class Turn:
     """What the main thread is to do when it has its turn.
 
     Attributes:
-      begin: called on the main thread; what it does ends with ``Turns.end``.
+      request: it has a ``turn``.
+      begin: called on the main thread; what it does ends with ``Agreement.end``.
       skip: called with a reason, on the control thread, if it is not to be done.
-      tell: sends an event to the notebook that has sent it.
       waits: it has not been given.
       is_pressed: a stop was asked for here, or it has failed.
     """
 
-    spec: CellSpec
+    request: Request[Any]
     begin: Callable[[], None]
     skip: Callable[[wire.Skipped], None]
-    tell: Callable[[str, Any], None]
     waits: bool = True
     is_pressed: bool = False
 
@@ -58,7 +55,7 @@ class Turns:
     def __init__(self, control: ControlChannel, agreement: Agreement) -> None:
         self._control, self._agreement = control, agreement
         self._turns: dict[int, Turn] = {}  # until they are over on all ranks
-        self._asked: dict[int, wire.Inbox[Looked]] = {}
+        self._asked: dict[int, Request[Look]] = {}
         self._base: socket.socket | None = None
         self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
@@ -79,8 +76,9 @@ class Turns:
 
     def arrive(self, turn: Turn) -> None:
         """Wait for a turn. The control thread."""
-        self._turns[turn.spec.seq] = turn
-        self._agreement.tell("arrive", turn.spec)
+        spec = turn.request.body.turn
+        self._turns[spec.seq] = turn
+        self._agreement.tell("arrive", spec)
 
     def stop(self, seq: int | None) -> bool:
         """Don't give this turn, on any rank, and stop it if it has begun; None: all that run.
@@ -96,18 +94,12 @@ class Turns:
         turn.is_pressed = True
         return False
 
-    def look(self, launches: int) -> Looked | None:
-        """Who waits for whom; None if the referee does not answer. Not on the control thread."""
+    def look(self, request: Request[Look]) -> Any:
+        """``Look``: who waits for whom, when the referee has answered. The control thread."""
         number = time.monotonic_ns()
-        inbox: wire.Inbox[Looked] = wire.Inbox()
-        self._asked[number] = inbox
-        try:
-            self._agreement.tell("look", number, launches)
-            return inbox.get(timeout=ASK_S)
-        except queue.Empty:
-            return None
-        finally:
-            del self._asked[number]
+        self._asked[number] = request
+        self._agreement.tell("look", number, request.body.launches)
+        return DEFERRED
 
     def _hear(self) -> None:
         """Take what the referee has said. The control thread."""
@@ -135,16 +127,15 @@ class Turns:
                 self._on_closed(seq, told.refusal, told.tells)
             case "over":
                 if (over := self._turns.pop(seq, None)) is not None and told.tells:
-                    over.tell("over", wire.Over(seq, told.refusal))
+                    over.request.send("over", wire.Over(seq, told.refusal))
             case "looked":
-                if (inbox := self._asked.get(seq)) is not None:
-                    inbox.put(told.looked)
+                self._asked.pop(seq).reply(told.looked)
 
     def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
         """Nothing more is launched in a turn: a main thread without launches is interrupted."""
         if (turn := self._turns.get(seq)) is not None:
             if tells:
-                turn.tell("closed", wire.Closed(seq, refusal))
+                turn.request.send("closed", wire.Closed(seq, refusal))
             turn.is_pressed = turn.is_pressed or refusal.kind != "stopped"
         wait_s = SOON_S if refusal.kind in ("stopped", "died") else FAILED_S
         told = seq, refusal.kind == "stopped"

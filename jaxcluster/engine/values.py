@@ -202,7 +202,7 @@ class Values:
         if total <= body.room:
             for part in [*_first_copies(name, given), *raws]:
                 parts.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
-        copies = hashes((number, a) for number, a in enumerate(arrays) if is_living(a))
+        copies = hashes([(number, a) for number, a in enumerate(arrays) if is_living(a)])
         nbytes = _write(body.path, parts)
         places = [sorted(one) for one in pickler.places]
         frames = [file.getvalue()] if body.pickle else []

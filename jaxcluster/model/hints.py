@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from jaxcluster.model.replicas import SEED
 
+EXPLICIT = (
+    "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing: call "
+    "jax.set_mesh(mesh) once, and pass out_sharding=P(...), as in jnp.matmul(x, y, "
+    "out_sharding=P()) and x.at[0].get(out_sharding=P()). Or leave it to the compiler: "
+    "jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))."
+)
 # What JAX says, and what it means on a cluster.
 KIND_HINTS = (
     (
@@ -21,23 +27,9 @@ KIND_HINTS = (
         "The array spans processes already, so there is nothing to stack: "
         "process_allgather(x, tiled=True) gives it whole, and so does %pull x.",
     ),
-    (
-        "ambiguous how the output should be sharded",
-        "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing: "
-        "jnp.matmul(x, y, out_sharding=P(...)); or leave it to the compiler: jax.make_mesh(shape, "
-        "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)).",
-    ),
-    (
-        "Use `.at[...].get(out_sharding=)`",
-        "jax.make_mesh gives Explicit axes, on which JAX asks how a part lies on the devices: "
-        "x.at[0].get(out_sharding=jax.P()); or leave it to the compiler: jax.make_mesh(shape, "
-        "names, axis_types=(jax.sharding.AxisType.Auto,) * len(names)).",
-    ),
-    (
-        "Please enter your `jit` into a mesh context",
-        "jax.make_mesh gives Explicit axes: write jax.set_mesh(mesh) once, or give it Auto axes: "
-        "axis_types=(jax.sharding.AxisType.Auto,) * len(names).",
-    ),
+    ("ambiguous how the output should be sharded", EXPLICIT),
+    ("Use `.at[...].get(out_sharding=)`", EXPLICIT),
+    ("Please enter your `jit` into a mesh context", EXPLICIT),
     (
         "passed to device_put is not the same on each process",
         "Each rank has put its own value, or one that JAX compares with another: give float32 for "

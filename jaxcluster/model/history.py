@@ -139,7 +139,6 @@ class Cells:
         _close(self._last.get(rank), run.start, UNKNOWN)
         self._seqs[rank] = cell.seq
         known = self._found.setdefault(cell.sent_ns, cell)
-        known.source = max(known.source, cell.source, key=len)  # one rank has more of it
         self._last[rank] = known.runs[rank] = run
 
     def _end(self, rank: int, line: Mapping[str, Any]) -> None:

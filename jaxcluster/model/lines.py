@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from jaxcluster.model.outputs import ANSI, as_seen
 from jaxcluster.ranks import by_value, name_ranks
 
-LINE_CHARS = 1 << 16  # of an unfinished line that is held back for its end
+LINE_CHARS = 1 << 16  # of an unfinished line, or a bar, that is held back for its end
 # What moves the cursor, which is in others' lines, or clears or names the whole terminal.
 _MOVES = re.compile(
     r"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[()].|\x1b[^\[\]()]|[\v\f]"
@@ -34,10 +34,6 @@ class Lines:
     def add(self, rank: int, stream: str, text: str) -> None:
         """A rank has printed this."""
         *whole, rest = (self._open.pop((rank, stream), "") + text).split("\n")
-        if len(rest) > LINE_CHARS:
-            # What was written over is gone, but for where the next text goes.
-            over, back, last = rest.rpartition("\r")
-            rest = as_seen(over) + back + last
         if len(rest) > LINE_CHARS:
             whole.append(rest)
             rest = ""

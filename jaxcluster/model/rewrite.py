@@ -1,15 +1,11 @@
-"""A cell's source before it is sent: its line numbers, its syntax, its names, and auto mode."""
+"""A cell's source before it is sent: its line numbers, its names, and auto mode."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import re
-import warnings
 from collections.abc import Callable
-from typing import Any
-
-from jaxcluster.errors import CellSyntaxError
 
 # What belongs to the notebook, whatever the mode.
 OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_ext", "%reload_ext")
@@ -19,80 +15,32 @@ PYTHON_MAGIC = re.compile(r"\s*%%(time|timeit|capture|prun)\b[^\n]*\n")
 ASSIGNS_MAGIC = re.compile(r"(\s*[\w.,\s]+)=\s*[%!]")
 
 
-def with_magic_line(line: str, body: str) -> str:
-    """The cell with its ``%%spmd`` line as a comment, so that line numbers are the notebook's.
+def with_magic_line(body: str) -> str:
+    """The cell with an empty line for its ``%%spmd`` line, so that line numbers are the notebook's.
 
-    A body that begins with a cell magic (``%%time``) must keep it on its first line. So the comment
-    comes after it if the rest is Python, and is left out if not. It is indented as the body is, so
-    that IPython takes the indentation of a pasted cell away.
+    A body that begins with a cell magic (``%%time``) must keep it on its first line. So the empty
+    one comes after it if the rest is Python, and is left out if not.
     """
-    if magics := _python_magics(body):  # there a comment is no more than that
-        return f"{magics}# %%spmd {line}".rstrip() + "\n" + body[len(magics) :]
-    if body.lstrip().startswith("%%"):
+    end = 0  # of the lines of magics whose body is Python
+    while (found := PYTHON_MAGIC.match(body, end)) is not None:
+        end = found.end()
+    if body[end:].lstrip().startswith("%%"):
         return body
-    code = body.lstrip("\n")
-    indent = code[: len(code) - len(code.lstrip(" \t"))]
-    return f"{indent}# %%spmd {line}".rstrip() + "\n" + body
+    return with_all_lines(f"{body[:end]}\n{body[end:]}")
 
 
 def with_all_lines(source: str) -> str:
     """A cell that begins with empty lines, so that the ranks count these too.
 
     IPython strips them before it compiles, and tracebacks would name other lines than the notebook
-    has. A cell magic must stay the first thing there.
+    has. A cell magic must stay the first thing there. The comment is indented as the code is, so
+    that IPython takes the indentation of a pasted cell away.
     """
     code = source.lstrip()
     above = source[: len(source) - len(code)]
     if "\n" not in above or not code or code.startswith("%%"):
         return source
     return above.rpartition("\n")[2] + "#\n" + source.partition("\n")[2]
-
-
-def _python_magics(source: str) -> str:
-    """The lines of magics that a cell begins with, if their body is Python; else ""."""
-    end = 0
-    while (found := PYTHON_MAGIC.match(source, end)) is not None:
-        end = found.end()
-    return "" if source[end:].lstrip().startswith("%%") else source[:end]
-
-
-def check_syntax(shell: Any, source: str) -> None:
-    """Find a cell's SyntaxError here, before any rank has seen it.
-
-    IPython's own syntax (magics, ``!``, ``?``) and top-level ``await`` are fine. The body of a
-    cell magic that runs it as Python (``%%time``) is looked at too.
-
-    Raises:
-      CellSyntaxError: it has one.
-    """
-    if PYTHON_MAGIC.match(source):
-        source = PYTHON_MAGIC.sub("# the magic\n", source, count=1)
-    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the rank's own compiler says them
-            python = _as_python(shell, source)
-            # Under this name IPython says "Cell In[3], line 2".
-            name = shell.compile.cache(python, shell.displayhook.prompt_count, raw_code=source)
-            compile(python, name, "exec", flags, dont_inherit=True)
-    except (RecursionError, MemoryError):
-        raise CellSyntaxError(
-            "This cell can't be compiled: one of its expressions is nested too deeply for Python "
-            "(a + b + c + ... counts as nested).",
-            "Split it into several statements, or use a loop or a list.",
-        ) from None
-    except SyntaxError as error:
-        lines = shell.SyntaxTB.structured_traceback(type(error), error, [])
-        raise CellSyntaxError(f"{type(error).__name__}: {error}", "", lines) from None
-
-
-def _as_python(shell: Any, source: str) -> str:
-    """``source`` with IPython's syntax rewritten; auto mode would wrap it whole instead."""
-    AutoMode.paused = True
-    try:
-        return str(shell.transform_cell(source))
-    finally:
-        AutoMode.paused = False
 
 
 @functools.lru_cache(maxsize=256)  # each look at the ranks asks for them
@@ -145,17 +93,14 @@ class AutoMode:
 
     Attributes:
       on: the switch.
-      paused: off for a moment, while the switch stays as it is.
     """
-
-    paused = False
 
     def __init__(self, is_silent: Callable[[], bool] = lambda: False) -> None:
         self.on = False
         self._is_silent = is_silent
 
     def transform(self, lines: list[str]) -> list[str]:
-        if not self.on or self.paused or stays_in_notebook(lines) or self._is_silent():
+        if not self.on or stays_in_notebook(lines) or self._is_silent():
             return lines
         return ["%%spmd --no-magic-line\n", *lines]
 

@@ -1,17 +1,20 @@
-"""``%%spmd``: how a cell is sent, shown, and left to run in the background."""
+"""``%%spmd``: how a cell is sent, shown, and left to run in the background; where names are."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxcluster import arguments, cluster
 from jaxcluster.cluster import transfer
 from jaxcluster.cluster.running import profile_folder, tell_profile
-from jaxcluster.errors import CellFailed, UsageError
+from jaxcluster.errors import CellFailed, JaxClusterError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export
-from jaxcluster.notebook.name_hints import point_to_push
 from jaxcluster.notebook.page import Page
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
@@ -46,7 +49,7 @@ class Cells:
         else:
             typed = line.replace("--no-magic-line", "")  # auto mode's cells have no %%spmd above
             options = arguments.Parser("%%spmd").read(typed)
-            source = cell if typed != line else rewrite.with_magic_line(line, cell)
+            source = cell if typed != line else rewrite.with_magic_line(cell)
         if options.out is not None:
             transfer.check_names([options.out])
         running = cluster.current()
@@ -56,7 +59,6 @@ class Cells:
             ranks = arguments.read_ranks(options.ranks, count, "%%spmd --ranks")
         if options.timeout_s is not None:
             check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
-        rewrite.check_syntax(self.page.shell, source)
         if ranks is not None:
             print(f"Only on {name_ranks(ranks)}:")
         number = self.page.shell.displayhook.prompt_count
@@ -146,3 +148,43 @@ class Cells:
                 handle.update(bundle, raw=True)
 
         submitted.run_in_background(done)
+
+
+# --------------------------------------------------------------------------- names
+
+_UNDEFINED = re.compile(r"name '(\w+)' is not defined")
+
+
+def tell_where_names_are(shell: Any) -> Callable[[], None]:
+    """Have the shell say in a NameError that the ranks have the name. Returns what undoes that."""
+    show = shell.showtraceback
+
+    def showtraceback(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> Any:
+        error = exc_tuple[1] if exc_tuple is not None else sys.exc_info()[1]
+        if isinstance(error, NameError) and not isinstance(error, UnboundLocalError):
+            _explain(error, shell.user_ns)
+        return show(exc_tuple, *args, **kwargs)
+
+    shell.showtraceback = showtraceback
+    return lambda: setattr(shell, "showtraceback", show)
+
+
+def _explain(error: NameError, namespace: Mapping[str, Any]) -> None:
+    name, names = str(error.name or ""), dict[int, Any]()
+    if name not in namespace:
+        with contextlib.suppress(JaxClusterError):
+            names = cluster.current().world.names
+    if have := sorted(rank for rank, own in names.items() if name in own):
+        pull = f"%pull {name} brings it here, " if 0 in have else ""
+        error.args = (
+            f"name {name!r} is not defined in the notebook, but on {name_ranks(have)}: "
+            f"{pull}%%spmd runs a cell there.",
+        )
+
+
+def point_to_push(error: CellFailed, namespace: Mapping[str, Any]) -> None:
+    """Say in the hint of a cell's NameError that the notebook has the name."""
+    found = _UNDEFINED.search(error.message) if error.ename == "NameError" else None
+    if found is not None and not found[1].startswith("_") and found[1] in namespace:
+        told = f"The notebook has {found[1]}: %push {found[1]} gives it to the ranks."
+        error.hint = f"{told}\n{error.hint}" if error.hint else told

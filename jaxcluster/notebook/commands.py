@@ -246,9 +246,9 @@ class Commands:
         return word is not None
 
     def _debug(self, parsed: Namespace) -> None:
-        running = cluster.current()
-        chosen, lines = debugging.choose(running.last_failed, parsed.rank, running.num_processes)
-        for line in lines:
+        running, chosen = cluster.current(), parsed.rank
+        if chosen is None:
+            chosen, line = debugging.choose(running.last_failed)
             print(line)
         display = CellDisplay(self.page.shell, running)
         if display.prompt is None:

@@ -44,13 +44,16 @@ def ask_rank_0(shell: Any, auto: Callable[[], bool]) -> Callable[[], None]:
                 return
         yield from complete(text, offset)
 
-    def look(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()) -> Any:
+    async def look(
+        code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Any = ()
+    ) -> Any:
         start = body_start(code)
         if is_spmd(code, auto()) and cursor_pos >= start:
             answer = _ask(Inspect(code[start:], cursor_pos - start, detail_level))
             if answer is not None and answer.found:
-                return _as(do_inspect, {"status": "ok", "metadata": {}, **vars(answer)})
-        return do_inspect(code, cursor_pos, detail_level, omit_sections)  # type: ignore[misc]
+                return {"status": "ok", "metadata": {}, **vars(answer)}
+        own = do_inspect(code, cursor_pos, detail_level, omit_sections)  # type: ignore[misc]
+        return await own if inspect.isawaitable(own) else own
 
     def undo() -> None:
         completer.completions = complete
@@ -87,14 +90,3 @@ def _ask(request: Operation[R]) -> R | None:
         return unwrap(cluster.current().world.ask([0], request, timeout_s=ANSWER_S)[0])
     except JaxClusterError:
         return None
-
-
-def _as(function: Any, value: Any) -> Any:
-    """``value`` in the form in which ``function`` returns it: ipykernel has had both."""
-    if not inspect.iscoroutinefunction(function):
-        return value
-
-    async def later() -> Any:
-        return value
-
-    return later()

@@ -6,33 +6,17 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from jaxcluster import wire
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord, group_errors
 from jaxcluster.ranks import name_ranks
 
-MESSAGE_CHARS = 100
 
-
-def choose(
-    record: CellRecord | None, rank: int | None, num_processes: int
-) -> tuple[int, list[str]]:
-    """The rank whose last error is to be looked at, and what is said of the choice.
-
-    Args:
-      record: the last cell that has failed, if one has.
-      rank: the one that was typed; None: the one that differs from the others.
+def choose(record: CellRecord | None) -> tuple[int, str]:
+    """The rank whose error differs from the others' in a cell that has failed, and what is said.
 
     Raises:
-      UsageError: there is no such rank, or nothing to look at.
+      UsageError: there is no such cell.
     """
-    if rank is not None:
-        if rank >= num_processes:
-            raise UsageError(
-                f"There is no rank {rank}: this cluster has {name_ranks(range(num_processes))}.",
-                "For example: %jaxcluster debug 0",
-            )
-        return rank, []
     if record is None:
         raise UsageError(
             "No cell of this notebook has failed on the ranks.",
@@ -42,18 +26,10 @@ def choose(
     own = {r: e for r, e in errors.items() if replies[r].status != "interrupted"}
     groups = group_errors(own or errors)  # else where the ranks were when they were stopped
     chosen = min(groups, key=lambda ranks: (len(ranks), -ranks[0]))
-    groups = [chosen, *(ranks for ranks in groups if ranks is not chosen)]
-    lines = [f"Cell [{record.execution_count}]:"]
-    lines += [f"  {name_ranks(ranks)}: {_told(errors[ranks[0]])}" for ranks in groups]
-    rank, other = chosen[0], groups[-1][-1]
-    hint = f" For another one: %jaxcluster debug {other}" if other != rank else ""
-    return rank, [*lines, f"Showing rank {rank}.{hint}"]
-
-
-def _told(error: wire.ErrorInfo) -> str:
-    message = " ".join(error.evalue.split())
-    place = f" in line {error.lineno}" if error.lineno else ""
-    return f"{wire.shorten(f'{error.ename}: {message}'.rstrip(': '), MESSAGE_CHARS)}{place}"
+    rank, others = chosen[0], [r for r in own or errors if r not in chosen]
+    hint = f" For another one: %jaxcluster debug {others[0]}" if others else ""
+    name = errors[rank].ename
+    return rank, f"Cell [{record.execution_count}], {name_ranks(chosen)}: {name}.{hint}"
 
 
 def take_debug(shell: Any, on_ranks: Callable[[], None]) -> Callable[[], None]:

@@ -24,10 +24,9 @@ from jaxcluster.cluster import transfer
 from jaxcluster.errors import CellInterrupted, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.notebook import debugging, export
-from jaxcluster.notebook.cells import Cells
+from jaxcluster.notebook.cells import Cells, tell_where_names_are
 from jaxcluster.notebook.commands import Commands, say_usage
 from jaxcluster.notebook.completion import ask_rank_0
-from jaxcluster.notebook.name_hints import tell_where_names_are
 from jaxcluster.notebook.page import Page
 from jaxcluster.options.commands import list_commands
 from jaxcluster.panel import Panel

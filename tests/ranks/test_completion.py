@@ -108,12 +108,6 @@ def test_shift_tab_outside_of_spmd_cells_tells_of_the_notebooks(notebook: Notebo
 # --------------------------------------------------------------------------- name?
 
 
-def test_a_question_mark_in_a_cell_shows_rank_0s_help(notebook: Notebook) -> None:
-    text = notebook.ok("%%spmd\ndocumented?").text
-    assert "documented(first, second=2)" in text
-    assert "What it does." in text
-
-
 # --------------------------------------------------------------------------- auto mode
 
 

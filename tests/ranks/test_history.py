@@ -115,23 +115,6 @@ def test_who_comes_to_a_cluster_sees_the_cells_of_others(open_notebook: Open) ->
     first.ok("%jaxcluster stop")
 
 
-def test_who_attaches_sees_the_cell_that_runs_from_its_beginning_to_its_end(
-    open_notebook: Open,
-) -> None:
-    first, second = open_notebook(), open_notebook()
-    first.ok("%jaxcluster start -n 2 --name both")
-    cell = first.begin(PRINTS.format(count=30) + "\nif jax.process_index(): 1 / 0")
-    first.until(lambda: "line 3" in cell.stdout, "the cell prints")
-    attached = second.ok("%jaxcluster attach both")
-    second.until(lambda: "line 10" in attached.text, "it goes on")
-    first.wait(cell)
-    assert "ZeroDivisionError" in cell.error
-    second.until(lambda: "rank 0: ok; rank 1: error" in attached.text, "its end")
-    assert lines_in(attached.text)[:30] == list(range(30))
-    assert "ZeroDivisionError" in attached.text
-    first.ok("%jaxcluster stop")
-
-
 def outputs(cluster: jaxcluster.Cluster, number: int | None = None) -> Any:
     return history.record_of(cluster.world, history.find(cluster.world, number))
 

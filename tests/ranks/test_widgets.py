@@ -195,25 +195,6 @@ def test_what_observes_a_widget_shows_and_fails_below_it(page: Page) -> None:
     assert "28.0" in page.notebook.ok("%%spmd\nprint(float(jnp.sum(x)))").stdout
 
 
-def test_an_observer_that_launches_on_one_rank_alone_is_told(page: Page) -> None:
-    """It is a cell: refused as any other, and told below the widget."""
-    made = page.notebook.ok(
-        "%%spmd\n"
-        "button = W.Button(description='go')\n"
-        "@button.on_click\n"
-        "def go(_):\n"
-        "    if rank == 0:\n"
-        "        print(float(jnp.sum(x)))\n"
-        "button"
-    )
-    page.click(page.shown(made)[0])
-    page.notebook.until(lambda: "Nothing was launched." in made.text, "the refusal")
-    assert "line 6" in made.text
-    again = page.notebook.ok("%%spmd --all\nprint(float(jnp.sum(x * 3)))").text
-    assert "84.0" in again
-    assert "── ranks 0, 1 ──" in again
-
-
 def test_a_widget_of_one_rank_is_that_ranks_alone(page: Page) -> None:
     """Also while the other ranks run."""
     made = page.notebook.ok("%%spmd --ranks 1\nown = W.IntSlider(max=50)\nown")

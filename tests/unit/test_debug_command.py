@@ -24,40 +24,18 @@ def failed(errors: dict[int, str], interrupted: tuple[int, ...] = ()) -> CellRec
 
 
 def test_the_rank_that_differs_is_chosen_and_it_is_said_how_to_see_others() -> None:
-    record = failed({0: "KeyError", 1: "KeyError", 2: "ValueError", 3: "KeyError"})
-    rank, lines = choose(record, None, 4)
-    assert rank == 2
-    assert lines == [
-        "Cell [7]:",
-        "  rank 2: ValueError: why in line 3",
-        "  ranks 0, 1, 3: KeyError: why in line 3",
-        "Showing rank 2. For another one: %jaxcluster debug 3",
-    ]
-
-
-def test_of_equal_errors_the_first_rank_is_looked_at() -> None:
-    rank, lines = choose(failed(dict.fromkeys(range(4), "KeyError")), None, 4)
-    assert rank == 0
-    assert lines[1:] == [
-        "  ranks 0-3: KeyError: why in line 3",
-        "Showing rank 0. For another one: %jaxcluster debug 3",
-    ]
-    rank, lines = choose(failed({3: "KeyError"}), None, 4)
-    assert (rank, lines[-1]) == (3, "Showing rank 3.")
+    errors = {0: "KeyError", 1: "KeyError", 2: "ValueError", 3: "KeyError"}
+    told = "Cell [7], rank 2: ValueError. For another one: %jaxcluster debug 0"
+    assert choose(failed(errors)) == (2, told)
+    assert choose(failed(dict.fromkeys(range(4), "E"))) == (0, "Cell [7], ranks 0-3: E.")
+    with pytest.raises(UsageError, match="has failed"):
+        choose(None)
 
 
 def test_a_rank_that_was_only_interrupted_is_not_the_one_that_differs() -> None:
     errors = {0: "KeyboardInterrupt", 1: "KeyError", 2: "KeyError"}
-    assert choose(failed(errors, (0,)), None, 4)[0] == 1
-    assert choose(failed({0: "KeyboardInterrupt"}, (0,)), None, 4)[0] == 0
-
-
-def test_any_rank_can_be_named_and_others_are_refused() -> None:
-    assert choose(None, 3, 4) == (3, [])
-    with pytest.raises(UsageError, match="no rank 4"):
-        choose(None, 4, 4)
-    with pytest.raises(UsageError, match="has failed"):
-        choose(None, None, 4)
+    assert choose(failed(errors, (0,)))[0] == 1
+    assert choose(failed({0: "KeyboardInterrupt"}, (0,)))[0] == 0
 
 
 def test_ipythons_debug_leads_to_the_ranks_only_after_a_cell_that_failed_there(

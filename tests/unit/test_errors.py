@@ -13,7 +13,6 @@ from jaxcluster import errors
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
-    CellSyntaxError,
     UsageError,
 )
 
@@ -52,8 +51,6 @@ def test_what_an_error_shows_is_its_text_or_the_ranks_traceback_and_what_to_type
     assert re.sub(r"\x1b\[[0-9;]*m", "", line) == "UsageError: No such word.\nTry another."
     failed = CellFailed("ValueError on rank 1: no", "hint", [1], "ValueError", ["one", "two"])
     assert failed._render_traceback_() == ["one", "two", "hint"]
-    lines = ["  Cell In[2], line 2", "    def f(:", "SyntaxError: invalid syntax"]
-    assert CellSyntaxError("m", "", lines)._render_traceback_() == lines
     # So that no ``except Exception`` in a notebook goes on with the next thing.
     stopped = CellInterrupted("cell [3] was stopped on rank 1.", [1])
     assert isinstance(stopped, KeyboardInterrupt)

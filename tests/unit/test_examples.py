@@ -268,7 +268,8 @@ def test_each_line_of_a_page_is_taken(
         try:
             typed(source)
             if source.startswith("%%spmd"):
-                rewrite.check_syntax(shell, source.partition("\n")[2])
+                python = shell.transform_cell(source.partition("\n")[2])
+                compile(python, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         except UsageError as error:
             told = str(error).splitlines()[0]  # where the page shows that, too
             if source == "%jaxcluster panel":  # the shell here is a terminal's

@@ -21,8 +21,8 @@ from jaxcluster.views import history as view
 S = 1_000_000_000
 
 
-def started(folder: Path, rank: int = 0) -> History:
-    made = History(folder, rank)
+def started(folder: Path) -> History:
+    made = History(folder)
     made.start()
     return made
 
@@ -35,7 +35,7 @@ class Ranks:
         self.processes = self
         self.folder = folder
         self.dead: dict[int, Any] = {}
-        self.ranks = [started(folder / f"rank-{rank}", rank) for rank in range(num_processes)]
+        self.ranks = [started(folder / f"rank-{rank}") for rank in range(num_processes)]
 
     def read_history(self, log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
         return {r: ringfile.read(self.folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
@@ -188,21 +188,6 @@ def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
     (shown,) = following.record.records[0].outputs()
     assert shown.content["data"] == {mime: data[mime] for mime in ("text/plain", "image/png")}
     assert shown.content["transient"] == {"display_id": "d"}
-
-
-def test_lines_that_make_no_sense_are_passed_over(ranks: Ranks) -> None:
-    rank = ranks.ranks[0]
-    rank.begin(cell(1))
-    rank.text("stdout", "a\n")
-    rank.flush()
-    odd = b'half a li\n[]\n{"ended": []}\n{"source": 3, "sent": "x"}\n{"text": 5}\n{"kind": 1}\n'
-    for log in ("cells", "output"):
-        (path,) = (ranks.folder / "rank-0").glob(f"{log}.*")
-        with open(path, "ab") as file:
-            file.write(odd + b"\xff\xfe\n" + b"[" * 100_000 + b"\n")
-    rank.text("stdout", "b\n")
-    assert ranks.text(1) == "a\nb\n"
-    assert len(ranks.cells()) == 1
 
 
 def test_the_table_has_what_each_cell_was(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Runner:
         self.current: Any = None
         self.cell_numbers = {code.co_filename: 7}
         self.turns: list[int] = []
-        self.paused = SimpleNamespace(kind="")
+        self.asking = SimpleNamespace(kind="")
         self.agreement = SimpleNamespace(launching=lambda frames: None, refusals=0)
         self.go, self.ready = threading.Event(), threading.Event()
         names = {"ready": self.ready.set, "wait": self.go.wait}
@@ -52,7 +52,7 @@ def runner(tmp_path: Path) -> Iterator[Any]:
 
 def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
     runner.runs()
-    runner.paused.kind = "debugger"
+    runner.asking.kind = "debugger"
     found = inspection.rank_state(runner, *PROCESS)
     assert (found.state, found.seq, found.cell, found.line) == ("running", 70, 7, 3)
     assert found.seconds > 0

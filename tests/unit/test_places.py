@@ -5,8 +5,6 @@ from __future__ import annotations
 import linecache
 import sys
 
-import pytest
-
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.engine.places import Places
 
@@ -24,16 +22,6 @@ def place(code: str, line: int = 2) -> Place:
     return Places({name: 4}).of(frame)
 
 
-@pytest.mark.parametrize(
-    ("code", "shown"),
-    [
-        ("total = x.sum()", "total = x.sum()"),
-        ("get_ipython().run_line_magic('run', 'train.py -n 3')", "%run train.py -n 3"),
-        ("get_ipython().run_line_magic('run', 'it\\'s.py')", "%run it's.py"),
-        ("get_ipython().run_line_magic('who', '')", "%who"),
-        ("get_ipython().run_line_magic('run', '" + "a" * 90 + "')", "%run " + "a" * 75),
-        ("get_ipython().run_line_magic('run', name)", "get_ipython().run_line_magic('run', name)"),
-    ],
-)
-def test_a_line_is_shown_as_it_was_typed(code: str, shown: str) -> None:
-    assert place(code) == Place(4, 2, shown, "")
+def test_a_line_is_shown_as_it_was_typed() -> None:
+    assert place("total = x.sum()") == Place(4, 2, "total = x.sum()", "")
+    assert place("y = " + "a" * 90) == Place(4, 2, "y = " + "a" * 76, "")

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from jaxcluster.engine import output
-from jaxcluster.engine.library_code import CELL_DIRECTORY
 from jaxcluster.engine.output import CellOutput, LogTail, RankStream
+from jaxcluster.engine.places import CELL_DIRECTORY
 
 # --------------------------------------------------------------------------- the log
 
@@ -35,14 +35,6 @@ def log(tmp_path: Path) -> Log:
     made.write("from before the cell\n")
     made.tail.reset()
     return made
-
-
-def test_an_unfinished_line_waits_for_its_end(log: Log) -> None:
-    log.write("half a ")
-    assert log.tail.read() == ""
-    log.write("line\nand ")
-    assert log.tail.read() == "half a line\n"
-    assert log.tail.read(last=True) == "and "
 
 
 def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(

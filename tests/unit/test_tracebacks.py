@@ -8,7 +8,7 @@ from pathlib import Path
 
 from helpers import python
 
-from jaxcluster.engine import library_code, questions
+from jaxcluster.engine import places, questions
 
 SCRIPT = """
 import json, os, sys, traceback
@@ -35,21 +35,19 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
     spec = importlib.util.find_spec("jax")
     assert spec is not None
     assert spec.origin is not None
-    assert library_code.is_folded_file(spec.origin)
-    assert library_code.is_folded_file(questions.__file__)
-    assert library_code.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
+    assert places.is_folded_file(spec.origin)
+    assert places.is_folded_file(questions.__file__)
+    assert places.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
     numpy = importlib.util.find_spec("numpy")
     assert numpy is not None
-    assert not library_code.is_folded_file(str(numpy.origin))
-    assert library_code.is_library_file(str(numpy.origin))
-    assert library_code.is_library_file("<string>")
+    assert not places.is_folded_file(str(numpy.origin))
+    assert places.is_library_file(str(numpy.origin))
+    assert places.is_library_file("<string>")
     beside = str(Path(spec.origin).parent.parent / "jaxopt" / "x.py")
-    assert not library_code.is_folded_file(beside)
-    assert not library_code.is_library_file("/home/me/project/train.py")
-    assert library_code.is_library_file(
-        "/home/me/.local/lib/python3.11/site-packages/optax/__init__.py"
-    )
-    assert library_code.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
+    assert not places.is_folded_file(beside)
+    assert not places.is_library_file("/home/me/project/train.py")
+    assert places.is_library_file("/home/me/.local/lib/python3.11/site-packages/optax/__init__.py")
+    assert places.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
 
 
 TEXT = """
