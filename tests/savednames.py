@@ -18,7 +18,7 @@ from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.engine.names import LostNames
 from jaxcluster.engine.private.kinds import kinds
 from jaxcluster.rank.state.file import file_name
-from jaxcluster.rank.state.pickles import Pickled
+from jaxcluster.rank.state.pickles import pickle_names
 from jaxcluster.rank.state.states import States
 from jaxcluster.wire.ops.saving import Bind, Load, Made, Save, Saved, SavePlace
 
@@ -43,8 +43,10 @@ def run_cell(names: dict[str, Any], source: str) -> None:
 
 def states_of(names: dict[str, Any], rank: int = 0) -> Any:
     """A rank that has these names."""
-    made = States(rank, LostNames(), dict(CELLS))
-    made.namespace = names
+    made, history = States(rank, LostNames(), dict(CELLS)), SimpleNamespace()
+    history.input_hist_parsed, history.input_hist_raw = [""], [""]
+    names.setdefault("_oh", {})
+    made.attach(SimpleNamespace(user_ns=names, history_manager=history, execution_count=1))
     return made
 
 
@@ -84,7 +86,7 @@ def through_files(names: dict[str, Any]) -> tuple[dict[str, Any], Saved, Made]:
 def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Some of the names, without settings, and what was lost of them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        pickled = Pickled({name: names[name] for name in some}, names)
+        pickled = pickle_names({name: names[name] for name in some}, names)
         pickled.write(Path(folder) / file_name(0))
         found, values = load(Path(folder), namespace())
     return found, pickled.lost | values.lost

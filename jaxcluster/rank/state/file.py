@@ -1,26 +1,33 @@
-"""The format of saved variables: a head, raw sections, an index of them, and checksums.
+"""The files of saved variables: raw sections, an index of them, and checksums.
 
-Whoever reads a file checks it.
+A file system lets one thread at a time write to a file, so each thread of a large save has a file.
+The first one begins with a head and ends with the index of all. Each chunk is read back as soon as
+it is written, while the CPU has it in its cache, and whoever loads a section checks it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-FIRST_LINE = b"jaxcluster state 3\n"
-HEAD = struct.Struct("<19sQ16s")  # the line; where the index is, up to the end; its digest
+VERSION = "jaxcluster state 4, Python {}.{}".format(*sys.version_info)
+HEAD = struct.Struct("<40sQ16s")  # the version; where the index is, up to the end; its digest
 ALIGNMENT = 64  # from there on XLA takes memory of numpy's as it is
-BLOCK = 64 << 10  # its sum is a part of a checksum
-CHUNK = 16 * BLOCK  # fits into a CPU's cache
+CHUNK = 256 << 10  # two of them fit into a CPU core's cache
+LARGE_NBYTES = 4 << 20  # from there on threads are worth it
+THREADS = min(4, len(os.sched_getaffinity(0)))
 Bytes = np.ndarray[Any, Any]
+Use = Callable[[int, Bytes], Bytes]
 
 
 class BadFile(Exception):
@@ -37,12 +44,18 @@ class Part(NamedTuple):
 
 
 def file_name(rank: int) -> str:
-    """The name of a rank's file."""
+    """The name of a rank's first file."""
     return f"rank-{rank}.state"
 
 
-def write(path: Path, parts: Sequence[Part], about: Any) -> int:
-    """Write a file, and read back what was written; returns its size.
+def remove(path: Path) -> None:
+    """Remove a state's files, if there are any."""
+    for one in path.parent.glob(f"{path.name}*"):
+        one.unlink(missing_ok=True)
+
+
+def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
+    """Write the files of a state, in place of older ones, and read them back; returns their paths.
 
     Args:
       about: what is known of the sections, which can be pickled.
@@ -51,28 +64,48 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> int:
       OSError: there is no room for it.
       BadFile: it is not what was written.
     """
-    sections = []
+    is_large = sum(part.nbytes for part in parts) >= LARGE_NBYTES
+    endings = ["", *(f".{n}" for n in range(1, THREADS if is_large else 1))]
     opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)  # noqa: E731
-    with open(path, "xb", opener=opener) as file:
-        file.write(bytes(HEAD.size))
-        for part in parts:
-            data = as_bytes(part.read())
-            file.write(bytes(-file.tell() % ALIGNMENT))
-            sections.append((file.tell(), len(data), checksum(data)))
-            file.write(data.data)
-        index, at = pickle.dumps((sections, about)), file.tell()
+    sections, left = {}, iter([*enumerate(parts)])
+
+    def fill(ending: str) -> None:
+        """Write sections to one of the files, while there are any."""
+        own, back = np.empty((2, CHUNK), np.uint8)
+        with open(f"{path}{ending}", "x+b", opener=opener) as file:
+
+            def put(at: int, chunk: Bytes) -> Bytes:
+                copied, read = own[: len(chunk)], back[: len(chunk)]
+                copied[:] = chunk  # a cell may change it meanwhile
+                file.write(copied.data)
+                file.flush()
+                os.preadv(file.fileno(), [read.data], first + at)
+                if not np.array_equal(copied, read):
+                    raise BadFile(f"{file.name} does not hold what was written")
+                return copied
+
+            file.write(bytes(HEAD.size))
+            for section, part in left:
+                data = as_bytes(part.read())
+                file.write(bytes(-file.tell() % ALIGNMENT))
+                first = file.tell()
+                sections[section] = ending, first, len(data), checksum(data, put)
+
+    remove(path)
+    with ThreadPoolExecutor(len(endings)) as pool:
+        list(pool.map(fill, endings))
+    index = pickle.dumps(([sections[n] for n in range(len(parts))], about))
+    with open(path, "r+b") as file:
+        at = file.seek(0, os.SEEK_END)
         file.write(index)
         file.seek(0)
-        file.write(HEAD.pack(FIRST_LINE, at, _digest(index)))
+        file.write(HEAD.pack(VERSION.encode(), at, _digest(index)))
     StateFile(path)
-    written = np.memmap(path, np.uint8, "c")  # not all file systems share memory
-    if any(checksum(written[at : at + size]) != digest for at, size, digest in sections):
-        raise BadFile(f"{path} does not hold what was written")
-    return len(written)
+    return [Path(f"{path}{ending}") for ending in endings]
 
 
 class StateFile:
-    """A file that is read.
+    """A state that is read.
 
     Attributes:
       about: what was written of its sections.
@@ -83,29 +116,37 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        line, at, digest = HEAD.unpack(self._read(0, np.zeros(HEAD.size, np.uint8)).data)
-        if line != FIRST_LINE:
-            raise BadFile(f"{path} is no file of saved variables, or of another version")
-        index = self._read(at, np.zeros(max(0, path.stat().st_size - at), np.uint8))
+        with self._opened() as read:
+            version, at, digest = HEAD.unpack(read(0, np.zeros(HEAD.size, np.uint8)).data)
+            if version.rstrip(b"\0") != VERSION.encode():
+                raise BadFile(f"{path} is no file of saved variables of {VERSION}")
+            index = read(at, np.zeros(max(0, path.stat().st_size - at), np.uint8))
         if _digest(index) != digest:
             raise BadFile(f"{path} is not whole")
         self._sections, self.about = pickle.loads(index.data)
 
     def copy(self, number: int) -> Bytes:
         """A section's bytes, checked, in memory of their own."""
-        at, size, digest = self._sections[number]
+        ending, first, size, digest = self._sections[number]
         whole = np.empty(size + ALIGNMENT, np.uint8)
-        copied = self._read(at, whole[-whole.ctypes.data % ALIGNMENT :][:size])
-        if checksum(copied) != digest:
+        copied = whole[-whole.ctypes.data % ALIGNMENT :][:size]
+        with self._opened(ending, first) as read, ThreadPoolExecutor(THREADS) as pool:
+            found = checksum(copied, read, pool.map if size >= LARGE_NBYTES else map)
+        if found != digest:
             raise BadFile(f"{self.path} was changed after it was written")
         return copied
 
-    def _read(self, at: int, into: Bytes) -> Bytes:
+    @contextlib.contextmanager
+    def _opened(self, ending: str = "", first: int = 0) -> Iterator[Use]:
+        """What reads one of the files."""
         try:
-            with open(self.path, "rb") as file:
-                file.seek(at)
-                file.readinto(into.data)
-                return into
+            with open(f"{self.path}{ending}", "rb", buffering=0) as file:
+
+                def read(at: int, into: Bytes) -> Bytes:
+                    os.preadv(file.fileno(), [into.data], first + at)
+                    return into
+
+                yield read
         except (OSError, OverflowError) as error:
             raise BadFile(f"{self.path} can't be read: {error}") from None
 
@@ -117,16 +158,21 @@ def as_bytes(buffer: Any) -> Bytes:
     return np.frombuffer(buffer, np.uint8)
 
 
-def checksum(data: Bytes) -> str:
-    """Of the sums of all blocks: as fast as memory is read, and other at any one changed byte."""
-    digest = hashlib.blake2b(digest_size=16)
-    for at in range(0, len(data), CHUNK):
-        chunk = data[at : at + CHUNK]
-        whole = len(chunk) // BLOCK * BLOCK
-        blocks: Bytes = chunk[:whole].view(np.uint64).reshape(-1, BLOCK // 8)
-        digest.update(bytes(blocks.sum(axis=1, dtype=np.uint64)))
-        digest.update(bytes(chunk[whole:]))
-    return digest.hexdigest()
+def checksum(data: Bytes, use: Use = lambda at, chunk: chunk, each: Any = map) -> str:
+    """Of the sums of all chunks: as fast as memory is read, and other at any one changed byte.
+
+    Args:
+      use: called with where each chunk is; what it returns is summed.
+      each: how the chunks are taken: one after the other, or by threads.
+    """
+
+    def sums(at: int) -> bytes:
+        chunk = use(at, data[at : at + CHUNK])
+        words = chunk[: len(chunk) // 8 * 8]
+        return bytes(words.view(np.uint64).sum(keepdims=True)) + bytes(chunk[len(words) :])
+
+    found = b"".join(each(sums, range(0, len(data), CHUNK)))
+    return hashlib.blake2b(found, digest_size=16).hexdigest()
 
 
 def _digest(data: Any) -> bytes:

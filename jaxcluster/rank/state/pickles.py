@@ -25,21 +25,16 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.arrays import (
-    Patience,
-    devices_hash,
-    host_values,
-    is_tracer,
-    shorten,
-)
+from jaxcluster.engine.arrays import Patience, devices_hash, host_values, is_tracer, shorten
 from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.model.pickling import FILES, reference_to
-from jaxcluster.rank.common import contents, judge
-from jaxcluster.rank.settings import SETTINGS
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
+from jaxcluster.rank.state.common import contents, judge
 from jaxcluster.rank.state.file import BadFile, Part, StateFile, as_bytes, checksum, write
 
+# Names of what is no name: settings, which change what values become, and registered classes.
+SETTINGS, REGISTERED = " settings", " registered"
 READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
 LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
@@ -48,144 +43,43 @@ OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc", "annotati
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
 
 
-class Pickled:
-    """A namespace as one pickle, and the raw sections beside it.
+class Pickler(cloudpickle.Pickler):
+    """Pickles names of one namespace one after the other, and has the raw sections beside them.
 
     Attributes:
-      lost: names that can't be saved, and why.
+      values: the names that it was given; ``lost``: those that can't be saved, and why.
       spanning: names with arrays that span processes; ``common``: those that a new rank may have.
 
     Args:
+      names: what statements of classes look up.
+      by_value: the classes that can't be made by their statements.
       broken: by their ids objects that can't be saved, and why.
     """
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        namespace: dict[str, Any],
-        broken: Mapping[int, tuple[Any, str]] | None = None,
-    ) -> None:
-        self.namespace, self.broken = namespace, broken or {}
-        self.lost, self.by_value = dict[str, str](), set[type]()
-        self._patience = Patience(READY_S)
-        # Classes come early: what their statements need is not to be half made by then.
-        last = {n: (n != SETTINGS, not isinstance(value, type)) for n, value in values.items()}
-        self.values = {name: values[name] for name in sorted(last, key=last.__getitem__)}
-        while not self._dump_all():  # without those that are lost
-            self.values = {n: v for n, v in self.values.items() if n not in self.lost}
-
-    def _dump_all(self) -> bool:
-        """One pickle of all; False where one of them is lost, or has to be pickled otherwise."""
-        self.file, self.parts, self.buffers = io.BytesIO(), list[Part](), list[int]()
-        self.spanning, self.common = set[str](), list[str]()
-        self.arrays = list[SavedArray]()
-        self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
-        self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
-        pickler, is_whole = Pickler(self), True
-        for name, value in self.values.items():
-            self._name, self._first = name, len(self.arrays)
-            try:
-                pickler.dump(value)
-            except classes.Circular as error:
-                self.by_value.add(error.args[0])
-            except Exception as error:
-                self.lost[name] = why(error)
-            else:
-                spans, is_common = judge(value)
-                if spans or any(one.spans for one in self.arrays[self._first :]):
-                    self.spanning.add(name)
-                self.common += [name] if is_common else []
-                continue
-            # Others may share what was begun. A pickler that knows nothing of it looks again.
-            pickler, is_whole = Pickler(self), False
-        return is_whole
-
-    def number(self, array: Any) -> int:
-        """The number of an array, whose shards become sections.
-
-        Raises:
-          Lost: it has no values, or not soon.
-        """
-        if id(array) in self._numbers:
-            return self._numbers[id(array)][0]
-        if array.is_deleted():
-            raise Lost("it was deleted or donated")
-        self._patience.wait(array)
-        array.block_until_ready()  # raises if its computation has failed
-        shards = {arrays.index_of(s.index, array.shape): s.data for s in array.addressable_shards}
-        number = len(self.arrays)
-        what = array.shape, str(array.dtype)
-        on = devices_hash(array), getattr(array.sharding, "spec", "")
-        same = repr((self._name, number - self._first, what, on))
-        kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
-        sections = {index: self._section(data) for index, data in shards.items()}
-        self._numbers[id(array)] = number, array
-        self.arrays.append(SavedArray(same, *what, *kind, sections))
-        return number
-
-    def _section(self, data: Any) -> int:
-        key: Any = id(data)
-        with contextlib.suppress(Exception):  # some kinds of devices don't tell
-            key = data.unsafe_buffer_pointer(), data.nbytes, data.device
-        if key not in self._sections:
-            self._sections[key] = len(self.parts)
-            self.parts.append(Part(data.nbytes, lambda: host_values(data)))
-        return self._sections[key]
-
-    def is_small(self, buffer: pickle.PickleBuffer) -> bool:
-        """Whether a buffer lies in the pickle; else it is a section of its own."""
-        if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
-            self.buffers.append(len(self.parts))
-            self.parts.append(Part(raw.nbytes, lambda: raw))
-        return raw.nbytes < LARGE_NBYTES
-
-    def _digest(self, name: str) -> str:
-        """Equal on ranks that have an equal value; "" of one that can't be compared."""
-        alone = Pickled({name: self.values[name]}, self.namespace)
-        others = {section for one in alone.arrays if one.spans for section in one.shards.values()}
-        held = [as_bytes(part.read()) for n, part in enumerate(alone.parts) if n not in others]
-        what = [(one.shape, one.dtype) for one in alone.arrays], [checksum(data) for data in held]
-        return "" if alone.lost else checksum(as_bytes(alone.file.getvalue() + repr(what).encode()))
-
-    def write(self, path: Path, *, compare: bool = False) -> int:
-        """Write it to a file; returns its size.
-
-        Args:
-          compare: ranks may have to tell which values are equal on all of them.
-        """
-        pickled = self.file.getbuffer()
-        about = {
-            "names": [*self.values],
-            "buffers": self.buffers,
-            "arrays": self.arrays,
-            "common": self.common,
-            "digests": {name: self._digest(name) for name in self.values} if compare else {},
-            "devices": arrays.devices(),
-            "Python": sys.version_info[:2],
-        }
-        return write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
-
-    @property
-    def nbytes(self) -> int:
-        """How large the file is going to be, but for its index."""
-        return sum(part.nbytes for part in self.parts) + self.file.tell()
-
-
-class Pickler(cloudpickle.Pickler):
-    """Pickles the values of one namespace."""
-
     dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
 
-    def __init__(self, pickled: Pickled) -> None:
-        super().__init__(pickled.file, protocol=5, buffer_callback=pickled.is_small)
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        names: Mapping[str, Any],
+        by_value: set[type],
+        patience: Patience,
+        broken: Mapping[int, tuple[Any, str]],
+    ) -> None:
         import jax
 
-        self._pickled = pickled
-        self._started: set[type] = set()
-        own = own_objects(pickled.namespace)
-        self._own = {id(value): ("own", name) for name, value in own.items()}
+        self.file = io.BytesIO()
+        super().__init__(self.file, protocol=5, buffer_callback=self._is_small)
+        self.values, self.lost, self.spanning = dict[str, Any](), dict[str, str](), set[str]()
+        self.common, self.parts, self.buffers = list[str](), list[Part](), list[int]()
+        self.arrays, self._first = list[SavedArray](), 0
+        self._namespace, self._names, self._by_value = namespace, names, by_value
+        self._patience, self._broken, self._started = patience, broken, set[type]()
+        self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
+        self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
+        self._own = {id(value): ("own", n) for n, value in own_objects(namespace).items()}
         self._ids: dict[type, Callable[[Any], Any]] = {
-            kinds().array: lambda array: ("array", pickled.number(array), array.sharding),
+            kinds().array: lambda array: ("array", self._number(array), array.sharding),
             jax.Device: lambda device: ("device", *arrays.places([device])[0]),
             jax.sharding.Mesh: arrays.mesh_id,
         }
@@ -205,10 +99,61 @@ class Pickler(cloudpickle.Pickler):
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
 
+    def add(self, name: str, value: Any) -> None:
+        """Pickle a name's value.
+
+        Raises:
+          Exception: it can't be pickled. The pickle is of no use then.
+        """
+        self.values[name], self._first = value, len(self.arrays)
+        self.dump(value)
+        spans, is_common = judge(value)
+        if spans or any(one.spans for one in self.arrays[self._first :]):
+            self.spanning.add(name)
+        self.common += [name] if is_common else []
+
+    def _number(self, array: Any) -> int:
+        """The number of an array, whose shards become sections.
+
+        Raises:
+          Lost: it has no values, or not soon.
+        """
+        if id(array) in self._numbers:
+            return self._numbers[id(array)][0]
+        if array.is_deleted():
+            raise Lost("it was deleted or donated")
+        self._patience.wait(array)
+        array.block_until_ready()  # raises if its computation has failed
+        shards = {arrays.index_of(s.index, array.shape): s.data for s in array.addressable_shards}
+        number, what = len(self.arrays), (array.shape, str(array.dtype))
+        on = devices_hash(array), getattr(array.sharding, "spec", "")
+        same = repr(([*self.values][-1], number - self._first, what, on))
+        kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
+        sections = {index: self._section(data) for index, data in shards.items()}
+        self._numbers[id(array)] = number, array
+        self.arrays.append(SavedArray(same, *what, *kind, sections))
+        return number
+
+    def _section(self, data: Any) -> int:
+        key: Any = id(data)
+        with contextlib.suppress(Exception):  # some kinds of devices don't tell
+            key = data.unsafe_buffer_pointer(), data.nbytes, data.device
+        if key not in self._sections:
+            self._sections[key] = len(self.parts)
+            self.parts.append(Part(data.nbytes, lambda: host_values(data)))
+        return self._sections[key]
+
+    def _is_small(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether a buffer lies in the pickle; else it is a section of its own."""
+        if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
+            self.buffers.append(len(self.parts))
+            self.parts.append(Part(raw.nbytes, lambda: raw))
+        return raw.nbytes < LARGE_NBYTES
+
     def persistent_id(self, obj: Any) -> Any:
         if (own := self._own.get(id(obj))) is not None:
             return own
-        if (broken := self._pickled.broken.get(id(obj))) is not None:
+        if (broken := self._broken.get(id(obj))) is not None:
             raise Lost(broken[1])
         known = self._ids.get(type(obj))
         return known(obj) if known is not None else None
@@ -228,13 +173,12 @@ class Pickler(cloudpickle.Pickler):
         if obj in self._started:  # what its statement needs holds it
             raise classes.Circular(obj)
         self._started.add(obj)
-        found = None if obj in self._pickled.by_value else classes.statement_of(obj)
-        names = ChainMap(self._pickled.values, self._pickled.namespace)
-        return classes.reduce(obj, reduced, found, names, self._pickled.namespace)
+        found = None if obj in self._by_value else classes.statement_of(obj)
+        return classes.reduce(obj, reduced, found, self._names, self._namespace)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         names = func.__globals__
-        if names is not self._pickled.namespace:
+        if names is not self._namespace:
             module = sys.modules.get(names.get("__name__", ""))
             if module is None or vars(module) is not names:
                 return super()._dynamic_function_reduce(func)  # of exec, with a dict of its own
@@ -243,6 +187,64 @@ class Pickler(cloudpickle.Pickler):
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS}
         return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
+
+    def _digest(self, name: str) -> str:
+        """Equal on ranks that have an equal value; "" of one that can't be compared."""
+        alone = pickle_names({name: self.values[name]}, self._namespace)
+        others = {section for one in alone.arrays if one.spans for section in one.shards.values()}
+        held = [as_bytes(part.read()) for n, part in enumerate(alone.parts) if n not in others]
+        what = [(one.shape, one.dtype) for one in alone.arrays], [checksum(data) for data in held]
+        return "" if alone.lost else checksum(as_bytes(alone.file.getvalue() + repr(what).encode()))
+
+    def write(self, path: Path, *, compare: bool = False) -> list[Path]:
+        """Write it to files; returns their paths.
+
+        Args:
+          compare: ranks may have to tell which values are equal on all of them.
+        """
+        pickled = self.file.getbuffer()
+        about = {
+            "names": [*self.values],
+            "buffers": self.buffers,
+            "arrays": self.arrays,
+            "common": self.common,
+            "digests": {name: self._digest(name) for name in self.values} if compare else {},
+            "devices": arrays.devices(),
+        }
+        return write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
+
+    @property
+    def nbytes(self) -> int:
+        """How large the files are going to be, but for their index."""
+        return sum(part.nbytes for part in self.parts) + self.file.tell()
+
+
+def pickle_names(
+    values: Mapping[str, Any],
+    namespace: dict[str, Any],
+    broken: Mapping[int, tuple[Any, str]] | None = None,
+) -> Pickler:
+    """One pickle of all names that can be saved."""
+    lost, by_value, patience = dict[str, str](), set[type](), Patience(READY_S)
+    # Classes come early: what their statements need is not to be half made by then.
+    order = sorted(values, key=lambda n: (n != SETTINGS, not isinstance(values[n], type)))
+    while True:
+        names = ChainMap({n: values[n] for n in order if n not in lost}, namespace)
+        make = functools.partial(Pickler, namespace, names, by_value, patience, broken or {})
+        pickler, is_whole = make(), True
+        for name in names.maps[0]:
+            try:
+                pickler.add(name, values[name])
+                continue
+            except classes.Circular as error:
+                by_value.add(error.args[0])
+            except Exception as error:
+                lost[name] = why(error)
+            # Others may share what was begun. A pickler that knows nothing of it looks again.
+            pickler, is_whole = make(), False
+        if is_whole:
+            pickler.lost = lost
+            return pickler
 
 
 def _function_setstate(func: Any, state: Any) -> None:
@@ -312,11 +314,25 @@ CHANGES += [pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS]
 _Python: Any = pickle._Unpickler
 
 
+def common_names(files: Mapping[int, StateFile], base: int, is_resized: bool) -> list[str]:
+    """The names of a rank that a new one may have: what can't differ between ranks.
+
+    Args:
+      is_resized: also what was equal on all ranks, whose files these are.
+    """
+    about = [file.about for file in files.values()]
+    common: list[str] = files[base].about["common"]
+    equal = files[base].about["digests"].items() if is_resized else ()
+    return common + [
+        n for n, own in equal if own and all(one["digests"].get(n) == own for one in about)
+    ]
+
+
 def load(
     files: Mapping[int, StateFile],
     base: int,
     namespace: dict[str, Any],
-    use: Callable[[str, Any], None],
+    use: Callable[[dict[str, Any]], None],
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The values that a rank's file has, and the names that can't be made, and why.
 
@@ -324,7 +340,7 @@ def load(
 
     Args:
       base: the rank whose file it is. The others' have shards that it lacks.
-      use: called with each name and value as soon as it is made.
+      use: called with the settings as soon as they are made: they change what values become.
 
     Raises:
       BadFile: a file was changed.
@@ -346,8 +362,8 @@ def load(
         values = {}
         for name in about["names"]:
             values[name] = value = unpickler.load()
-            if not isinstance(value, Lost):
-                use(name, value)
+            if name == SETTINGS and not isinstance(value, Lost):
+                use(value)
         return values, unpickler
 
     try:
@@ -356,7 +372,7 @@ def load(
         raise
     except Exception:  # once more, to know which names it costs
         values, unpickler = read(TolerantUnpickler)
-        whole = Pickled(values, namespace, unpickler.broken)
+        whole = pickle_names(values, namespace, unpickler.broken)
         return whole.values, whole.lost
 
 

@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import re
 import threading
 from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from jaxcluster.engine.control import Request
 from jaxcluster.engine.names import LostNames, is_users
-from jaxcluster.engine.private.pytrees import register
-from jaxcluster.rank import settings
-from jaxcluster.rank.settings import OUT, REGISTERED, SETTINGS
-from jaxcluster.rank.state import classes, pickles
+from jaxcluster.engine.private import pytrees
+from jaxcluster.rank.state import classes, file, pickles, settings
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.pickles import Pickled
-from jaxcluster.wire.ops import saving as ops
-from jaxcluster.wire.ops.saving import Bind, Drop, Load, Made, Saved
+from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS
+from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save, Saved
 
-SECTIONS = SETTINGS, REGISTERED
+if TYPE_CHECKING:
+    from jaxcluster.engine.control import Request
+
+RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
 
 
-class Values(NamedTuple):
-    """What was read, and is held until it is bound; settings that could not be set, and why."""
+@dataclass(frozen=True)
+class Held:
+    """What was read, and is held until it is bound."""
 
     names: dict[str, Any]
-    sections: dict[str, Any]
-    left: dict[str, str]
-    before: dict[Any, Any]  # the settings
+    of_cells: dict[str, Any] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)  # settings that could not be set, and why
+    before: dict[Any, Any] = field(default_factory=dict)  # the settings that there were
 
 
 class States:
     """Answers for the namespace of one rank."""
 
     def __init__(self, rank: int, lost: LostNames, cell_numbers: dict[str, int]) -> None:
-        self.rank = rank
+        self.rank, self.lost, self.cell_numbers = rank, lost, cell_numbers
         self.namespace: dict[str, Any] = {}
-        self.lost = lost
-        self.settings = settings.Settings(cell_numbers)
-        self._read: dict[str, Values] = {}
+        self._shell: Any = None
+        self._before: dict[Any, Any] = {}  # the settings before the first cell
+        self._held: dict[str, Held] = {}
         self._dropped: deque[str] = deque(maxlen=64)
         self._saving = threading.Lock()
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
-        self.namespace = shell.user_ns
-        self.settings.attach(shell)
+        self._shell, self.namespace, self._before = shell, shell.user_ns, settings.now()
 
-    def save(self, request: Request[ops.Save] | Request[ops.Checkpoint]) -> Saved:
+    def save(self, request: Request[Save] | Request[Checkpoint]) -> Saved:
         """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells.
 
         Raises:
@@ -57,22 +57,29 @@ class States:
         """
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
-            pickled = Pickled(names | self.settings.sections(), self.namespace)
-            path, size = self._write(pickled, request.body)
+            changed = settings.changes(self._before, settings.now())
+            values = {
+                SETTINGS: settings.of_cells(self._shell, self.cell_numbers) | {"changed": changed},
+                REGISTERED: list(pytrees.registered_by_cells().values()),
+                **{f"_{number}": value for number, value in dict(self.namespace["_oh"]).items()},
+                **names,
+            }
+            pickled = pickles.pickle_names(values, self.namespace)
+            paths = self._write(pickled, request.body)
         self.lost.tidy(self.namespace)
         return Saved(
-            str(path.parent),
-            [path.name],
-            size,
+            str(paths[0].parent),
+            [path.name for path in paths],
+            sum(path.stat().st_size for path in paths),
             [name for name in pickled.values if name in names],
             {name: why for name, why in pickled.lost.items() if name in names},
             sorted(pickled.spanning & names.keys()),
             dict(self.lost.reasons),
-            {name.strip(): why for name, why in pickled.lost.items() if name in SECTIONS},
+            {n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
         )
 
-    def _write(self, pickled: Pickled, body: ops.Save | ops.Checkpoint) -> tuple[Path, int]:
-        """Write the file to the first place that has room; returns its path and size."""
+    def _write(self, pickled: pickles.Pickler, body: Save | Checkpoint) -> list[Path]:
+        """Write to the first place that has room; returns the files' paths."""
         nbytes, whys = pickled.nbytes, list[str]()
         for place in body.places:
             path = Path(place.folder) / file_name(self.rank)
@@ -80,11 +87,10 @@ class States:
                 whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
                 continue
             try:
-                path.unlink(missing_ok=True)
-                return path, pickled.write(path, compare=body.compare)
+                return pickled.write(path, compare=body.compare)
             except (OSError, BadFile) as error:  # or the place was removed: nobody waits for it
                 whys.append(str(error))
-                path.unlink(missing_ok=True)
+                file.remove(path)
         raise BadFile(f"{nbytes >> 20} MiB found no room: {'; '.join(whys)}")
 
     def load(self, request: Request[Load]) -> Made:
@@ -97,35 +103,21 @@ class States:
         """
         import jax
 
-        body = request.body
+        body, only = request.body, request.body.only
         if not body.files:
             return Made([])
-        base = min(body.files) if body.own is None else body.own
         files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
-        for file in files.values():
-            if (was := file.about["Python"]) != sys.version_info[:2]:  # its code is another one
-                told = "{}.{}, and this is {}.{}".format(*was, *sys.version_info)
-                raise BadFile(f"{file.path} was written by Python {told}")
-        is_part, only = body.only is not None, body.only
+        base, is_part = min(files) if body.own is None else body.own, only is not None
         if body.own is None:  # what can't differ between ranks, and was equal on all
-            about = [file.about for file in files.values()]
-            only = files[base].about["common"]
-            if body.num_processes != jax.process_count() and len(files) == body.num_processes:
-                digests = files[base].about["digests"].items()
-                only += [
-                    n for n, own in digests if own and {a["digests"].get(n) for a in about} == {own}
-                ]
-        found = Values({}, {}, {}, settings.now())
+            is_resized = len(files) == body.num_processes != jax.process_count()
+            only = pickles.common_names(files, base, is_resized)
+        found = Held({}, before=settings.now())
 
-        def use(name: str, value: Any) -> None:
-            if name == SETTINGS and not is_part:
+        def use(value: dict[str, Any]) -> None:
+            if not is_part:
                 settings.know_cells(value["cells"])
                 found.left.update(settings.apply(value["changed"]))
-                found.sections[name] = value
-            elif name == REGISTERED and not is_part:
-                for one in value:
-                    with contextlib.suppress(Exception):  # JAX refuses it
-                        register(*one)
+                found.of_cells.update(value)
 
         classes.kept.set(set() if is_part else None)
         try:
@@ -133,33 +125,42 @@ class States:
         except BaseException:
             settings.undo(found.before)
             raise
-        for name, value in made.items():
-            if name not in SECTIONS and (only is None or name in only):
-                (found.sections if name.startswith(OUT) else found.names)[name] = value
-        if only is not None and SETTINGS in found.sections:
-            del found.sections[SETTINGS]["random"]
+        for cls, how in () if is_part else made.get(REGISTERED, ()):
+            with contextlib.suppress(Exception):  # JAX refuses it
+                pytrees.register(cls, how)
+        for name in made.keys() - {SETTINGS, REGISTERED}:
+            if only is None or name in only:
+                found.names[name] = made[name]
+        if body.own is None:
+            found.of_cells.pop("random", None)
         self._hold(body.token, found)
-        return Made([*found.names], lost)
+        return Made([name for name in found.names if not RESULT.fullmatch(name)], lost)
 
     def hold(self, token: str, names: dict[str, Any]) -> None:
         """Hold what was pushed until ``bind``."""
-        self._hold(token, Values(names, {}, {}, {}))
+        self._hold(token, Held(names))
 
-    def _hold(self, token: str, found: Values) -> None:
-        self._read[token] = found
+    def _hold(self, token: str, found: Held) -> None:
+        self._held[token] = found
         if token in self._dropped:  # meanwhile
             self._forget(token)
 
     def bind(self, request: Request[Bind]) -> Made:
         """``bind``: all names that were read and are not lost. On the main thread."""
-        body = request.body
-        found = self._read.pop(body.token, None) or Values({}, {}, {}, {})
-        names = {name: value for name, value in found.names.items() if name not in body.lost}
-        for name in body.lost:
-            self.namespace.pop(name, None)
-        self.namespace.update(names)
-        self.lost.add(body.lost, self.namespace)
-        self.settings.show(found.sections)
+        lost, namespace = request.body.lost, self.namespace
+        found = self._held.pop(request.body.token, None) or Held({})
+        names = {name: value for name, value in found.names.items() if name not in lost}
+        for name in lost:
+            namespace.pop(name, None)
+        namespace.update(names)
+        self.lost.add(lost, namespace)
+        if found.of_cells:
+            settings.show(found.of_cells, self._shell, self.cell_numbers)
+        results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
+        if results:
+            namespace["_oh"] |= results
+            last = [value for _, value in sorted(results.items())][:-4:-1]
+            namespace.update(zip(("_", "__", "___"), last, strict=False))
         return Made([*names], found.left)
 
     def drop(self, request: Request[Drop]) -> None:
@@ -168,5 +169,5 @@ class States:
         self._forget(request.body.token)
 
     def _forget(self, token: str) -> None:
-        if (found := self._read.pop(token, None)) is not None and found.before:
+        if (found := self._held.pop(token, None)) is not None and found.before:
             settings.undo(found.before)

@@ -3,46 +3,68 @@
 from __future__ import annotations
 
 import stat
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxcluster.rank.state import file
-from jaxcluster.rank.state.file import BLOCK, CHUNK, BadFile, Part, StateFile
+from jaxcluster.rank.state.file import CHUNK, LARGE_NBYTES, BadFile, Part, StateFile
 
-SIZES = [0, 1, 7, 64, BLOCK - 1, BLOCK, 3 * BLOCK + 5, CHUNK, 2 * CHUNK + 3]
+SIZES = [0, 1, 7, 64, 4095, CHUNK, 3 * CHUNK + 5]
 
 
-def parts() -> list[Part]:
-    made = [np.arange(size, dtype=np.uint8) for size in SIZES]
+def parts(sizes: list[int]) -> list[Part]:
+    made = [np.arange(size, dtype=np.uint8) for size in sizes]
     return [Part(one.nbytes, lambda one=one: one) for one in made]  # type: ignore[misc]
 
 
-def test_sections_come_back_where_xla_takes_them_as_they_are(tmp_path: Path) -> None:
-    size = file.write(tmp_path / "a", parts(), {"names": ["x"]})
-    assert size == (tmp_path / "a").stat().st_size
+@pytest.mark.parametrize("sizes", [SIZES, [*SIZES, LARGE_NBYTES + 3]], ids=["one file", "more"])
+def test_sections_come_back_where_xla_takes_them_as_they_are(
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, "THREADS", 2)
+    for _ in range(2):  # the second time in place of the first
+        paths = file.write(tmp_path / "a", parts(sizes), {"names": ["x"]})
+    assert sorted(paths) == sorted(tmp_path.iterdir()) and len(paths) == 1 + (sizes != SIZES)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
     read = StateFile(tmp_path / "a")
     assert read.about == {"names": ["x"]}
-    for number, nbytes in enumerate(SIZES):
+    for number, nbytes in enumerate(sizes):
         copied = read.copy(number)
         assert copied.tobytes() == np.arange(nbytes, dtype=np.uint8).tobytes()
         assert not nbytes or copied.ctypes.data % 64 == 0
         copied[:] = 1  # it is its own
         assert not nbytes or read.copy(number).tobytes() != copied.tobytes()
+    for path in paths:
+        path.unlink()
+    with pytest.raises(BadFile, match="can't be read"):
+        read.copy(0)
 
 
-def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
-    file.write(tmp_path / "a", parts(), {})
-    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
-    with pytest.raises(FileExistsError):
-        file.write(tmp_path / "a", parts(), {})
+def test_what_cells_change_meanwhile_is_whole(tmp_path: Path) -> None:
+    """Each byte is the one before or the one after, and the checksums are of what was written."""
+    own, stop = np.zeros(LARGE_NBYTES, np.uint8), threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            np.add(own, 1, out=own)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        file.write(tmp_path / "a", [Part(own.nbytes, lambda: own)], {})
+    finally:
+        stop.set()
+        thread.join()
+    assert StateFile(tmp_path / "a").copy(0).nbytes == own.nbytes
 
 
-@pytest.mark.parametrize("at", [0, 5, 64, 130, BLOCK + 300, 2 * CHUNK, 3 * CHUNK, -1, -20, -60])
+@pytest.mark.parametrize("at", [0, 5, 60, 128, 4000, 2 * CHUNK, 3 * CHUNK, -1, -20, -60])
 def test_a_changed_byte_is_found(tmp_path: Path, at: int) -> None:
     path = tmp_path / "a"
-    file.write(path, parts(), {"names": []})
+    file.write(path, parts(SIZES), {"names": []})
     data = bytearray(path.read_bytes())
     data[at] ^= 0x40
     path.write_bytes(data)
@@ -56,7 +78,7 @@ def test_a_changed_byte_is_found(tmp_path: Path, at: int) -> None:
 def test_a_file_that_was_cut_off_or_is_gone_is_none(tmp_path: Path, size: int | None) -> None:
     path = tmp_path / "a"
     if size is not None:
-        file.write(path, parts(), {})
+        file.write(path, parts(SIZES), {})
         path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(BadFile, match=str(path)):
         StateFile(path)

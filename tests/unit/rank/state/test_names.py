@@ -24,7 +24,6 @@ from savednames import (
 
 from jaxcluster.engine import arrays as engine_arrays
 from jaxcluster.engine.private import pytrees
-from jaxcluster.rank import settings
 from jaxcluster.rank.state import arrays, pickles
 from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
@@ -288,19 +287,18 @@ def test_nothing_is_bound_or_left_by_a_load_that_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saves = states_of(cell("base = 3\nclass C:\n    n = base\nc = C()\n"))
-    saves.settings._before = settings.now()
     monkeypatch.setenv("OF_CELLS", "set")
     saves.save(SimpleNamespace(body=Save([SavePlace(str(tmp_path))])))
     monkeypatch.delenv("OF_CELLS")
     live = {"__name__": "__main__", "base": "mine", "C": "mine"}
-    before, states = dict(live), states_of(live)
+    states, before = states_of(live), dict(live)
     given = {"turn": TURN, "token": "t", "files": {0: str(tmp_path)}}
     states.load(SimpleNamespace(body=Load(**given, own=0, num_processes=1)))
     live.pop("__builtins__", None)
-    assert live == before and states._read["t"].names["c"].n == 3
+    assert live == before and states._held["t"].names["c"].n == 3
     assert os.environ["OF_CELLS"] == "set"  # it may change what values become
     states.drop(SimpleNamespace(body=Drop("t")))
-    assert not states._read and "OF_CELLS" not in os.environ
+    assert not states._held and "OF_CELLS" not in os.environ
 
 
 # ---------------------------------------------------------------------- who has what
@@ -346,10 +344,10 @@ def test_arrays_are_put_together_of_all_ranks_files(tmp_path: Path) -> None:
             shards = {i: s for n, (i, s) in enumerate(sorted(one.shards.items())) if n % 2 == rank}
             file.about["arrays"][number] = one._replace(spans=True, shards=shards)
         file.about["devices"] = 2, 2
-    found, lost = pickles.load(files, 0, namespace(), lambda name, value: None)
+    found, lost = pickles.load(files, 0, namespace(), lambda settings: None)
     assert dict(found["pair"].shape) == {"p": 4} and "evenly divide" in lost["odd"]
     assert found["tree"][0].tolist() == found["tree"][1].tolist() == [*range(8)]
-    _, lost = pickles.load({0: files[0]}, 0, namespace(), lambda name, value: None)
+    _, lost = pickles.load({0: files[0]}, 0, namespace(), lambda settings: None)
     gone = dict.fromkeys(("cut", "tree", "x", "odd"), "parts of it were on a rank that is gone")
     assert lost == gone | {"odd": lost["odd"]}
 
