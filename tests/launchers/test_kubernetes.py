@@ -70,11 +70,8 @@ def own_kube(hosts: Rig, tmp_path: Path) -> Iterator[Kube]:
         pytest.skip("there is no openssl")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    listener = context.wrap_socket(
-        listener_on(hosts["h0"]), server_side=True, do_handshake_on_connect=False
-    )
     nodes = [node_on(hosts[name]) for name in ("h1", "h2")]
-    made = Kube(listener, nodes, images(hosts), "https")
+    made = Kube(listener_on(hosts["h0"]), nodes, images(hosts), context)
     account = "/run/secrets/kubernetes.io/serviceaccount"
     for name, text in (("namespace", "team-a"), ("token", "t"), ("ca.crt", cert.read_text())):
         hosts["h0"].write(f"{account}/{name}", text)

@@ -8,12 +8,10 @@ pod at a time, as a process of the node's.
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import contextlib
 import copy
 import ctypes
-import hashlib
-import http.server
 import json
 import os
 import re
@@ -25,15 +23,14 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.parse
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
-from websocket._abnf import ABNF, frame_buffer
+from tornado import httpserver, web, websocket
 
 from rig.hosts import Host
 
@@ -42,9 +39,9 @@ KINDS = {
     "pods": ("v1", "Pod"), "services": ("v1", "Service"), "jobs": ("batch/v1", "Job"),
     "events": ("v1", "Event"),
 }  # fmt: skip
-PATH = re.compile(
-    r"/(?:api/v1|apis/batch/v1)/namespaces/([^/]+)/(pods|services|jobs|events)(?:/([^/]+))?(?:/(\w+))?"
-)
+SPACE = r"/(?:api/v1|apis/batch/v1)/namespaces/([^/]+)"
+FORWARD = rf"{SPACE}/pods/([^/]+)/portforward"
+PATH = rf"{SPACE}/(pods|services|jobs|events)(?:/([^/]+))?(?:/(\w+))?"
 VERBS = {"GET": "get", "POST": "create", "DELETE": "delete", "PATCH": "patch"}
 INDEX = "batch.kubernetes.io/job-completion-index"
 SCHEMAS = "1.30"
@@ -77,7 +74,6 @@ class Container:
     process: subprocess.Popen[bytes]
     log: Path
     killed_at: float | None = None
-    told: set[int] = field(default_factory=set)
 
     def end(self, grace_s: float) -> None:
         """End it, by force once its time is over."""
@@ -111,7 +107,11 @@ class Kube:
     """
 
     def __init__(
-        self, listener: socket.socket, nodes: list[Node], images: Object, scheme: str = "http"
+        self,
+        listener: socket.socket,
+        nodes: list[Node],
+        images: Object,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self.nodes, self.images = nodes, images
         self.namespaces = {"default", "team-a"}
@@ -126,17 +126,11 @@ class Kube:
         self.lock = threading.RLock()
         self._folder = tempfile.TemporaryDirectory(prefix="jckube")
         self._over = threading.Event()
-        kube = self
-
-        class Handler(_Handler):
-            cluster = kube
-
-        self._server = http.server.ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
-        self._server.socket.close()
-        self._server.socket, self._server.daemon_threads = listener, True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._loop = asyncio.new_event_loop()
+        listener.setblocking(False)
+        threading.Thread(target=self._serve, args=(listener, context), daemon=True).start()
         address, port = listener.getsockname()[:2]
-        self.url = f"{scheme}://{address}:{port}"
+        self.url = f"http{'s' if context else ''}://{address}:{port}"
         threading.Thread(target=self._control, daemon=True).start()
 
     def kubeconfig(self) -> str:
@@ -149,9 +143,18 @@ class Kube:
             "contexts": [{"name": "test", "context": context}],
         })  # fmt: skip
 
+    def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        asyncio.set_event_loop(self._loop)
+        own = {"cluster": self}
+        app = web.Application([(FORWARD, _Forward, own), (PATH, _Api, own)], log_function=str)
+        server = httpserver.HTTPServer(app, ssl_options=context)
+        server.add_sockets([listener])
+        self._loop.run_forever()
+        server.stop()
+        self._loop.close()
+
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._over.set()
         with self.lock:
             for one in self.containers.values():
@@ -239,7 +242,6 @@ class Kube:
             if time.time() > over + spec["ttlSecondsAfterFinished"]:
                 self.delete("jobs", metadata["namespace"], metadata["name"])
             return
-        status.setdefault("startTime", now())
         started = self.times.setdefault(metadata["uid"], time.time())
         mine = [
             (int(o["metadata"]["annotations"][INDEX]), o)
@@ -375,115 +377,29 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-class _Refusal(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        self.status, self.message = status, message
+class _Refusal(web.HTTPError):
+    def __str__(self) -> str:
+        return str(self.log_message)
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
-    """The API server."""
+class _Asked(web.RequestHandler):
+    """What is asked of the API server."""
 
-    cluster: Kube
-    protocol_version = "HTTP/1.1"
+    def initialize(self, cluster: Kube) -> None:
+        self.cluster = cluster
 
-    def setup(self) -> None:
-        if isinstance(self.request, ssl.SSLSocket):
-            self.request.do_handshake()
-        super().setup()
+    def prepare(self) -> None:
+        self.verb = VERBS[self.request.method or ""]
+        self.cluster.requests.append((self.request.method or "", self.request.path))
 
-    def log_message(self, *_: Any) -> None:
-        pass
+    def write_error(self, status: int, **more: Any) -> None:
+        """As a Status of Kubernetes."""
+        why = str(more["exc_info"][1])
+        self.finish({"kind": "Status", "status": "Failure", "message": why, "code": status})
 
-    def forward(self, node: Node, port: int) -> None:
-        """As v4.channel.k8s.io has it: before all data a byte for the channel."""
-        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-        self.send_response(101)
-        self.send_header("Upgrade", "websocket")
-        self.send_header("Connection", "Upgrade")
-        accept = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
-        self.send_header("Sec-WebSocket-Accept", accept)
-        self.send_header("Sec-WebSocket-Protocol", "v4.channel.k8s.io")
-        self.end_headers()
-        self.close_connection = True
-        lock = threading.Lock()
-
-        def put(channel: int, data: bytes, opcode: int = ABNF.OPCODE_BINARY) -> None:
-            frame = ABNF.create_frame(bytes([channel]) + data, opcode)
-            frame.mask_value = 0  # a server's is not masked
-            with lock:
-                self.wfile.write(frame.format())
-                self.wfile.flush()
-
-        for channel in (0, 1):
-            put(channel, struct.pack("<H", port))
-        try:
-            there = node.connect(port)
-        except OSError as error:
-            put(1, f"can't connect to port {port} of the pod: {error}".encode())
-            return
-
-        def back() -> None:
-            try:
-                while data := there.recv(30000):
-                    put(0, data)
-                put(3, b"\xe8", ABNF.OPCODE_CLOSE)  # status 1000
-            except (OSError, ValueError):
-                pass
-
-        threading.Thread(target=back, daemon=True).start()
-        try:
-            frames = frame_buffer(self._read, skip_utf8_validation=True)
-            while (frame := frames.recv_frame()).opcode != ABNF.OPCODE_CLOSE:
-                if frame.opcode == ABNF.OPCODE_BINARY and frame.data[:1] == b"\0":
-                    there.sendall(frame.data[1:])
-        except (OSError, EOFError):
-            pass
-        finally:
-            with contextlib.suppress(OSError):
-                there.shutdown(socket.SHUT_RDWR)
-            there.close()
-
-    def _read(self, size: int) -> bytes:
-        if not (data := self.rfile.read(size)):
-            raise EOFError
-        return data
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    do_POST = do_DELETE = do_PATCH = do_GET
-
-    def _answer(self) -> None:
-        url = urllib.parse.urlparse(self.path)
-        query = dict(urllib.parse.parse_qsl(url.query))
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-        self.cluster.requests.append((self.command, url.path))
-        try:
-            if found := PATH.fullmatch(url.path):
-                data = self._do(*found.groups(), query, body)
-            else:
-                raise _Refusal(404, f"no such path: {url.path}")
-        except _Refusal as refusal:
-            status = {"kind": "Status", "status": "Failure", "message": refusal.message,
-                      "code": refusal.status}  # fmt: skip
-            self._send(refusal.status, json.dumps(status).encode())
-        else:
-            if data is not None:
-                self._send(
-                    201 if self.command == "POST" else 200,
-                    data if isinstance(data, bytes) else json.dumps(data).encode(),
-                )
-
-    def _send(self, status: int, data: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def _refuse_stranger(self, verb: str, resource: str, namespace: str, name: str | None) -> None:
+    def refuse_stranger(self, verb: str, resource: str, namespace: str, name: str | None) -> None:
         """Who has no right to it, or no token."""
-        told = self.headers.get("Authorization", "")
+        told = self.request.headers.get("Authorization", "")
         scheme, _, token = told.partition(" ")
         if told and (scheme.lower(), token) != ("bearer", self.cluster.token):
             raise _Refusal(401, "Unauthorized")
@@ -498,22 +414,35 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             f'group "{group}" in the namespace "{namespace}"',
         )
 
+    def find(self, namespace: str, plural: str, name: str) -> Object:
+        found = self.cluster.objects.get((plural, namespace, name))
+        if found is None:
+            raise _Refusal(404, f'{plural} "{name}" not found')
+        return found
+
+
+class _Api(_Asked):
+    """Objects, and pods' logs."""
+
+    def get(self, *where: str | None) -> None:
+        query = {name: values[-1].decode() for name, values in self.request.arguments.items()}
+        self.finish(self._do(*where, query, json.loads(self.request.body or b"{}")))  # type: ignore[arg-type, misc]
+
+    post = delete = patch = get
+
     def _do(
         self, namespace: str, plural: str, name: str | None, sub: str | None,
         query: Mapping[str, str], body: Object,
-    ) -> Object | bytes | None:  # fmt: skip
-        cluster = self.cluster
-        verb = VERBS[self.command] if name or self.command != "GET" else "list"
-        self._refuse_stranger(verb, f"{plural}/{sub}" if sub else plural, namespace, name)
+    ) -> Object | bytes:  # fmt: skip
+        cluster, verb = self.cluster, self.verb if name or self.verb != "get" else "list"
+        self.refuse_stranger(verb, f"{plural}/{sub}" if sub else plural, namespace, name)
         with cluster.lock:
-            if self.command == "POST":
+            if verb == "create":
                 return self._create(namespace, plural, query, body)
             if name is None:
                 return self._list(namespace, plural, query)
-            found = cluster.objects.get((plural, namespace, name))
-            if found is None:
-                raise _Refusal(404, f'{plural} "{name}" not found')
-            if self.command == "DELETE":
+            found = self.find(namespace, plural, name)
+            if verb == "delete":
                 wanted = (body.get("preconditions") or {}).get("uid")
                 if wanted not in (None, found["metadata"]["uid"]):
                     raise _Refusal(409, "the UID in the precondition does not match")
@@ -521,23 +450,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 if plural == "pods":
                     return copy.deepcopy(found)
                 return {"kind": "Status", "status": "Success"}
-            if self.command == "PATCH":  # a merge patch of a spec
+            if verb == "patch":  # a merge patch of a spec
                 merged = {**found["spec"], **body["spec"]}
                 found["spec"] = {name: value for name, value in merged.items() if value is not None}
                 return copy.deepcopy(found)
-            container = cluster.containers.get(found["metadata"]["uid"])
         if sub == "log":
             name = query.get("container")
             if name and name not in [one["name"] for one in found["spec"]["containers"]]:
                 raise _Refusal(400, f"container {name} is not valid for pod {found['metadata']}")
             log = Path(cluster._folder.name, found["metadata"]["uid"])
             return log.read_bytes() if log.exists() else b""
-        if sub == "portforward":
-            if container is None:
-                raise _Refusal(400, "the pod does not run")
-            (node,) = [n for n in cluster.nodes if n.name == found["spec"]["nodeName"]]
-            self.forward(node, int(query["ports"]))
-            return None
         return copy.deepcopy(found)
 
     def _create(
@@ -569,6 +491,50 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for one in items:
             del one["apiVersion"], one["kind"]
         return {"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}
+
+
+class _Forward(_Asked, websocket.WebSocketHandler):
+    """A port of a pod, as v4.channel.k8s.io has it: before all data a byte for the channel."""
+
+    async def prepare(self) -> None:  # type: ignore[override]
+        super().prepare()
+        namespace, name = self.path_args
+        self.refuse_stranger("get", "pods/portforward", namespace, name)
+        found = self.find(namespace, "pods", name)
+        if found["metadata"]["uid"] not in self.cluster.containers:
+            raise _Refusal(400, "the pod does not run")
+        (self.node,) = [n for n in self.cluster.nodes if n.name == found["spec"]["nodeName"]]
+
+    def select_subprotocol(self, offered: list[str]) -> str:
+        return "v4.channel.k8s.io"
+
+    async def open(self, *_: str) -> None:  # type: ignore[override]
+        port = int(self.get_argument("ports"))
+        for channel in (b"\0", b"\1"):
+            self.write_message(channel + struct.pack("<H", port), binary=True)
+        loop = asyncio.get_running_loop()
+        try:
+            there = await loop.run_in_executor(None, self.node.connect, port)
+        except OSError as error:
+            told = f"can't connect to port {port} of the pod: {error}"
+            self.write_message(b"\1" + told.encode(), binary=True)
+            return
+        reader, self.there = await asyncio.open_connection(sock=there)
+        self.back = asyncio.create_task(self._pump(reader))
+
+    async def _pump(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(OSError, websocket.WebSocketClosedError):
+            while data := await reader.read(30000):
+                await self.write_message(b"\0" + data, binary=True)
+        self.close(1000)
+
+    def on_message(self, message: str | bytes) -> None:
+        if isinstance(message, bytes) and message[:1] == b"\0":
+            self.there.write(message[1:])
+
+    def on_close(self) -> None:
+        if hasattr(self, "there"):
+            self.there.close()
 
 
 def _schema_error(body: Object) -> str:
