@@ -16,18 +16,10 @@ from jaxcluster import wire
 from jaxcluster.cluster import live_records
 from jaxcluster.cluster.starting import claim
 from jaxcluster.errors import ClusterExists, JaxClusterError, LaunchError
-from jaxcluster.records import claims, registry, runtimefolder
+from jaxcluster.records import claims, registry
 from jaxcluster.records.claims import Life
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.supervision.processes import pid_space
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runtimefolder, "MAX_SOCKET_PATH", 1000)  # pytest's folders have long names
-    folder = tmp_path_factory.mktemp("run")
-    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(folder))
-    return folder
 
 
 def record(name: str, owner: str = "", claim: str = "") -> ClusterRecord:

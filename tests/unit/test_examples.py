@@ -58,11 +58,8 @@ class Anything(dict[str, Any]):
 
 
 @pytest.fixture(autouse=True)
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def place(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with all that examples name, in which nothing is started."""
-    home = Home.make()
-    for name, value in home.variables.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -93,21 +90,7 @@ def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     monkeypatch.setattr(
         mcp, "server", types.SimpleNamespace(serve=lambda allow_run: None), raising=False
     )
-    yield tmp_path
-    home.remove()
-
-
-@pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
-        patch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns of another one than its own
-        made = InteractiveShell.instance()
-        made.history_manager.enabled = False
-        yield made
-        made.history_manager.end_session()
-        made.restore_sys_module_state()
-        InteractiveShell.clear_instance()
+    return tmp_path
 
 
 @pytest.fixture

@@ -23,15 +23,6 @@ from jaxcluster.launchers.ipp import IPP
 from jaxcluster.records import claims
 
 
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch) -> Any:
-    home = Home.make()
-    for name, value in home.variables.items():
-        monkeypatch.setenv(name, value)
-    yield home
-    home.remove()
-
-
 def host(number: int, said: Mapping[str, Any]) -> Host:
     agents: Any = None
     return Host(agents, number, f"h{number + 1}", StartedAgent(number, said))

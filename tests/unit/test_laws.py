@@ -58,18 +58,11 @@ tree = {"x": x, "spec": P("i")}
 """
 
 
-@pytest.fixture
-def home() -> Iterator[Home]:
-    made = Home.make()
-    yield made
-    made.wait_until_empty()
-    made.remove()
-
-
 def imported_by(home: Home, source: str) -> list[str]:
     """Which of JAX's packages a process has imported after ``source``."""
     done = python("-c", source + REPORT, env=home.environ())
     assert done.returncode == 0, done.stderr
+    home.wait_until_empty()
     last = done.stdout.splitlines()[-1]
     assert last.startswith("imported:")
     return last.split()[1:]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +20,19 @@ running = [""]
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InteractiveShell]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
-        patch.delenv("VIRTUAL_ENV", raising=False)
-        made = InteractiveShell.instance()
-        made.history_manager.enabled = False
-        cells: Cells = {}
+def shell(shell: InteractiveShell) -> InteractiveShell:
+    cells: Cells = {}
 
-        def code_name(raw: str, transformed: str, number: int) -> str:
-            name = f"/cells/{len(cells)}.py"
-            cells[name] = 7
-            return name
+    def code_name(raw: str, transformed: str, number: int) -> str:
+        name = f"/cells/{len(cells)}.py"
+        cells[name] = 7
+        return name
 
-        made.compile.get_code_name = code_name
-        magics.install(made, cells, lambda: running[0])
-        made.user_ns["cells"] = cells
-        made.run_cell(HERE)
-        yield made
-        made.history_manager.end_session()
-        atexit.unregister(made.atexit_operations)
-        made.restore_sys_module_state()
-        InteractiveShell.clear_instance()
+    shell.compile.get_code_name = code_name
+    magics.install(shell, cells, lambda: running[0])
+    shell.user_ns["cells"] = cells
+    shell.run_cell(HERE)
+    return shell
 
 
 def places(shell: InteractiveShell, source: str) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from helpers import Home, python, until
+from helpers import python, until
 from manyhosts import ManyHosts
 
 import jaxcluster
@@ -27,15 +27,6 @@ NUM_HOSTS = 8
 def hosts() -> Iterator[ManyHosts]:
     with ManyHosts(NUM_HOSTS) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    home = Home.make()
-    for name, value in home.variables.items():
-        monkeypatch.setenv(name, value)
-    yield
-    home.remove()
 
 
 @pytest.fixture

@@ -13,17 +13,9 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.records import registry, runtimefolder
+from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.supervision.processes import pid_space, process_token
-
-
-@pytest.fixture(autouse=True)
-def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runtimefolder, "MAX_SOCKET_PATH", 1000)  # pytest's folders have long names
-    folder = tmp_path_factory.mktemp("run")
-    monkeypatch.setenv("JAXCLUSTER_RUNTIME_DIR", str(folder))
-    return folder
 
 
 def test_an_owner_that_has_ended_is_none() -> None:

@@ -5,26 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers import Home
 
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.records.reports import MOST, Report, Reports, made_of
-from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.wire import CellReply, ErrorInfo
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 
 @pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    home = Home.make()
-    for name, value in home.variables.items():
-        monkeypatch.setenv(name, value)
-    made = runtime_root() / "main"
+def folder(root: Path) -> Path:
+    made = root / "main"
     made.mkdir()
-    yield made
-    home.remove()
+    return made
 
 
 def record_of(ranks: int = 3, **errors: ErrorInfo) -> CellRecord:

@@ -17,15 +17,6 @@ from jaxcluster.plan.repeated_start import differences
 from jaxcluster.wire.forks import Exit
 
 
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch) -> Any:
-    home = Home.make()
-    for name, value in home.variables.items():
-        monkeypatch.setenv(name, value)
-    yield home
-    home.remove()
-
-
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Gives the test's machine devices."""
