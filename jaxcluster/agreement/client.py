@@ -131,7 +131,6 @@ class Agreement:
       made: the last launches, oldest first.
       stops: by signal, what handles it where Python's own handler is set.
       seq: the cell that the main thread runs; 0: none.
-      only: the thread that alone may launch, which XLA checks; 0: all may.
       is_refused: whether a launch was refused.
       refusals: how many the main thread has heard since its cell began, or was interrupted.
     """
@@ -146,7 +145,7 @@ class Agreement:
         self.rank, self._explain = rank, explain
         self.begun: dict[int, Record] = {}
         self.made: list[Record] = []
-        self.seq = self.only = 0
+        self.seq = 0
         self.is_refused, self.refusals = False, 0
         self._path, self._place_of, self._given = "", place_of, given
         self._lanes = threading.local()
@@ -279,8 +278,6 @@ class Agreement:
     def _prepare(self, program: Program) -> Iterator[Any]:
         """What gives the answer, when asked for its next, to the launch that the caller makes."""
         ident, caller, lane = get_ident(), sys._getframe().f_back, self._lane()
-        if self.only not in (0, ident):
-            return itertools.repeat(True)  # XLA refuses it
         if ident in self.begun:
             if self._is_begun(program, self.begun[ident], caller):
                 return itertools.repeat(True)

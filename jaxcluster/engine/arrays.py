@@ -6,16 +6,15 @@ another rank. A value that is still being computed is waited for, for a bounded 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import operator
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from jaxcluster.engine.private.arrays import exactly
 
 if TYPE_CHECKING:  # jaxcluster.agree sends no messages, and imports this module
     from jaxcluster import wire
@@ -302,6 +301,25 @@ def host_values(array: Any) -> np.ndarray[Any, Any]:
     base = numpy_view(array)
     again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
     return read_numbers(again)
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Within, what is ours is made with its dtype and values, whatever the cells have set.
+
+    An array that was made in ``jax.enable_x64`` would be cut to 32 bits outside of it, and with
+    ``jax_no_tracing`` a new process could make no key.
+    """
+    import jax
+
+    with (
+        jax.enable_x64(True),
+        jax.no_tracing(False),
+        jax.debug_nans(False),
+        jax.debug_infs(False),
+        jax.transfer_guard("allow"),
+    ):
+        yield
 
 
 @exactly()

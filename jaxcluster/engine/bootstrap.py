@@ -167,7 +167,7 @@ def initialize(
     is_checked = request.is_checked and agree_on_launches(agreement, owner.given)
     if compiled:
         compilations.keep_compiled(Path(compiled))
-    pytrees.remember_keys()
+    pytrees.can_save()
     # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
     is_announced = is_checked and transfers.announce_transfers(agreement)
     if is_announced and request.collectives_address == LOOPBACK:

@@ -98,10 +98,6 @@ EQUAL = {
         "  return step\n"
         "g = jax.jit(other() if r else one()); f = lambda a: list(g(a).values())[0]"
     ),
-    "with another name of an inner function": (
-        "def add(a): return a + 1\ndef plus(b): return b + 1\n"
-        "inner = jax.jit(plus if r else add)\nf = jax.jit(lambda a: jnp.sum(inner(a)))"
-    ),
     "in another scope": (
         "def f(a):\n  with jax.named_scope(f'rank {r}'): return jnp.sum(a)\nf = jax.jit(f)"
     ),

@@ -21,7 +21,6 @@ from typing import Any
 from jaxcluster.engine import log
 from jaxcluster.engine.arrays import is_ready
 from jaxcluster.engine.private import needs_names, programs
-from jaxcluster.engine.private.fingerprint import calls_into_process
 from jaxcluster.host.free_space import memory_room
 
 # With one of these JAX keeps programs, or compiles them again on purpose.
@@ -102,7 +101,7 @@ def keep_compiled(folder: Path) -> None:
         is_off = not is_on.value or any(other.value for other in others)
         is_off |= any("xla_dump" in flag for flag in flags)  # files are wanted from the compiler
         is_off |= programs.is_made_together(backend, devices.flat)
-        if is_off or calls_into_process(module):
+        if is_off or programs.calls_into_process(module):
             return None
         return make_key(key_of(module, devices, options, backend), backend, devices)
 

@@ -1,4 +1,4 @@
-"""The types of JAX's values, and what jitted functions are made of."""
+"""The types of JAX's values, arrays of given types, and what jitted functions are made of."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ def kinds() -> Kinds:
     from jax._src.random import prng  # a package of its own since jax 0.10
 
     return Kinds(ArrayImpl, prng.PRNGKeyArray, type(jax.jit(len)))
+
+
+def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
+    """The same array, which may span processes, of that type. Nothing is launched.
+
+    ``jax.make_array_from_single_device_arrays`` makes strong types alone, and commits the array to
+    its devices (jax 0.10.2 and 0.12: it ends in ``ArrayImpl``, to which both are given). Where that
+    has moved they stay.
+    """
+    if committed and not weak_type:
+        return array
+    try:
+        aval = array.aval.update(weak_type=weak_type)
+        pieces = [shard.data for shard in array.addressable_shards]
+        return type(array)(aval, array.sharding, pieces, committed=committed)
+    except (AttributeError, TypeError):
+        return array
 
 
 def is_imported(value: Any) -> bool:

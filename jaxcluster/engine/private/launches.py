@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,9 +33,7 @@ def announce_launches(agreement: Agreement) -> None:
     from jax._src import layout, pjit, stages, tree_util
     from jax._src.array import ArrayImpl
     from jax._src.interpreters import pxla
-    from jax._src.lib import guard_lib
 
-    original_guard = guard_lib.update_thread_guard_global_state
     original_build: Any = pxla.UnloadedMeshExecutable.build_unsafe_call
     original_fastpath = pjit._get_fastpath_data
     original_cpp_call = pxla.MeshExecutable.create_cpp_call
@@ -167,15 +164,10 @@ def announce_launches(agreement: Agreement) -> None:
         programs.sign(executable, source)
         return executable
 
-    def update_thread_guard_global_state(is_set: bool) -> None:
-        original_guard(is_set)
-        agreement.only = threading.get_ident() if is_set else 0
-
     for owner, name, replacement in (
         (pxla.UnloadedMeshExecutable, "build_unsafe_call", build_unsafe_call),
         (pxla.MeshExecutable, "create_cpp_call", create_cpp_call),
         (pxla.MeshComputation, "compile", compile),
         (pjit, "_get_fastpath_data", get_fastpath_data),
-        (guard_lib, "update_thread_guard_global_state", update_thread_guard_global_state),
     ):
         setattr(owner, name, replacement)

@@ -1,18 +1,21 @@
-"""Compiled programs: what tells them apart, equal on all processes."""
+"""Programs: what tells them apart, equal on all processes."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine.private.fingerprint import of_lowered
 
 # What was compiled is kept where an executable keeps what it needs to stay alive: JAX never looks
 # there, and it is serialized with the executable.
 _SIGNED = "jaxcluster: fingerprint"
+# Custom calls whose text holds an address in the process that lowered them.
+ADDRESSED = "CustomSPMDPartitioning", "InspectSharding"
+_CALLING = re.compile(rf"custom_call @(?:(?:{'|'.join(ADDRESSED)})\b|[^\s(]*callback)")
 
 
 def describe(executable: Any) -> Program:
@@ -57,10 +60,48 @@ def source_of(computation: Any, compiler_options: Any) -> int:
     # Where a process writes to and what it has measured are its own.
     common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
     try:
-        lowered = of_lowered(computation._hlo, computation.const_args)
+        lowered = of_lowered(computation._hlo)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
         lowered = b""  # it has moved: names and types are left
     return hash_of(repr((computation._name, sorted(common.items(), key=str), lowered)))
+
+
+def of_lowered(module: Any) -> bytes:
+    """A digest of a lowered module (``jax.extend.mlir.ir.Module``), equal for equal programs.
+
+    What the compiler makes of it may differ between processes, and its text for fingerprints leaves
+    constants out. Here they are in full. Constants that JAX passes as arguments are host values.
+    What is the process's own is left out: source lines, names of results, addresses in custom calls
+    that stand for Python which runs while the program is compiled.
+    """
+    from jaxlib.mlir import ir, passmanager  # jax.extend.mlir's: that imports for 0.1 s
+
+    def forget(operation: Any) -> Any:
+        attributes = operation.attributes
+        if "res_attrs" in attributes:
+            results = [{a.name: a.attr for a in one} for one in attributes["res_attrs"]]
+            kept = [{n: v for n, v in one.items() if n != "jax.result_info"} for one in results]
+            attributes["res_attrs"] = ir.ArrayAttr.get([*map(ir.DictAttr.get, kept)])
+        if "call_target_name" in attributes and attributes["call_target_name"].value in ADDRESSED:
+            attributes["backend_config"] = ir.StringAttr.get("")
+        return ir.WalkResult.ADVANCE
+
+    file = io.BytesIO()
+    with module.context:
+        copy = module.operation.clone(ip=False)
+        passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(copy)
+        copy.walk(forget)
+        copy.write_bytecode(file)
+    return hashlib.blake2b(file.getbuffer(), digest_size=16).digest()
+
+
+def calls_into_process(module: Any) -> bool:
+    """Whether a lowered module holds an address in this process, as far as its calls' names tell.
+
+    Another process of the same fork server may have something else at the same address.
+    """
+    text = module.operation.get_asm(large_elements_limit=16, assume_verified=True)
+    return _CALLING.search(text) is not None
 
 
 def uncompiled(computation: Any, source: int, processes: tuple[int, ...]) -> Program:

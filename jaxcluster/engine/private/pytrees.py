@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Any
 
 from jaxcluster.engine.names import is_own_module
@@ -14,45 +13,26 @@ Registration = dict[str, list[str]] | tuple[Any, ...]
 
 OF_CELLS = "__main__"
 _of_class: Any = type.__dict__  # a metaclass of the user's is not asked
-REGISTERS = ("_register_pytree_node", "register_pytree_node")
 FIELDS = {"data_fields", "meta_fields"}
-
-_keyed: dict[type, Any] = {}  # how a class is flattened with keys; JAX holds all classes too
+WITH_KEYS = "flatten_with_keys"
 
 
 @needs_names("saved variables", "new processes have none of the variables of the old ones")
-def remember_keys() -> None:
-    """Note of each class that is registered from now on how it is flattened with keys.
-
-    JAX gives it to C++, and has no way to ask for it. All but dataclasses go through one function
-    (jax 0.12: ``tree_util._register_pytree_node``, 0.10.2: ``register_pytree_node``).
-    """
+def can_save() -> None:
+    """Look whether the names are there that saving needs."""
     import jax
     from jax._src import tree_util
 
-    name = next((n for n in REGISTERS if hasattr(tree_util, n)), REGISTERS[0])
-    original = getattr(tree_util, name)
     _ = tree_util._registry, kinds.info_of(jax.jit(len)), kinds.kinds(), kinds.pjit_names()
-
-    @functools.wraps(original)
-    def register(
-        nodetype: Any, flatten: Any, unflatten: Any, with_keys: Any = None, **options: Any
-    ) -> None:
-        original(nodetype, flatten, unflatten, with_keys, **options)
-        if with_keys is not None:
-            _keyed[nodetype] = with_keys
-
-    for module in (tree_util, jax.tree_util):
-        if getattr(module, name, None) is original:
-            setattr(module, name, register)
 
 
 def registration_of(cls: type) -> Registration | None:
     """How a class is registered as a pytree node; None for others.
 
     JAX has no public way to ask (jax 0.10.2 and 0.12: ``tree_util._registry``, where the function
-    that flattens a dataclass holds ``data_fields`` and ``meta_fields``). Without it a restored
-    class that a cell defines must be registered again by that cell.
+    that flattens a dataclass holds ``data_fields`` and ``meta_fields``, and JAX's own function that
+    flattens by one with keys holds that). Without it a restored class that a cell defines must be
+    registered again by that cell.
     """
     try:
         from jax._src import tree_util
@@ -65,9 +45,11 @@ def registration_of(cls: type) -> Registration | None:
         return None
     names = getattr(getattr(flatten, "__code__", None), "co_freevars", ())
     held = dict(zip(names, getattr(flatten, "__closure__", None) or (), strict=False))
-    if getattr(flatten, "__module__", "") == tree_util.__name__ and held.keys() >= FIELDS:
+    is_jaxs = getattr(flatten, "__module__", "") == tree_util.__name__
+    if is_jaxs and held.keys() >= FIELDS:
         return {name: list(held[name].cell_contents) for name in sorted(FIELDS)}
-    return flatten, unflatten, _keyed.get(cls)
+    keyed = held[WITH_KEYS].cell_contents if is_jaxs and WITH_KEYS in held else None
+    return (None if keyed else flatten), unflatten, keyed
 
 
 def registered_by_cells() -> dict[str, tuple[type, Registration]]:
@@ -108,8 +90,8 @@ def register(cls: type, how: Registration) -> None:
         drop = [f.name for f in fields if f.init and f.name not in (*data, *meta)]
         jax.tree_util.register_dataclass(cls, data, meta, drop)
         return
-    flatten, unflatten, *keyed = how
-    if keyed and keyed[0] is not None:
-        jax.tree_util.register_pytree_with_keys(cls, keyed[0], unflatten, flatten)
+    flatten, unflatten, keyed = how
+    if keyed is not None:
+        jax.tree_util.register_pytree_with_keys(cls, keyed, unflatten)
     else:
         jax.tree_util.register_pytree_node(cls, flatten, unflatten)

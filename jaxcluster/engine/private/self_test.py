@@ -35,7 +35,7 @@ def missing() -> dict[str, str]:
     hostvalues.hear_host_values(Given())
     transfers.announce_transfers(agreement)
     compilations.keep_compiled(Path("/nonexistent"))
-    pytrees.remember_keys()
+    pytrees.can_save()
     return moved
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from jaxcluster.engine.arrays import bounds
-from jaxcluster.engine.private.arrays import exactly, with_type
+from jaxcluster.engine.arrays import bounds, exactly
+from jaxcluster.engine.private.kinds import with_type
 from jaxcluster.rank.state.file import StateFile
 
 OWN = -1  # the rank itself

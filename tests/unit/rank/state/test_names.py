@@ -23,12 +23,10 @@ from savednames import (
 )
 
 from jaxcluster.engine import arrays as engine_arrays
-from jaxcluster.engine.private import pytrees
 from jaxcluster.rank.state import arrays, pickles
 from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
 
-pytrees.remember_keys()
 IMPORTS = """
 import dataclasses, enum, functools, sys, threading, typing
 import equinox as eqx, jax, jax.numpy as jnp, numpy as np, optax
