@@ -107,7 +107,6 @@ def tree(
     paths = [("['layers']", f"[{i // 4}]", words[i % 4]) for i in range(leaves)]
     return {
         rank: wire.ValueReport(
-            rank,
             "dict",
             leaves=paths,
             use=[i % 4 for i in range(leaves)],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
 
@@ -18,12 +18,12 @@ from jaxcluster import wire
 from jaxcluster.cluster import transfer
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NotAddressable, TransferError, UsageError
-from jaxcluster.model import layout, replicas
+from jaxcluster.model import layout
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import by_value, name_ranks, tell_each
 from jaxcluster.wire.link import replies, unwrap
 from jaxcluster.wire.ops import arrays as requests
-from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Cut, Read, Variables
+from jaxcluster.wire.ops.arrays import Arrays, CheckShards, Read, Variables
 
 LOOK_S = 2.0  # for what a rank's side thread answers at once
 TREE_S = 10.0  # ... and for what may take seconds: a tree of a million leaves
@@ -75,7 +75,7 @@ def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLa
         hint = next((report.hint for report in found.values() if report.hint), "")
         raise UsageError(_why_nothing(reasons), hint)
     devices, first = cluster_devices(world), reports[min(reports)]
-    odd = replicas.parts({rank: report.copies for rank, report in reports.items()})
+    odd = layout.odd_copies({rank: report.copies for rank, report in reports.items()})
     notes: dict[int, str] = {}
     for leaf, (most, *others) in sorted(odd.items(), reverse=True):
         of = "".join(first.leaves[leaf]) if leaf < len(first.leaves) else ""
@@ -137,8 +137,9 @@ def peek(
       start, stop: for each axis, counted from the shard's own corner.
     """
     name, path = split_name(text)
-    cut = Cut(device, [list(range(*span)) for span in zip(start, stop, strict=True)])
-    return _read(world, name, path, {rank: [cut]})[rank][0]
+    at = [list(range(*span)) for span in zip(start, stop, strict=True)]
+    ((_, values),) = _read(world, [rank], Read(name, list(path), at, device))
+    return values
 
 
 def corners(
@@ -173,36 +174,25 @@ def corners(
         else list(range(size))
         for size in found.shape
     ]
-    wanted: dict[int, list[tuple[Cut, list[list[int]]]]] = {}
-    for part in found.parts:
-        spans = list(zip(kept, part.index, strict=True))
-        where = [[i for i, at in enumerate(ats) if a <= at < b] for ats, (a, b) in spans]
-        if all(where):
-            inside = [[at - a for at in ats if a <= at < b] for ats, (a, b) in spans]
-            shard = part.shards[0]
-            wanted.setdefault(shard.rank, []).append((Cut(shard.device, inside), where))
-    cuts = {rank: [cut for cut, _ in each] for rank, each in wanted.items()}
-    values = np.zeros([len(at) for at in kept])
-    for number, (rank, pieces) in enumerate(_read(world, "", (), cuts).items()):
-        if number == 0:  # keys have an axis more: that of their words
-            values = np.zeros([*values.shape, *pieces[0].shape[values.ndim :]], pieces[0].dtype)
-        for (_, where), piece in zip(wanted[rank], pieces, strict=True):
-            values[np.ix_(*where) if where else ()] = piece
+    values: np.ndarray[Any, Any] | None = None
+    holders = {part.shards[0].rank for part in found.parts}
+    for where, piece in _read(world, sorted(holders), Read("", [], kept)):
+        if values is None:  # keys have an axis more: that of their words
+            values = np.zeros([*map(len, kept), *piece.shape[len(kept) :]], piece.dtype)
+        values[np.ix_(*where)] = piece
+    values = np.zeros([*map(len, kept)]) if values is None else values
     return values, any(len(at) < size for at, size in zip(kept, found.shape, strict=True))
 
 
 def _read(
-    world: World, name: str, path: Path, cuts: Mapping[int, Sequence[Cut]]
-) -> dict[int, list[np.ndarray[Any, Any]]]:
-    each = {rank: Read(name, list(path), list(asked)) for rank, asked in cuts.items()}
-    answers = world.ask(list(each), each, timeout_s=READ_S)
-    return {
-        rank: [
-            np.frombuffer(frame, np.uint8).view(transfer.numpy_dtype(one.dtype)).reshape(one.shape)
-            for one, frame in zip(told, answers[rank].buffers, strict=True)
-        ]
-        for rank, told in replies(answers).items()
-    }
+    world: World, ranks: Sequence[int], request: Read
+) -> Iterator[tuple[list[list[int]], np.ndarray[Any, Any]]]:
+    """Each piece of what these ranks have of it, and where it belongs."""
+    answers = world.ask(ranks, request, timeout_s=READ_S)
+    for rank, told in replies(answers).items():
+        for one, frame in zip(told, answers[rank].buffers, strict=True):
+            dtype = transfer.numpy_dtype(one.dtype)
+            yield one.where, np.frombuffer(frame, np.uint8).view(dtype).reshape(one.shape)
 
 
 def check(world: World, text: str) -> CheckResult:

@@ -40,7 +40,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import take_memory
-from jaxcluster.model import notices, pickling, replicas
+from jaxcluster.model import layout, notices, pickling
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
@@ -166,11 +166,11 @@ def _layouts(name: str, told: Mapping[int, ops.Pulled]) -> list[ArrayLayout]:
                 f"elements of {name}."
             )
         layouts.append(found)
-    if odd := replicas.parts({rank: one.copies for rank, one in told.items()}):
+    if odd := layout.odd_copies({rank: one.copies for rank, one in told.items()}):
         raise TransferError(
-            f"The ranks have different copies of {name}: {replicas.tell_groups(odd[min(odd)])}.",
+            f"The ranks have different copies of {name}: {layout.tell_groups(odd[min(odd)])}.",
             f"%shards {name} --check compares all of it; np.asarray({name}) in a cell is each "
-            f"rank's own. {replicas.SEED}",
+            f"rank's own. {layout.SEED}",
         )
     return layouts
 

@@ -12,8 +12,8 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,15 +40,7 @@ from jaxcluster.engine.control import Request
 from jaxcluster.engine.given import hashes
 from jaxcluster.engine.inspection import rss_nbytes
 from jaxcluster.engine.values import BadName, Values
-from jaxcluster.wire.ops.arrays import (
-    Arrays,
-    CheckShards,
-    Memory,
-    Meshes,
-    Piece,
-    Read,
-    Variables,
-)
+from jaxcluster.wire.ops import arrays as ops
 
 READY_TIMEOUT_S = 5.0
 MAX_ROWS = 20_000  # leaves of a tree that are told of
@@ -65,7 +57,7 @@ class ArrayViews:
     def __init__(self, values: Values) -> None:
         self.values = values
 
-    def report(self, request: Request[Arrays]) -> wire.ValueReport:
+    def report(self, request: Request[ops.Arrays]) -> wire.ValueReport:
         """``arrays``: every array in a variable and where its shards are. Never waits."""
         name, path = request.body.name, tuple(request.body.path)
         try:
@@ -73,9 +65,9 @@ class ArrayViews:
             found = leaves_of(self._part(value, name, path))
         except BadName as error:
             why = str(error).removeprefix(f"Rank {self.values.rank}").strip(" :.")
-            return wire.ValueReport(self.values.rank, "", why, error.hint)
+            return wire.ValueReport("", why, error.hint)
         leaves = [leaf for _, leaf in found]
-        report = wire.ValueReport(self.values.rank, type(value).__name__)
+        report = wire.ValueReport(type(value).__name__)
         if not any(map(is_array, leaves)):
             kinds = sorted({type(leaf).__name__ for leaf in leaves} or {report.type})
             return replace(report, note=f"holds no jax.Array, only {', '.join(kinds[:3])}")
@@ -106,7 +98,7 @@ class ArrayViews:
             wait_ready(array, name or "the result", READY_TIMEOUT_S)
             yield (*path, *where), array
 
-    def check(self, request: Request[CheckShards]) -> list[wire.ShardCheck]:
+    def check(self, request: Request[ops.CheckShards]) -> list[wire.ShardCheck]:
         """``check_shards``: statistics of this rank's shards, and hashes where asked for."""
         body, checks = request.body, []
         for path, array in self._arrays(body.name, body.path):
@@ -119,40 +111,117 @@ class ArrayViews:
                 checks.append(wire.ShardCheck(*place, **statistics(values), digest=digest))
         return checks
 
-    def read(self, request: Request[Read]) -> tuple[list[Piece], list[bytes]]:
-        """``read``: the values at some positions of this rank's shards."""
-        body, found = request.body, []
-        held = {
-            shard.device.id: shard.data
-            for _, array in itertools.islice(self._arrays(body.name, body.path), 1)
-            for shard in array.addressable_shards
-        }
-        for cut in body.cuts:
-            if cut.device not in held:
-                raise BadName(
-                    f"device {cut.device} holds no part of {body.name} on rank {self.values.rank}",
-                    "%shards shows which devices hold parts.",
-                )
-            values = host_values(held[cut.device])
-            where = [*cut.where, *map(range, values.shape[len(cut.where) :])]  # words of keys
-            found.append(values[np.ix_(*where)] if where else values)
-        told = [Piece(list(values.shape), str(values.dtype)) for values in found]
-        return told, [np.ascontiguousarray(values).tobytes() for values in found]
+    def read(self, request: Request[ops.Read]) -> tuple[list[wire.Piece], list[bytes]]:
+        """``read``: the values at some positions, as far as this rank's shards have them."""
+        body, pieces = request.body, dict[Any, tuple[wire.Piece, bytes]]()
+        for _, array in itertools.islice(self._arrays(body.name, body.path), 1):
+            for shard in array.addressable_shards:
+                spans = shard_bounds(shard, array)
+                if body.device is not None:  # positions are counted from its own corner
+                    spans = tuple((0, stop - start) for start, stop in spans)
+                axes = list(zip(body.at, spans, strict=True))
+                where = [[n for n, at in enumerate(ats) if a <= at < b] for ats, (a, b) in axes]
+                if body.device not in (None, shard.device.id) or spans in pieces or not all(where):
+                    continue
+                values = host_values(shard.data)
+                inside = [[at - a for at in ats if a <= at < b] for ats, (a, b) in axes]
+                inside += [
+                    [*range(size)] for size in values.shape[array.ndim :]
+                ]  # the words of keys
+                cut = values[np.ix_(*inside)]
+                told = wire.Piece(where, list(cut.shape), str(cut.dtype))
+                pieces[spans] = told, cut.tobytes()
+        if body.device is not None and not pieces:
+            raise BadName(
+                f"device {body.device} holds no part of {body.name} on rank {self.values.rank}",
+                "%shards shows which devices hold parts.",
+            )
+        return [told for told, _ in pieces.values()], [data for _, data in pieces.values()]
 
-    def meshes(self, request: Request[Meshes]) -> list[wire.MeshInfo]:
-        """``meshes``: the device meshes among this rank's variables, and those of its arrays."""
-        return list(meshes_in(dict(self.values.namespace)))
+    def meshes(self, request: Request[ops.Meshes]) -> list[wire.MeshInfo]:
+        """``meshes``: those that variables are or carry, under the names that lead there."""
+        import jax
 
-    def variables(self, request: Request[Variables]) -> list[wire.VariableInfo]:
-        """``variables``: those that are arrays or hold arrays."""
-        return variables(dict(self.values.namespace))
+        users = self._users()
+        ways = [(value, name) for name, value in users.items()]
+        for name, value in users.items():
+            for path, leaf in arrays_of(value):
+                way = f"{name}{''.join(path)}.sharding.mesh"
+                ways.append((getattr(leaf.sharding, "mesh", None), way))
+        found: dict[Any, str] = {}  # equal ones once
+        for mesh, name in ways:
+            if issubclass(type(mesh), jax.sharding.Mesh):  # whatever it says that its class is
+                found.setdefault(mesh, name)
+        return [
+            wire.MeshInfo(
+                name=name,
+                axis_names=[str(axis) for axis in mesh.axis_names],
+                axis_sizes=list(mesh.devices.shape),
+                axis_types=[getattr(kind, "name", str(kind)) for kind in mesh.axis_types],
+                devices=[device.id for device in mesh.devices.flat],
+            )
+            for mesh, name in found.items()
+            if mesh.devices.size
+        ]
 
-    def memory(self, request: Request[Memory]) -> wire.MemoryReport:
-        """``memory``: what is held on each device of this rank, by variable."""
-        return memory_report(self.values.rank, dict(self.values.namespace))
+    def variables(self, request: Request[ops.Variables]) -> list[wire.VariableInfo]:
+        """``variables``: those that are arrays or hold arrays, in their order, for a list.
 
+        It ends within about two seconds, whatever there is.
+        """
+        until = time.monotonic() + VARIABLES_S
+        found: list[wire.VariableInfo] = []
+        for name, value in self._users().items():
+            if type(value) in (list, tuple) and all(type(part) in PLAIN for part in value[:LONG]):
+                continue
+            if len(found) < MAX_VARIABLES and (is_array(value) or time.monotonic() < until):
+                arrays = [array for _, array in arrays_of(value)]
+                found += [_variable(name, value, arrays)] if arrays else []
+        return found
 
-# --------------------------------------------------------------------------- trees
+    def memory(self, request: Request[ops.Memory]) -> wire.MemoryReport:
+        """``memory``: bytes that live arrays hold on this rank's devices, by variable."""
+        import jax
+
+        devices = jax.local_devices()
+        place = {device.id: number for number, device in enumerate(devices)}
+        seen = set[Any]()  # a buffer counts for whoever is first to reach it
+
+        def held(arrays: Iterable[Any]) -> list[int]:
+            found = [0] * len(devices)
+            for array in arrays:
+                try:
+                    base, ready = numpy_view(array), is_ready(array)
+                    shards = base.addressable_shards
+                except RuntimeError:  # deleted or donated, in this moment even, by the main thread
+                    continue
+                for shard in shards:
+                    # The address of a buffer that is still being computed would be waited for.
+                    data, id_ = shard.data, shard.device.id
+                    key = id_, data.unsafe_buffer_pointer() if ready else (id(base),)
+                    if id_ in place and key not in seen and data.nbytes:
+                        seen.add(key)
+                        found[place[id_]] += data.nbytes
+            return found
+
+        names, users = dict(self.values.namespace), self._users()
+        # Out[7], _7 and _ keep what cells ended in
+        users["Out (results of earlier cells)"] = [names[name] for name in names.keys() - users]
+        named = {n: held(array for _, array in arrays_of(value)) for n, value in users.items()}
+        stats = [device.memory_stats() or {} for device in devices]
+        return wire.MemoryReport(
+            devices=[device.id for device in devices],
+            names={name: nbytes for name, nbytes in named.items() if any(nbytes)},
+            other=held(jax.live_arrays()),
+            in_use=[s.get("bytes_in_use") for s in stats],
+            limit=[s.get("bytes_limit") for s in stats],
+            rss_nbytes=rss_nbytes(),
+        )
+
+    def _users(self) -> dict[str, Any]:
+        """The namespace without what IPython keeps in it."""
+        names = dict(self.values.namespace)
+        return {n: v for n, v in names.items() if not n.startswith("_") and n not in ("In", "Out")}
 
 
 def likeness(leaf: Any) -> Any:
@@ -183,11 +252,11 @@ def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:
                 part = part.astype(np.float32)
             except (TypeError, ValueError):
                 return found
-        if part.dtype.kind == "f":
-            found["nan"] += int(np.count_nonzero(np.isnan(part)))
-            found["inf"] += int(np.count_nonzero(np.isinf(part)))
-            if found["nan"] or found["inf"]:
-                part = part[np.isfinite(part)]
+        if part.dtype.kind == "f" and not (is_finite := np.isfinite(part)).all():
+            nan = int(np.count_nonzero(np.isnan(part)))
+            found["nan"] += nan
+            found["inf"] += part.size - nan - int(np.count_nonzero(is_finite))
+            part = part[is_finite]
         if part.size:
             low, high = min(low, float(part.min())), max(high, float(part.max()))
             total += float(part.sum(dtype=np.float64))
@@ -203,62 +272,7 @@ def digest_of(values: np.ndarray[Any, Any]) -> str:
     return hashlib.blake2b(flat.data, digest_size=8).hexdigest()
 
 
-# --------------------------------------------------------------------------- meshes
-
-
-def meshes_in(namespace: dict[str, Any]) -> list[wire.MeshInfo]:
-    """The meshes that variables are or carry, equal ones once, under the names that lead there."""
-    import jax
-
-    users = users_values(namespace)
-    ways = [(value, name) for name, value in users]
-    for name, value in users:
-        for path, leaf in arrays_of(value):
-            way = f"{name}{''.join(path)}.sharding.mesh"
-            ways.append((getattr(leaf.sharding, "mesh", None), way))
-    found: dict[Any, str] = {}
-    for mesh, name in ways:
-        if issubclass(type(mesh), jax.sharding.Mesh):  # whatever it says that its class is
-            found.setdefault(mesh, name)
-    return [
-        wire.MeshInfo(
-            name=name,
-            axis_names=[str(axis) for axis in mesh.axis_names],
-            axis_sizes=list(mesh.devices.shape),
-            axis_types=[getattr(kind, "name", str(kind)) for kind in mesh.axis_types],
-            devices=[device.id for device in mesh.devices.flat],
-        )
-        for mesh, name in found.items()
-        if mesh.devices.size
-    ]
-
-
 # --------------------------------------------------------------------------- variables
-
-
-def users_values(namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """A namespace without what IPython keeps in it."""
-    return [
-        (name, value)
-        for name, value in namespace.items()
-        if not name.startswith("_") and name not in ("In", "Out")
-    ]
-
-
-def variables(namespace: Mapping[str, Any]) -> list[wire.VariableInfo]:
-    """The names that are arrays or hold arrays, in their order, for a list that a user looks at.
-
-    It ends within about two seconds, whatever there is.
-    """
-    until = time.monotonic() + VARIABLES_S
-    found: list[wire.VariableInfo] = []
-    for name, value in users_values(namespace):
-        if type(value) in (list, tuple) and all(type(part) in PLAIN for part in value[:LONG]):
-            continue
-        if len(found) < MAX_VARIABLES and (is_array(value) or time.monotonic() < until):
-            arrays = [array for _, array in arrays_of(value)]
-            found += [_variable(name, value, arrays)] if arrays else []
-    return found
 
 
 def _variable(name: str, value: Any, arrays: list[Any]) -> wire.VariableInfo:
@@ -294,57 +308,3 @@ def _spell(sharding: Any) -> str:
         return shorten(str(spec)).replace("PartitionSpec(", "P(", 1)
     kind = type(sharding).__name__
     return "one device" if kind == "SingleDeviceSharding" else kind
-
-
-# --------------------------------------------------------------------------- memory
-
-
-@dataclass
-class Buffers:
-    """Live buffers by device; each is counted for whoever is first to reach it."""
-
-    position: dict[int, int]
-    seen: set[Any]
-
-    def take(self, arrays: Iterable[Any]) -> list[int]:
-        """Bytes per device of these arrays' buffers that nobody has counted yet."""
-        held = [0] * len(self.position)
-        for array in arrays:
-            try:
-                base, ready = numpy_view(array), is_ready(array)
-                shards = base.addressable_shards
-            except RuntimeError:  # deleted or donated, in this moment even, by the main thread
-                continue
-            for shard in shards:
-                # The address of a buffer that is still being computed would be waited for.
-                key = shard.data.unsafe_buffer_pointer() if ready else (id(base), shard.replica_id)
-                where = self.position.get(shard.device.id)
-                if where is not None and (where, key) not in self.seen and shard.data.nbytes:
-                    self.seen.add((where, key))
-                    held[where] += shard.data.nbytes
-        return held
-
-
-def memory_report(rank: int, namespace: dict[str, Any]) -> wire.MemoryReport:
-    """Bytes that live arrays hold on this rank's devices, by variable."""
-    import jax
-
-    devices = jax.local_devices()
-    buffers = Buffers({device.id: i for i, device in enumerate(devices)}, set())
-    users = dict(users_values(namespace))
-    # Out[7], _7 and _ keep what cells ended in
-    kept = [value for name, value in namespace.items() if name not in users]
-    named = [
-        wire.NamedBytes(name, buffers.take(array for _, array in arrays_of(value)))
-        for name, value in [*users.items(), ("Out (results of earlier cells)", kept)]
-    ]
-    stats = [device.memory_stats() or {} for device in devices]
-    return wire.MemoryReport(
-        rank=rank,
-        devices=[device.id for device in devices],
-        names=[entry for entry in named if any(entry.nbytes)],
-        other=buffers.take(jax.live_arrays()),
-        in_use=[s.get("bytes_in_use") for s in stats],
-        limit=[s.get("bytes_limit") for s in stats],
-        rss_nbytes=rss_nbytes(),
-    )

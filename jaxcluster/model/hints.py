@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxcluster.model.replicas import SEED
+from jaxcluster.model.layout import SEED
 
 EXPLICIT = (
     "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing: call "

@@ -9,14 +9,23 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.model import replicas
+from jaxcluster.ranks import name_ranks
 from jaxcluster.wire import Bounds, Shard
 
 MAX_GAP_CELLS = 1_000_000  # past it gaps are counted, not located
+SEED = (
+    "np.random and random draw different numbers on each rank, as in scripts. For the same "
+    "numbers on all ranks, first run `import jaxcluster; jaxcluster.seed(0)` in a cell."
+)
+
+H = TypeVar("H", int, tuple[int, int])
+P = TypeVar("P")
+Groups = tuple[tuple[H, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,7 @@ class ArrayLayout(wire.ArrayInfo):
     name: str = ""
     devices: Mapping[int, Device] = field(default_factory=dict, repr=False)
     notes: Mapping[int, str] = field(default_factory=dict)
-    odd: replicas.Groups[int] = ()
+    odd: Groups[int] = ()
 
     @functools.cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -245,7 +254,42 @@ def find_gaps(shape: Sequence[int], held: Sequence[Bounds]) -> tuple[Bounds, ...
     return tuple(cell for cell in cells if cell not in taken)
 
 
-# --------------------------------------------------------------------------- checking
+# --------------------------------------------------------------------------- copies
+
+
+def grouped(copies: Iterable[tuple[P, H, Any]]) -> dict[P, Groups[H]]:
+    """For each part who holds it: those with equal values together, the largest group first."""
+    found: dict[P, dict[Any, list[H]]] = {}
+    for part, holder, value in copies:
+        found.setdefault(part, {}).setdefault(value, []).append(holder)
+    return {
+        part: tuple(sorted((tuple(sorted(g)) for g in groups.values()), key=lambda g: (-len(g), g)))
+        for part, groups in found.items()
+    }
+
+
+def odd_copies(reports: Mapping[int, Sequence[Sequence[Any]]]) -> dict[int, Groups[int]]:
+    """The leaves of which ranks have different copies: for each the ranks whose copies are equal.
+
+    Args:
+      reports: each rank's (leaf, part, hash).
+    """
+    odd: dict[int, Groups[int]] = {}
+    told = (((leaf, str(part)), r, it) for r, found in reports.items() for leaf, part, it in found)
+    for (leaf, _), groups in grouped(told).items():
+        if len(groups) > 1:
+            odd.setdefault(leaf, groups)
+    return odd
+
+
+def tell_groups(groups: Sequence[Sequence[int]]) -> str:
+    """Who has the same, and who has not."""
+    if len(groups) > 2 and all(len(group) == 1 for group in groups):
+        return "each has its own"
+    return ", ".join(
+        f"{name_ranks(group)} {'has' if len(group) == 1 else 'have'} {what}"
+        for group, what in zip(groups, ["one", *["another"] * len(groups)], strict=False)
+    )
 
 
 @dataclass(frozen=True)
@@ -257,7 +301,7 @@ class Difference:
 
     leaf: tuple[str, ...]
     index: Bounds
-    groups: replicas.Groups[tuple[int, int]]
+    groups: Groups[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -292,15 +336,12 @@ def compare(
       checks: what each rank found in its shards, with digests.
     """
     shards = [check for _, found in sorted(checks.items()) for check in found]
-    digests: dict[tuple[tuple[str, ...], Bounds], dict[tuple[int, int], str]] = {}
-    for one in shards:
-        digests.setdefault((one.leaf, one.index), {})[one.rank, one.device] = one.digest
-    groups = {part: replicas.grouped(copies) for part, copies in digests.items()}
+    parts = grouped(((one.leaf, one.index), (one.rank, one.device), one.digest) for one in shards)
     return CheckResult(
         name,
         len(shards),
-        sum(len(copies) > 1 for copies in digests.values()),
-        tuple(Difference(a, b, found) for (a, b), found in groups.items() if len(found) > 1),
+        sum(sum(map(len, groups)) > 1 for groups in parts.values()),
+        tuple(Difference(*part, groups) for part, groups in parts.items() if len(groups) > 1),
         tuple(one for one in shards if one.nan or one.inf),
         dict(unchecked or {}),
     )

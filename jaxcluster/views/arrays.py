@@ -332,7 +332,7 @@ def _bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
     bars = []
     for rank, report in found.found.items():
         for i, device in enumerate(report.devices):
-            named = sum(entry.nbytes[i] for entry in report.names)
+            named = sum(nbytes[i] for nbytes in report.names.values())
             held = named + report.other[i]
             bars.append((rank, device, named, max(held, report.in_use[i] or 0), report.limit[i]))
     return bars
@@ -343,9 +343,9 @@ def _variables(found: Memory) -> list[Row]:
     total: dict[str, int] = {}
     ranks: dict[str, list[int]] = {}
     for rank, report in found.found.items():
-        for entry in report.names:
-            total[entry.name] = total.get(entry.name, 0) + sum(entry.nbytes)
-            ranks.setdefault(entry.name, []).append(rank)
+        for name, nbytes in report.names.items():
+            total[name] = total.get(name, 0) + sum(nbytes)
+            ranks.setdefault(name, []).append(rank)
     return [
         {
             "variable": name,

@@ -17,8 +17,7 @@ from jaxcluster.allocation.allocation import examine
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.questions import here, is_console
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.model import replicas
-from jaxcluster.model.layout import ArrayLayout, TreeLayout
+from jaxcluster.model.layout import SEED, ArrayLayout, TreeLayout, tell_groups
 from jaxcluster.model.lines import Lines, fit, label
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
@@ -244,8 +243,8 @@ class CellDisplay:
         except JaxClusterError as error:
             self.on_notice(str(error))
         if isinstance(found, ArrayLayout) and found.odd:
-            groups = replicas.tell_groups(found.odd)
-            self.on_notice(f"Ranks have different copies of it: {groups}. {replicas.SEED}\n")
+            groups = tell_groups(found.odd)
+            self.on_notice(f"Ranks have different copies of it: {groups}. {SEED}\n")
         shown = arrays.values(info, values, cut)
         bundle: Bundle = {}
         if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook

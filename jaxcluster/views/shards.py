@@ -127,12 +127,9 @@ def _array(layout: ArrayLayout, parts: bool = True) -> Document:
     return {
         "name": layout.name,
         "shape": list(layout.shape),
-        "dtype": layout.dtype,
         "type": arrays.leaf_type(layout),
         "nbytes": layout.nbytes,
-        "sharding": layout.sharding,
         "spec": arrays.leaf_spec(layout),
-        "mesh": list(layout.mesh),  # name and size of each of its axes
         "split": [list(names) for names in layout.split],  # the mesh axes that cut each axis
         "headline": arrays.headline(layout),
         "facts": arrays.facts(layout),

@@ -131,9 +131,8 @@ def memory(ranks: int = 4) -> dict[str, Any]:
     known = layouts.devices(ranks, 2)
     reports = {
         rank: wire.MemoryReport(
-            rank,
             [rank * 2048, rank * 2048 + 1],
-            [wire.NamedBytes("params", [3 << 20, 2 << 20]), wire.NamedBytes("x", [1 << 20, 0])],
+            {"params": [3 << 20, 2 << 20], "x": [1 << 20, 0]},
             [1 << 19, 0],
             [None, None],
             [None, 16 << 20],

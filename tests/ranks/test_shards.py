@@ -402,9 +402,8 @@ closure = hide()
     found = array_queries.memory(cluster.world)
     assert not found.reasons
     for report in found.found.values():
-        named = {entry.name: entry.nbytes for entry in report.names}
-        assert named["large"] == [4 << 20, 0]
-        assert "alias" not in named
+        assert report.names["large"] == [4 << 20, 0]
+        assert "alias" not in report.names
         assert report.other[1] >= 2 << 20
         assert report.rss_nbytes > 0
     cluster.run("del large, alias, closure")

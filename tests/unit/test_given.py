@@ -11,7 +11,7 @@ import numpy as np
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.engine import given as module
 from jaxcluster.engine.given import WHOLE_NBYTES, Given
-from jaxcluster.model import replicas
+from jaxcluster.model import layout
 
 
 class Sharding:
@@ -65,4 +65,4 @@ def test_parts_are_compared_with_the_same_parts() -> None:
         1: [[0, part, "b"], [1, part, "q"]],
         2: [[0, other, "x"], [1, part, "q"]],
     }
-    assert replicas.parts(reports) == {0: ((0,), (1,))}
+    assert layout.odd_copies(reports) == {0: ((0,), (1,))}

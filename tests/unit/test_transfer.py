@@ -121,7 +121,7 @@ class Ranks:
     host_key = "here"
 
     def __init__(self, answers: dict[str, Any]) -> None:
-        self.num_processes, self.is_over = 2, False
+        self.num_processes, self.is_over, self.dead = 2, False, dict[int, Any]()
         self.facts, self.pid_space = [self] * 2, pid_space()
         self.record = self.link = self.processes = self
         self.answers = {"bind": dict.fromkeys((0, 1), (Made([]), []))} | answers

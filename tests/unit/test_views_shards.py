@@ -76,9 +76,8 @@ def memory() -> shards.View:
     known = layouts.devices(2, 2)
     reports = {
         rank: wire.MemoryReport(
-            rank,
             [rank * 2048, rank * 2048 + 1],
-            [wire.NamedBytes("params", [3 << 20, 2 << 20]), wire.NamedBytes("x", [1 << 20, 0])],
+            {"params": [3 << 20, 2 << 20], "x": [1 << 20, 0]},
             [1 << 19, 0],
             [None, 4 << 20],
             [None, 16 << 20],
@@ -200,7 +199,7 @@ def test_options_of_the_magic_do_not_touch_the_name() -> None:
 def test_memory_names_hosts_and_limits_where_there_are_any(limit: int | None) -> None:
     """CPU devices have no limit: there is no column of nothing."""
     known = layouts.devices(2, 1, ranks_per_host=1)
-    reports = {r: wire.MemoryReport(r, [r * 2048], [], [8], [8], [limit]) for r in range(2)}
+    reports = {r: wire.MemoryReport([r * 2048], {}, [8], [8], [limit]) for r in range(2)}
     shown = arrays.memory(array_queries.Memory(reports, known))
     head, *rows = [line.split() for line in blocks.text(shown).splitlines()[:3]]
     assert head[:3] == ["rank", "host", "device"] and (head[-1] == "free") is (limit is not None)

@@ -54,7 +54,6 @@ class ValueReport(Message):
     the ``i``th path of ``leaves`` looks like ``infos[use[i]]``.
     """
 
-    rank: int
     type: str
     note: str = ""  # why there is nothing to show
     hint: str = ""
@@ -90,19 +89,11 @@ class MeshInfo(Message):
     devices: list[int]  # ids in row-major order of the sizes
 
 
-class NamedBytes(Message):
-    """What one variable holds on each of ``MemoryReport.devices``."""
-
-    name: str
-    nbytes: list[int]
-
-
 class MemoryReport(Message):
     """What a rank's live arrays hold on its devices; a buffer of several names counts once."""
 
-    rank: int
     devices: list[int]
-    names: list[NamedBytes]
+    names: dict[str, list[int]]  # what each variable holds on each of the devices
     other: list[int]  # live arrays that no variable reaches
     in_use: list[int | None]  # by the allocator, where the platform says so
     limit: list[int | None]
@@ -143,26 +134,24 @@ class CheckShards(Operation[list[ShardCheck]], op="check_shards"):
     hash: bool = False
 
 
-class Cut(Message):
-    """Some positions of the shard on a device: for each axis, counted from its own corner."""
-
-    device: int
-    where: list[list[int]]
-
-
 class Piece(Message):
-    """What a reply's buffer is."""
+    """What a reply's buffer is: the values at these of the asked positions, by their numbers."""
 
+    where: list[list[int]]
     shape: list[int]
     dtype: str
 
 
 class Read(Operation[list[Piece]], op="read"):
-    """The values at some positions of this rank's shards, in a buffer for each cut."""
+    """The values at these positions of each axis, as far as this rank's shards have them.
+
+    Those of a device's shard are counted from its own corner.
+    """
 
     name: str
     path: list[str]
-    cuts: list[Cut]
+    at: list[list[int]]
+    device: int | None = None
 
 
 class Meshes(Operation[list[MeshInfo]], op="meshes"):
