@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.cluster import array_queries
 from jaxcluster.model import layout
 
 Spec = Sequence[str | tuple[str, ...] | None]
@@ -114,3 +115,26 @@ def tree(
         )
         for rank in range(ranks)
     }, known
+
+
+def mesh(ranks: int = 4, per_rank: int = 2) -> array_queries.Meshes:
+    """What ranks tell of one mesh of all their devices."""
+    known = devices(ranks, per_rank)
+    sizes, types = [ranks, per_rank], ["Auto", "Auto"]
+    info = wire.MeshInfo("mesh", ["data", "model"], sizes, types, list(known))
+    return array_queries.Meshes((info,), known)
+
+
+def memory(ranks: int, silent: dict[int, str] | None = None) -> array_queries.Memory:
+    """What ranks with two devices tell of two variables; the second device has a limit."""
+    reports = {
+        rank: wire.MemoryReport(
+            [rank * 2048, rank * 2048 + 1],
+            {"params": [3 << 20, 2 << 20], "x": [1 << 20, 0]},
+            [1 << 19, 0],
+            [None, 4 << 20],
+            [None, 16 << 20],
+        )
+        for rank in range(ranks)
+    }
+    return array_queries.Memory(reports, devices(ranks, 2), silent or {})

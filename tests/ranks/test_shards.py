@@ -36,7 +36,6 @@ ARRAYS = {
     "one_axis": "make((8,), NamedSharding(mesh, P('i')))",
     "two_axes": "make((8, 8), NamedSharding(mesh, P('i', 'j')))",
     "both_on_one": "make((16, 2), NamedSharding(mesh, P(('i', 'j'))))",
-    "swapped": "make((4, 8), NamedSharding(mesh, P('j', 'i')))",
     "replicated": "make((5, 3), NamedSharding(mesh, P()))",
     "partly": "make((8, 3), NamedSharding(mesh, P('j')))",
     "three_axes": "make((4, 2, 6), NamedSharding(cube, P('a', 'b', 'c')))",
@@ -46,7 +45,6 @@ ARRAYS = {
     "on_half": "make((8,), NamedSharding(half, P('h')))",
     "automatic": "make((8, 8), NamedSharding(auto, P(None, 'i')))",
     "bf16": "make((8, 8), NamedSharding(mesh, P('i', 'j')), jnp.bfloat16)",
-    "integer": "make((8,), NamedSharding(mesh, P('i')), np.int8)",
     "keys": "jax.random.wrap_key_data(make((8, 2), NamedSharding(mesh, P('i')), np.uint32))",
     "computed": "jax.jit(lambda a: a @ a.T)(make((8, 8), NamedSharding(auto, P('i', 'j'))))",
     "single": "jax.device_put(np.arange(6.0), SingleDeviceSharding(jax.local_devices()[1]))",
@@ -270,28 +268,7 @@ def test_a_dead_ranks_part_is_named(start: Callable[..., jaxcluster.Cluster]) ->
 # ------------------------------------------------------------------------------------------ values
 
 
-def test_statistics_are_those_of_numpy(cluster: jaxcluster.Cluster) -> None:
-    cluster.run(
-        """
-whole = np.arange(64.0, dtype=np.float32).reshape(8, 8)
-whole[0, 0], whole[0, 5], whole[7, 7] = np.nan, np.inf, np.nan
-odd = jax.make_array_from_callback((8, 8), NamedSharding(mesh, P('i', 'j')), lambda i: whole[i])
-"""
-    )
-    whole = np.arange(64.0).reshape(8, 8)
-    whole[0, 0], whole[0, 5], whole[7, 7] = np.nan, np.inf, np.nan
-    for rank in range(4):
-        for told in array_queries.statistics(cluster.world, "odd", rank):
-            part = whole[tuple(slice(*span) for span in told.index)]
-            finite = part[np.isfinite(part)]
-            assert (told.minimum, told.maximum) == (finite.min(), finite.max())
-            assert told.mean == pytest.approx(finite.mean())
-            assert (told.nan, told.inf) == (np.isnan(part).sum(), np.isinf(part).sum())
-    result = array_queries.check(cluster.world, "odd")
-    assert {b.rank for b in result.bad} == {0, 3}
-
-
-@pytest.mark.parametrize("name", ["bf16", "integer", "keys", "scalar", "empty", "uncommitted"])
+@pytest.mark.parametrize("name", ["bf16", "keys", "scalar", "empty", "uncommitted"])
 def test_every_dtype_can_be_checked_and_looked_at(cluster: jaxcluster.Cluster, name: str) -> None:
     assert array_queries.check(cluster.world, name).ok
     found = array(cluster.layout(name))
@@ -315,10 +292,8 @@ bias = jax.make_array_from_callback((16,), NamedSharding(mesh, P()),
     ((_, *odd),) = [difference.groups for difference in result.differences]
     assert [{rank for rank, _ in group} for group in odd] == [{2}]
     assert result.compared == 1
-    assert (
-        "the copies differ: rank 2 (devices 4096, 4097)"
-        in shards.shards(cluster, "bias", check=True).text
-    )
+    shown = shards.shards(cluster, "bias", check=True).text
+    assert "the copies differ: rank 2 (devices 4096, 4097)" in shown
     assert array_queries.check(cluster.world, "replicated").ok
 
 

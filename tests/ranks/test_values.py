@@ -62,15 +62,6 @@ def test_an_array_that_spans_processes_comes_whole(cluster: jaxcluster.Cluster, 
     pulled[0, 0] = 7  # it is the notebook's own
 
 
-@pytest.mark.parametrize(
-    "spec",
-    ["P()", "P('i')", "P('j')", "P(None, 'i')", "P(('i', 'j'))", "P('j', 'i')", "P(('j', 'i'))"],
-)
-def test_every_sharding_is_assembled_in_place(cluster: jaxcluster.Cluster, spec: str) -> None:
-    cluster.run(f"s = jax.device_put(np.arange(128).reshape(16, 8), NamedSharding(mesh, {spec}))")
-    np.testing.assert_array_equal(cluster["s"], np.arange(128).reshape(16, 8))
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "complex64", "bool_"])
 def test_dtypes_are_kept(cluster: jaxcluster.Cluster, dtype: str) -> None:
     cluster.run(

@@ -24,6 +24,20 @@ def test_a_digest_tells_bits_apart() -> None:
     assert shards.digest_of(np.zeros((0, 4))) == shards.digest_of(np.zeros(0))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "complex64", jnp.bfloat16])
+def test_statistics_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
+    monkeypatch.setattr(shards, "CHUNK", 7)
+    values = np.arange(64).reshape(8, 8).astype(dtype)
+    if dtype != "int8":
+        values[0, 0], values[0, 5], values[7, 7] = np.nan, np.inf, np.nan
+    whole = np.abs(values) if dtype == "complex64" else values.astype(np.float32)
+    found, finite = shards.statistics(values), whole[np.isfinite(whole)]
+    assert (found["minimum"], found["maximum"]) == (finite.min(), finite.max())
+    assert found["mean"] == pytest.approx(finite.mean())
+    assert (found["nan"], found["inf"]) == (np.isnan(whole).sum(), np.isinf(whole).sum())
+    assert shards.statistics(np.zeros((0, 3)))["size"] == 0
+
+
 @pytest.mark.parametrize("kind", ["bomb", "hollow", "loop", "deep"])
 def test_a_tree_that_can_not_be_listed_is_refused(kind: str) -> None:
     """By JAX's own functions the process would run out of memory, or of recursion for good."""

@@ -253,9 +253,6 @@ class OverHosts(Ranks):
     def get(self, rank: int, name: str, nbytes: int) -> bytearray:
         return bytearray((self.folder / name).read_bytes())
 
-    def put(self, name: str, buffers: Mapping[int, memoryview]) -> None:
-        raise transfer.NoRoom
-
 
 @pytest.mark.parametrize("where", ["here", "there", "in frames"])
 def test_shards_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str) -> None:
@@ -307,16 +304,6 @@ def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: st
     with pytest.raises(NotSerialisable, match="is an open file"):
         transfer.push(ranks, {"f": io.BufferedReader(io.BytesIO())})  # type: ignore[arg-type]
     assert ranks.asked == []
-
-
-def test_a_push_to_a_host_without_memory_goes_in_frames(tmp_path: Path) -> None:
-    ranks = OverHosts({}, tmp_path)
-    transfer.push(ranks, {"x": np.zeros(1 << 20, np.uint8)}, [1])  # type: ignore[arg-type]
-    assert [(op, rank, nbytes >> 20) for op, rank, _, nbytes in ranks.asked] == [
-        ("assign", 1, 1),
-        ("bind", 1, 0),
-    ]
-    assert ranks.tokens("assign") == ranks.tokens("bind")
 
 
 @pytest.mark.parametrize("free", [1 << 30, 3 << 19])

@@ -65,36 +65,15 @@ def tree() -> shards.View:
     return shards.layout_view(layout.tree_layout("params", *layouts.tree(8)))
 
 
-def mesh() -> shards.View:
-    known = layouts.devices(4, 2)
-    info = wire.MeshInfo("mesh", ["data", "model"], [4, 2], ["Auto", "Auto"], list(known))
-    found = array_queries.Meshes((info,), known)
-    return shards.tables(arrays.mesh(found))
-
-
-def memory() -> shards.View:
-    known = layouts.devices(2, 2)
-    reports = {
-        rank: wire.MemoryReport(
-            [rank * 2048, rank * 2048 + 1],
-            {"params": [3 << 20, 2 << 20], "x": [1 << 20, 0]},
-            [1 << 19, 0],
-            [None, 4 << 20],
-            [None, 16 << 20],
-        )
-        for rank in range(2)
-    }
-    found = array_queries.Memory(reports, known, {2: "gave no answer within 10 s"})
-    return shards.tables(arrays.memory(found))
-
-
 VIEWS: dict[str, Callable[[], shards.View]] = {
     "shards-array": array,
     "shards-cube": cube,
     "shards-gap": gap,
     "shards-tree": tree,
-    "mesh": mesh,
-    "memory": memory,
+    "mesh": lambda: shards.tables(arrays.mesh(layouts.mesh())),
+    "memory": lambda: shards.tables(
+        arrays.memory(layouts.memory(2, {2: "gave no answer within 10 s"}))
+    ),
 }
 
 
