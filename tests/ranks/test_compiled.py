@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,19 +113,6 @@ def test_each_rank_gets_its_own_programs(start: Callable[..., jaxcluster.Cluster
     ranks.run(COUNT + data)
     assert said(ranks, use, 3) == right
     assert said(ranks, "print(*compiled())", 3) == [""] * 3
-
-
-@HERE
-def test_the_folder_is_private_and_goes_with_the_cluster(
-    ranks: jaxcluster.Cluster, folder: Path
-) -> None:
-    ranks.run(USE, show=False)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    files = list(folder.iterdir())
-    assert files and {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-    assert {path.stat().st_uid for path in files} == {os.getuid()}
-    ranks.stop()
-    assert not folder.exists()
 
 
 def test_programs_that_call_python_are_compiled_again(ranks: jaxcluster.Cluster) -> None:

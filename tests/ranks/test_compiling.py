@@ -72,24 +72,6 @@ def test_a_program_that_one_rank_alone_compiles_is_refused(ranks: jaxcluster.Clu
     check(ranks)
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["print((g * 2 if r == 0 else g - 1).sum())", "f = jax.jit(lambda v: v * (2.5 + r))\nf(g)"],
-    ids=["other operations", "other constants"],
-)
-def test_ranks_that_compile_different_programs_are_refused(
-    ranks: jaxcluster.Cluster, source: str
-) -> None:
-    with pytest.raises(Divergence, match="came to launch different programs"):
-        ranks.run(source, show=False)
-    check(ranks)
-
-
-def test_a_rank_that_comes_late_is_waited_for(ranks: jaxcluster.Cluster) -> None:
-    said = ranks.run("time.sleep(r)\nprint(float(total(g * 3)))", show=False)
-    assert [said.stdout(rank) for rank in range(2)] == ["360.0\n"] * 2
-
-
 def test_a_circle_in_which_a_rank_compiles_is_refused(
     start: Callable[..., jaxcluster.Cluster],
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from overhosts import process_of, send_signal
 
 import jaxcluster
 from jaxcluster.cluster import array_queries
-from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import shards
 
@@ -209,28 +208,16 @@ tracer = kept[0]
 
 def test_a_busy_rank_answers_all_the_same(cluster: jaxcluster.Cluster) -> None:
     running = cluster.submit("import time\nfor _ in range(2000): time.sleep(0.01)")
-    carrier = threading.Thread(target=lambda: swallow(running.wait))
-    carrier.start()
-    try:
-        until(lambda: all(s.state == "running" for s in cluster.status()), "all ranks run")
-        began = time.perf_counter()
-        found = array(cluster.layout("two_axes"))
-        assert time.perf_counter() - began < array_queries.LOOK_S
-        assert found.ranks == (0, 1, 2, 3)
-        values = array_queries.peek(
-            cluster.world, "two_axes", 1, found.shards[2].device, [0, 0], [1, 3]
-        )
-        assert values.tolist() == [[16, 17, 18]]
-    finally:
-        cluster.interrupt()
-        carrier.join(30)
-
-
-def swallow(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except BaseException:  # the interrupt, which is how this cell ends
-        pass
+    until(lambda: all(s.state == "running" for s in cluster.status()), "all ranks run")
+    began = time.perf_counter()
+    found = array(cluster.layout("two_axes"))
+    assert time.perf_counter() - began < array_queries.LOOK_S
+    device = found.shards[2].device
+    values = array_queries.peek(cluster.world, "two_axes", 1, device, [0, 0], [1, 3])
+    assert (found.ranks, values.tolist()) == ((0, 1, 2, 3), [[16, 17, 18]])
+    running.stop()
+    with pytest.raises(CellInterrupted):
+        running.wait()
 
 
 def test_a_stopped_rank_is_named(
@@ -312,17 +299,6 @@ def test_looking_and_pulling_launch_nothing_and_looking_leaves_no_copy_behind(
     assert last_launch(cluster) == before
 
 
-def test_lists_that_hold_each_other_too_often_are_not_taken_apart(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    """The tree has 2**60 leaves; a rank that made a list of them was ended for want of memory."""
-    cluster.run("bomb = [x]\nfor _ in range(60): bomb = [bomb, bomb]")
-    array_queries.memory(cluster.world)
-    with pytest.raises(JaxClusterError, match="more than 262,144 parts"):
-        array_queries.look(cluster.world, "bomb")
-    cluster.run("del bomb")
-
-
 # ------------------------------------------------------------------------------------------ trees
 
 
@@ -360,58 +336,6 @@ def test_meshes_of_variables_and_arrays_are_found(cluster: jaxcluster.Cluster) -
     assert names["cube"].devices == devices
     with pytest.raises(UsageError, match="no mesh 'nope'"):
         array_queries.meshes(cluster.world, "nope")
-
-
-def test_memory_counts_a_buffer_once_and_names_who_holds_it(cluster: jaxcluster.Cluster) -> None:
-    cluster.run(
-        """
-import gc
-large = jax.device_put(np.ones(1 << 20, np.float32), jax.local_devices()[0])
-alias = large
-def hide():
-    box = jax.device_put(np.ones(1 << 19, np.float32), jax.local_devices()[1])
-    return lambda: box
-closure = hide()
-"""
-    )
-    found = array_queries.memory(cluster.world)
-    assert not found.reasons
-    for report in found.found.values():
-        assert report.names["large"] == [4 << 20, 0]
-        assert "alias" not in report.names
-        assert report.other[1] >= 2 << 20
-        assert report.rss_nbytes > 0
-    cluster.run("del large, alias, closure")
-
-
-def test_objects_that_lie_or_raise_hide_no_others(cluster: jaxcluster.Cluster) -> None:
-    """One variable that says it is an array made the memory of all ranks unknown."""
-    cluster.run(
-        """
-class Lies:
-    __class__ = jax.Array
-class LiesOfMesh:
-    __class__ = jax.sharding.Mesh
-class Raises:
-    @property
-    def __class__(self): raise RuntimeError("no class")
-    def __getattr__(self, name): raise RuntimeError(name)
-    __hash__ = None
-lies, liesofmesh, raises = Lies(), LiesOfMesh(), Raises()
-tree = {"a": lies, "b": [raises, x], "c": liesofmesh}
-""",
-        show=False,
-    )
-    try:
-        found = array_queries.memory(cluster.world)
-        assert not found.reasons
-        assert sorted(found.found) == [0, 1, 2, 3]
-        meshes = array_queries.meshes(cluster.world)
-        assert not meshes.reasons
-        assert "mesh" in {info.name for info in meshes.found}
-        assert "x" in {info.name for info in array_queries.variables(cluster.world)}
-    finally:
-        cluster.run("del lies, liesofmesh, raises, tree", show=False)
 
 
 def test_documents_are_json_and_the_widget_answers_questions(cluster: jaxcluster.Cluster) -> None:

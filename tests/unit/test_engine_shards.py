@@ -14,7 +14,7 @@ import pytest
 from jaxcluster.engine import shards
 from jaxcluster.engine.arrays import NotReady, TooManyLeaves, is_ready, leaves_of, wait_ready
 from jaxcluster.engine.values import Values
-from jaxcluster.wire.ops.arrays import Arrays, Memory
+from jaxcluster.wire.ops.arrays import Arrays
 
 
 def test_a_digest_tells_bits_apart() -> None:
@@ -61,6 +61,39 @@ def test_a_tree_of_too_many_leaves_says_what_to_do(monkeypatch: pytest.MonkeyPat
     assert str(refused.value) == told
 
 
+# --------------------------------------------------------------------------- a namespace
+
+CELL = """
+import jax, numpy as np
+mesh = jax.make_mesh((1,), ("i",), devices=jax.devices()[:1])
+large = jax.device_put(np.ones(1 << 20, np.float32), jax.devices()[0])
+alias, hidden = large, lambda box=jax.device_put(np.ones(1 << 19), jax.devices()[0]): box
+class Lies:
+    __class__ = jax.Array
+class LiesOfMesh:
+    __class__ = jax.sharding.Mesh
+class Raises:
+    @property
+    def __class__(self): raise RuntimeError("no class")
+    def __getattr__(self, name): raise RuntimeError(name)
+    __hash__ = None
+lies, liesofmesh, raises = Lies(), LiesOfMesh(), Raises()
+tree = {"a": lies, "b": [raises, alias], "c": liesofmesh}
+"""
+
+
+def test_objects_that_lie_or_raise_hide_no_others_and_a_buffer_counts_once() -> None:
+    values = Values(0)
+    exec(CELL, values.namespace)
+    views, asked = shards.ArrayViews(values), SimpleNamespace(body=None)
+    memory = views.memory(asked)  # type: ignore[arg-type]
+    assert memory.names == {"large": [4 << 20, *[0] * (len(memory.devices) - 1)]}
+    assert memory.other[0] >= 2 << 20 and memory.rss_nbytes > 0
+    assert "mesh" in {one.name for one in views.meshes(asked)}  # type: ignore[arg-type]
+    names = {one.name for one in views.variables(asked)}  # type: ignore[arg-type]
+    assert names >= {"large", "alias"}
+
+
 # --------------------------------------------------------------------------- deleted arrays
 
 
@@ -76,7 +109,7 @@ def test_a_deleted_array_is_not_ready() -> None:
         wait_ready(array, "x", 10.0)
     values = Values(0)
     values.namespace["x"] = array
-    told = shards.ArrayViews(values).memory(SimpleNamespace(body=Memory()))  # type: ignore[arg-type]
+    told = shards.ArrayViews(values).memory(SimpleNamespace(body=None))  # type: ignore[arg-type]
     assert "x" not in told.names
 
 

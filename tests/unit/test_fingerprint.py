@@ -23,9 +23,6 @@ large = np.zeros(1 << 20, np.float32)
 other = large.copy()
 other[12345] = 1e-30
 
-def added(values):
-    return digest(lambda a: a + values.astype("f4"), large)
-
 def calling(target):
     return lambda a: jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(a.shape, a.dtype))(a)
 
@@ -50,12 +47,6 @@ print(json.dumps({
     "address": programs.calls_into_process(
         jax.jit(calling("my-callback")).lower(x).compiler_ir()
     ),
-    "splat": added(large) != added(large + 1),
-    "two": digest(lambda a: a + other - large[::-1], large)
-        != digest(lambda a: a + large[::-1] - other, large),
-    "bfloat16": added(other.astype(jnp.bfloat16)) != added(other[::-1].astype(jnp.bfloat16)),
-    "shape": digest(lambda a: other, x) != digest(lambda a: other.reshape(1024, 1024), x),
-    "type": digest(lambda a: other, x) != digest(lambda a: other.view("i4"), x),
     "names": digest(one, x) == digest(two, x),
     "operation": digest(jnp.max, x) != digest(jnp.min, x),
     "callback": digest(lambda a: jax.pure_callback(np.sin, a, a), x)

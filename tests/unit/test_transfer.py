@@ -60,16 +60,6 @@ def test_what_is_no_name_is_refused_by_name(name: Any) -> None:
     )
 
 
-# --------------------------------------------------------------------------- dtypes
-
-
-@pytest.mark.parametrize("name", ["float32", "bool", "bfloat16", "float8_e4m3fn", "int4"])
-def test_dtypes_are_known_without_jax(name: str) -> None:
-    dtype = transfer.numpy_dtype(name)
-    assert dtype.name == name
-    assert np.zeros(3, dtype).astype(np.float32).sum() == 0
-
-
 # --------------------------------------------------------------------------- unpickling
 
 
