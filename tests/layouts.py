@@ -70,7 +70,6 @@ def named(
         spans=len(shards) > 1,
         nbytes=itemsize * math.prod(shape),
         sharding=f"NamedSharding(mesh=Mesh({words}), spec={printed}, memory_kind=device)",
-        kind="NamedSharding",
         mesh=tuple(mesh.items()),
         spec=printed,
         split=tuple(split),

@@ -168,7 +168,6 @@ def describe(array: Any) -> wire.ArrayInfo:
         nbytes=array.nbytes,
         ready=is_ready(array),
         sharding=shorten(str(sharding)),
-        kind=type(sharding).__name__,
         mesh=tuple((str(name), size) for name, size in sizes),
         spec=shorten(str(spec)) if spec is not None else "",
         split=split_of(spec, array.ndim) if spec is not None else (),

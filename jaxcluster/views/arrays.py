@@ -245,8 +245,9 @@ def leaf_spec(layout: ArrayLayout) -> str:
     """The PartitionSpec, or what there is instead."""
     if layout.spec:
         return layout.spec
-    if layout.kind:
-        return "on one device of each rank" if not layout.spans else layout.kind
+    if layout.sharding:
+        kind = layout.sharding.partition("(")[0]
+        return kind if layout.spans else "on one device of each rank"
     return next(iter(layout.notes.values()), "") if layout.dtype else ""
 
 

@@ -205,7 +205,7 @@ def answers(cluster: Cluster, name: str) -> Answer:
             case "stats":
                 where = question["rank"], question["device"]
                 found = array_queries.statistics(world, about, *where)
-                return dataclasses.asdict(found[0]) if found else None
+                return dataclasses.asdict(found) if found else None
             case "peek":
                 cut = question["start"], question["stop"]
                 where = question["rank"], question["device"]

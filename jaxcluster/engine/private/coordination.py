@@ -204,20 +204,16 @@ def keep_initialized(say: Callable[[str], None]) -> None:
 
     has = {"num_processes": jax.process_count(), "process_id": jax.process_index()}
     here = f"process {has['process_id']} of {has['num_processes']}"
+    arguments = inspect.signature(jax.distributed.initialize)
 
     @functools.wraps(jax.distributed.initialize)
-    def initialize(
-        coordinator_address: str | None = None,
-        num_processes: int | None = None,
-        process_id: int | None = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        for name, asked in ("num_processes", num_processes), ("process_id", process_id):
-            if asked not in (None, has[name]):
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        asked = arguments.bind(*args, **kwargs).arguments
+        for name, value in has.items():
+            if asked.get(name) not in (None, value):
                 raise RuntimeError(
                     f"jaxcluster has initialized JAX: this is {here}, and the call asks for "
-                    f"{name}={asked}. Leave that out, or start as many, by -n."
+                    f"{name}={asked[name]}. Leave that out, or start as many, by -n."
                 )
         say(f"jaxcluster has initialized JAX already: this is {here}.")
 

@@ -38,7 +38,8 @@ def describe(executable: Any) -> Program:
     outside = repr((executable.name, devices, inputs, outputs, shardings, source))
     processes = tuple(sorted({d.process_index for d in executable.device_list}))
     name = _readable(executable.name)
-    return Program(processes, hash_of(outside) or 1, name, inputs, _is_collective(text))
+    is_collective = not text or _COLLECTIVE.search(text) is not None  # it may be, where unknown
+    return Program(processes, hash_of(outside) or 1, name, inputs, is_collective)
 
 
 def sign(executable: Any, source: int) -> None:
@@ -123,11 +124,6 @@ def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
     return (
         getattr(backend, "platform", "cpu") != "cpu" and len({d.process_index for d in devices}) > 1
     )
-
-
-def _is_collective(hlo: str) -> bool:
-    """Whether a program has collectives, or may have: its text can't be read."""
-    return not hlo or _COLLECTIVE.search(hlo) is not None
 
 
 def _hlo_text(executable: Any) -> str:

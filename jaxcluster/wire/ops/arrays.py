@@ -38,7 +38,6 @@ class ArrayInfo(Message):
     note: str = ""  # why there are no shards: deleted, a tracer, not a jax.Array
     ready: bool = True
     sharding: str = ""  # as JAX prints it
-    kind: str = ""  # the sharding's class
     mesh: tuple[tuple[str, int], ...] = ()  # its axes' names and sizes
     spec: str = ""  # the PartitionSpec as JAX prints it
     split: tuple[tuple[str, ...], ...] = ()  # for each axis of the array, the mesh axes that cut it
