@@ -69,12 +69,8 @@ def check_outputs(record: Any) -> None:
 # --------------------------------------------------------------------------- any cell
 
 MAKE = """
-import weakref
-class Alive: pass
 class BadRepr:
     def __repr__(self): raise ValueError('no repr')
-class BadHtml:
-    def _repr_html_(self): raise KeyError('no html')
 class Junk:
     def _repr_html_(self): return 5
     def _repr_mimebundle_(self, **kw): return {1: object(), 'text/plain': b'bytes', 'a/b': {1}}
@@ -96,19 +92,14 @@ for _ in range(100_000): deep = [deep]
     "source",
     [
         "leaked[0]",
-        "weakref.proxy(Alive())",
         "BadRepr()",
-        "BadHtml()",
         "Junk()",
         "Deep()",
         "'half a pair: \\ud83d'",
-        "10**5000",
         "{'k\\udc00': float('nan')}",
         "y = x + 0; y.delete(); y",
         "jax.new_ref(jnp.ones(2))",
-        "get_ipython()",
         "display({'application/json': bomb if rank == 0 else deep}, raw=True)",
-        "display('d', display_id=object())",
         "from IPython.display import update_display\nupdate_display('u', display_id='none\\udc00')",
         "get_ipython().payload_manager.write_payload({'source': 'page', 'data': {1: object()}})",
     ],
@@ -131,17 +122,13 @@ def test_a_cell_may_end_in_any_object_and_show_any(
         ("raise Custom('base')", "Custom"),
         ("raise Renders('r')", "Renders"),
         ("raise SystemExit(3)", "SystemExit"),
-        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("import asyncio; await asyncio.sleep(0); raise asyncio.CancelledError", "CancelledError"),
         ("raise ValueError('half \\ud83d')", "ValueError"),
         ("raise ValueError('long' * 25_000_000)", "ValueError"),
         ("raise ExceptionGroup('two', [ValueError('first'), BadStr()])", "ExceptionGroup"),
-        ("raise MemoryError", "MemoryError"),
         ("def f(): f()\nf()", "RecursionError"),
         ("e = ValueError('loop'); e.__cause__ = e; raise e", "ValueError"),
         ("%%time\n1/0", "ZeroDivisionError"),
-        ("exec('a b')", "SyntaxError"),
-        ("raise StopIteration", "StopIteration"),
     ],
 )
 def test_any_exception_is_one_reply(cluster: jaxcluster.Cluster, source: str, ename: str) -> None:
@@ -158,9 +145,7 @@ def test_any_exception_is_one_reply(cluster: jaxcluster.Cluster, source: str, en
 BREAKS = [
     "sys.stdout.close(); sys.stderr = None",
     "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)",
-    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)",
     "import asyncio\nfor t in asyncio.all_tasks(asyncio.get_event_loop()): t.cancel()",
-    "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
     "sys.setrecursionlimit(120)\ndef f(): f()\nf()",
     "import threading\nthreading.excepthook = None\n"
     "threading.Thread(target=lambda: 1/0).start()",

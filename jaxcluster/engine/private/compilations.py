@@ -113,8 +113,7 @@ def keep_compiled(folder: Path) -> None:
             name = None if callbacks else name_of(backend, module, devices, options)
             if name is not None and (kept := read(folder, name)) is not None:
                 executable = backend.deserialize_executable(kept, device_list, options)
-                hold(executable)
-                _bytes_of[id(executable)] = functools.partial(read, folder, name)
+                hold(executable, functools.partial(read, folder, name))
                 return executable
         executable = original(*given, **more)
         hold(executable)
@@ -123,19 +122,15 @@ def keep_compiled(folder: Path) -> None:
                 write(folder, name, executable.serialize())
         return executable
 
+    def as_loaded(original: Callable[..., bytes]) -> Callable[..., bytes]:
+        # On CPU XLA's own bytes of a loaded executable lack its machine code, and nobody notices
+        # before they are run ("Function wrapped_sine not found", jaxlib 0.10.2 and 0.12).
+        return lambda *given: _held.get(id(given[-1]), _NONE)[1]() or original(*given)
+
     compiler.compile_or_get_cached = compile_or_get_cached
     classes: Any = _jax
-    classes.LoadedExecutable.serialize = serialized_as_loaded(serialize)
-    classes.Client.serialize_executable = serialized_as_loaded(serialize_by_client)
-
-
-def serialized_as_loaded(original: Callable[..., bytes]) -> Callable[..., bytes]:
-    """Have an executable that was loaded serialized as the bytes that it was loaded from.
-
-    On CPU XLA's own bytes of it lack its machine code, and nobody notices before they are run
-    ("Function wrapped_sine not found", jaxlib 0.10.2 and 0.12).
-    """
-    return lambda *given: _bytes_of.get(id(given[-1]), bytes)() or original(*given)
+    classes.LoadedExecutable.serialize = as_loaded(serialize)
+    classes.Client.serialize_executable = as_loaded(serialize_by_client)
 
 
 def make_key(known: str, backend: Any, devices: Any) -> str:
@@ -164,20 +159,23 @@ def _told(done: str) -> Iterator[None]:
         _tell(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
 
 
-_held: dict[int, Any] = {0: object()}  # executables by id, as they take no weak references
-_bytes_of: dict[int, Callable[[], bytes | None]] = {}  # of those that were loaded
-_OURS = sys.getrefcount(_held.get(0))  # references where nobody else has it
+Held = tuple[Any, Callable[[], bytes | None]]
+_held: dict[int, Held] = {0: (object(), bytes)}  # by id: executables take no weak references
+_NONE: Held = (None, bytes)
+_OURS = sys.getrefcount(_held.get(0, _NONE)[0])  # references where nobody else has it
 
 
-def hold(executable: Any) -> None:
+def hold(executable: Any, loaded: Callable[[], bytes | None] = bytes) -> None:
     """Keep an executable until nobody else has it, nothing runs, and another one comes.
 
     CUDA unloads a program only once all that runs on its device has ended, and whoever drops the
     last reference waits for that with Python's lock: the garbage collector, on any thread.
+
+    Args:
+      loaded: reads the bytes that it was loaded from.
     """
-    unused = [number for number in list(_held) if sys.getrefcount(_held.get(number)) <= _OURS]
+    unused = [n for n in list(_held) if sys.getrefcount(_held.get(n, _NONE)[0]) <= _OURS]
     if unused and all(map(is_ready, sys.modules["jax"].live_arrays())):
         for number in unused:
             _held.pop(number, None)
-            _bytes_of.pop(number, None)
-    _held[id(executable)] = executable
+    _held[id(executable)] = executable, loaded
