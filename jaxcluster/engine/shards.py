@@ -121,7 +121,8 @@ class ArrayViews:
                     spans = tuple((0, stop - start) for start, stop in spans)
                 axes = list(zip(body.at, spans, strict=True))
                 where = [[n for n, at in enumerate(ats) if a <= at < b] for ats, (a, b) in axes]
-                if body.device not in (None, shard.device.id) or spans in pieces or not all(where):
+                has_none = not all(where) or spans in pieces
+                if has_none if body.device is None else body.device != shard.device.id:
                     continue
                 values = host_values(shard.data)
                 inside = [[at - a for at in ats if a <= at < b] for ats, (a, b) in axes]
