@@ -40,6 +40,7 @@ from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
 
+RANK = "jaxcluster.rank.app"  # which is made of this room's parts
 # What a rank imports only when its kernel is made or its first cell runs: imported
 # here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
 LATE_MODULES = (
@@ -143,8 +144,8 @@ class ForkServer:
         code = 1
         try:
             self._forget(proc, parent)
-            name = "app" if proc.role == "rank" else proc.role
-            module = importlib.import_module(f"jaxcluster.engine.{name}")
+            name = RANK if proc.role == "rank" else f"jaxcluster.engine.{proc.role}"
+            module = importlib.import_module(name)
             run = module.main(*([] if proc.rank is not None else [proc.argv]))
             if run is not None:
                 return run  # type: ignore[no-any-return]
@@ -214,8 +215,7 @@ def _preload_rank() -> None:
     import jax.numpy
     import jax.sharding  # noqa: F401
 
-    import jaxcluster.engine.app  # noqa: F401
-
+    importlib.import_module(RANK)
     # ipykernel's debugger says this of itself, to the log, when it is imported.
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
     for name in LATE_MODULES:

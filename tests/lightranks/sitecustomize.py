@@ -26,7 +26,7 @@ class Nothing:
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] in LEFT_OUT or name == "jaxcluster.engine.app":
+        if name.partition(".")[0] in LEFT_OUT or name == "jaxcluster.rank.app":
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 

@@ -18,7 +18,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jax.experimental import io_callback, multihost_utils, serialize_executable
 from jax.profiler import ProfileData, ProfileOptions
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from jaxcluster.engine.app import JaxEngine
+from jaxcluster.rank.app import JaxEngine
 r = jax.process_index()
 devices = jax.devices()
 mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -3,7 +3,7 @@
     class Withdraw(Operation[bool], op="withdraw"):
         seq: int
 
-An operation stands here once. Its rank has a handler for the class (``engine/app.py``), which gets
+An operation stands here once. Its rank has a handler for the class (``rank/app.py``), which gets
 the request as ``request.body``; a notebook sends an object of it, and gets what ``Operation`` is
 given: a message, a list or dict of them, or a value of JSON. ``codec.read`` makes both of what
 has come, and refuses one that lacks a field or has one of another type. Who changes a field of a
