@@ -353,22 +353,6 @@ def test_a_new_agent_of_the_same_id_first_ends_the_older_one(run_agent: RunAgent
     assert "SIGTERM" in old.until_gone()["jaxcluster-agent-ended"]
 
 
-def test_what_a_killed_agent_and_its_fork_server_have_left_is_removed_by_the_next(
-    run_agent: RunAgent,
-) -> None:
-    old = run_agent(LIGHT)
-    servers = [p for p, line in old.processes().items() if "engine.forkserver" in line]
-    for pid in [old.process.pid, *servers]:
-        os.kill(pid, signal.SIGSTOP)  # neither can tidy up after the other
-    for pid in [old.process.pid, *servers]:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not old.processes(), "they are gone")
-    assert old.folder.exists()
-    run_agent(LIGHT)
-    assert not old.folder.exists()
-    assert not os.path.exists(old.said["memory"])
-
-
 def test_it_ends_at_once_while_its_fork_server_does_not_hear_yet(
     run_agent: RunAgent, tmp_path: Path
 ) -> None:
@@ -380,23 +364,6 @@ def test_it_ends_at_once_while_its_fork_server_does_not_hear_yet(
     running = run_agent({"PYTHONPATH": f"{tmp_path}:{python_path()}"}, "--owner-stdin")
     running.process.terminate()
     assert running.until_gone()["jaxcluster-agent-ended"].startswith("SIGTERM")
-
-
-def test_a_host_without_a_place_for_its_folder_says_so(private_home: Home) -> None:
-    place = private_home.path / "file"
-    place.write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", "jaxcluster.agent", "--owner-key", new_keys().public],
-        env=private_home.environ(JAXCLUSTER_RUNTIME_DIR=str(place)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    said = json.loads(done.stdout)
-    assert done.returncode == 1
-    assert "can't be used" in said["error"]
-    assert said["host"]
 
 
 # --------------------------------------------------------------------------- files
@@ -611,19 +578,3 @@ def test_strangers_are_not_let_in_and_the_owner_goes_on(
     host.close()
     # A stranger that tries again and again is nobody who is there.
     assert "its owner has not been connected" in running.until_gone(30)["jaxcluster-agent-ended"]
-
-
-def test_nonsense_of_the_owners_own_is_no_end(run_agent: RunAgent, connect: Connect) -> None:
-    running = run_agent(LIGHT)
-    host = connect(running)
-    host.ask(requests.Facts())
-    for frames in (
-        [b"agent", b"no json"],
-        [b"agent"],
-        [b"agent", wire.encode("spawn", "1", {})],
-        [b"rank?", b"x"],
-        [b"agent", b"[]"],
-        [b"0"],
-    ):
-        host._agents._do(host._send, frames)
-    assert host.ask(requests.Facts()).host

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,55 +170,6 @@ def test_the_owner_is_known_by_one_key_of_curve_alone(
         assert authenticator.socket.poll(ANSWER_MS)
         authenticator.answer(authenticator.socket.recv_multipart())
         assert asks.recv_multipart()[1:3] == [b"7", status]
-
-
-GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        bytes(range(256)) * 400,
-        GREETING + b"\x04\xff" * 50_000,
-        GREETING + b"\x06" + b"\x7f" + b"\xff" * 7 + b"\x05HELLO" + bytes(1000),
-    ],
-    ids=["http", "bytes", "a greeting and noise", "a huge command"],
-)
-def test_random_bytes_on_the_port_change_nothing(
-    context: zmq.Context[zmq.Socket[bytes]], server: Server, data: bytes
-) -> None:
-    _, _, address = server.endpoint.partition("://")
-    for _ in range(20):
-        if server.endpoint.startswith("tcp"):
-            host, _, port = address.rpartition(":")
-            raw = socket.create_connection((host, int(port)))
-        else:
-            raw = socket.socket(socket.AF_UNIX)
-            raw.connect(address)
-        with raw:
-            raw.settimeout(5)
-            try:
-                raw.sendall(data)
-                raw.recv(64)
-            except OSError:
-                pass  # it was closed: as good
-    assert_serves_its_owner(context, server)
-
-
-def test_connections_that_say_nothing_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport, "HANDSHAKE_MS", 200)
-    server = Server("tcp://127.0.0.1:*")
-    host, _, port = server.endpoint.partition("://")[2].rpartition(":")
-    try:
-        with socket.create_connection((host, int(port))) as silent:
-            silent.settimeout(15)  # by itself zmq waits for 30 s
-            while silent.recv(64):
-                pass
-    finally:
-        server.close()
 
 
 def test_public_keys_pass_through_any_shell_and_parser_and_secrets_are_not_shown() -> None:
