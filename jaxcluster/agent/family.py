@@ -77,8 +77,7 @@ class Family:
 
     def _begin(self, env: Mapping[str, str]) -> None:
         self._imports = starting.findable(env, os.getcwd())
-        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver"]
-        argv += [word for path in self._own for word in ("--folder", path)]
+        argv = [sys.executable, "-P", "-m", "jaxcluster.engine.forkserver", *self._own]
         self._connection, theirs = socket.socketpair()
         with theirs, open(self.log, "ab") as log:
             self.server = subprocess.Popen(

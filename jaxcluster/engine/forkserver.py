@@ -1,6 +1,6 @@
 """The process that starts a cluster's processes on one host, watches them, and ends them.
 
-``python -m jaxcluster.engine.forkserver [--folder PATH]...``
+``python -m jaxcluster.engine.forkserver [FOLDER]...``
 
 It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
 from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
@@ -20,7 +20,6 @@ Its standard input is a connection to the agent, in both directions: lines of JS
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import gc
@@ -31,7 +30,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxcluster import wire
@@ -39,6 +38,7 @@ from jaxcluster.engine.forked import become_a_process_of_its_own
 from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
+from jaxcluster.wire.ops import Operation
 
 RANK = "jaxcluster.rank.app"  # which is made of this room's parts
 # What a rank imports only when its kernel is made or its first cell runs: imported
@@ -63,12 +63,16 @@ class Forked(BaseException):
 
 
 class ForkServer:
-    """One loop over the agent's connection and SIGCHLD."""
+    """One loop over the agent's connection and SIGCHLD.
 
-    def __init__(self, folders: Sequence[str] = ()) -> None:
+    Args:
+      folders: that it removes should the agent be killed.
+    """
+
+    def __init__(self, folders: Sequence[str]) -> None:
         self.folders = folders
         self.children: set[int] = set()
-        self.leaving = self.has_imported = False
+        self.has_imported = False
         self._inbox = b""
 
     # ------------------------------------------------------------------ loop
@@ -80,13 +84,11 @@ class ForkServer:
         gc.disable()
         # The controller needs no jax: let it come up on another core meanwhile.
         _preload_controller()
-        while not self.leaving and self._turn(0):
+        while self._turn(0):
             pass
-        if not self.leaving:
-            self._preload()
-        while not self.leaving:
+        self._preload()
+        while True:
             self._turn()
-        self._end()
 
     def _turn(self, timeout_s: float | None = None) -> bool:
         """Do what there is, or comes within ``timeout_s``; returns whether there was anything."""
@@ -105,8 +107,9 @@ class ForkServer:
             data = b""
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
-            self._do(wire.decode(line))
-        self.leaving = self.leaving or not data
+            self._do(wire.request_in(wire.decode(line)))
+        if not data:
+            self._end()
 
     def _preload(self) -> None:
         if not self.has_imported:
@@ -115,15 +118,15 @@ class ForkServer:
             gc.freeze()  # permanently: a child that collects garbage would copy all these pages
             gc.enable()
 
-    def _do(self, message: Mapping[str, Any]) -> None:
-        match wire.request_in(message):
+    def _do(self, request: Operation[Any]) -> None:
+        match request:
             case forks.Spawn(procs):
                 if any(proc.rank is not None for proc in procs):
                     self._preload()
                 self._say(wire.encode("reply", "", [self._fork(proc) for proc in procs]))
             case forks.End():
                 self.folders = ()
-                self.leaving = True
+                self._end()
 
     def _say(self, line: bytes) -> None:
         data = line + b"\n"
@@ -223,17 +226,14 @@ def _preload_rank() -> None:
             importlib.import_module(name)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m jaxcluster.engine.forkserver")
-    parser.add_argument("--folder", action="append", default=[], help="removed with the agent")
-    args = parser.parse_args(argv)
+def main() -> None:
     faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
     # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
     # each rank sets its own number of threads after the fork.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     allow_files()
     processes.adopt_orphans()
-    server = ForkServer(args.folder)
+    server = ForkServer(sys.argv[1:])
     try:
         server.run()
     except Forked as forked:

@@ -35,8 +35,6 @@ SOURCE = (
     f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.keeper import main; main()"
 )
 
-_left: list[subprocess.Popen[bytes]] = []  # keepers of detached clusters, which end later
-
 OnLine = Callable[[str, str], None]
 OnEnd = Callable[[int, int | None, str], None]
 
@@ -158,7 +156,6 @@ class Commands:
           kept_open: descriptors that stay open for as long as it runs.
         """
         about = (process_token(os.getpid()), folder, json.dumps(at_end))
-        _left[:] = [one for one in _left if one.poll() is None]
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", SOURCE, *about],
             stdin=subprocess.PIPE,
@@ -252,9 +249,9 @@ class Commands:
     def leave(self) -> None:
         """Start no more of them: detached, the keeper ends with the last one."""
         if self._keeper is not None and self._keeper.stdin is not None:
-            _left.append(self._keeper)
             with contextlib.suppress(OSError):
                 self._keeper.stdin.close()
+            threading.Thread(target=self._keeper.wait, daemon=True).start()
 
     def _tell(self, **message: object) -> None:
         if self._keeper is not None and self._keeper.stdin is not None:

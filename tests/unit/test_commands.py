@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -20,7 +19,6 @@ from helpers import processes_with, until
 
 from jaxcluster.supervision import commands, folders
 from jaxcluster.supervision.commands import Commands, Task
-from jaxcluster.supervision.processes import is_alive, process_token
 
 MARK = "JAXCLUSTER_TEST_COMMANDS"
 STUBBORN = "trap '' TERM HUP; echo ready; while :; do sleep 0.1; done"
@@ -270,24 +268,6 @@ def test_detached_commands_end_when_nobody_can_find_them(
             folder.mkdir()
         ends(mark)
     assert cancelled(cancel) == ["once"] * len(tasks)
-
-
-def test_a_keeper_that_is_left_is_reaped_by_the_next(tmp_path: Path) -> None:
-    folder = tmp_path / "main"
-    folder.mkdir()
-    left = Commands(outlives=True)
-    left.keep(str(folder))
-    left.detach([str(folder)])
-    left.leave()
-    del left
-    gc.collect()  # Python warns of a child that nobody will wait for, which fails this test
-    (keeps,) = commands._left
-    folder.rmdir()
-    until(lambda: not is_alive(process_token(keeps.pid)), "the keeper ends with the folder", 10)
-    another = Commands()
-    another.keep(str(tmp_path))
-    assert keeps.returncode == 0 and commands._left == []
-    another.end()
 
 
 def test_a_clusters_files_are_kept_young(tmp_path: Path) -> None:
