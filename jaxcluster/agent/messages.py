@@ -27,6 +27,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+from jaxcluster.wire.sockets import nbytes
+
 LIMIT = 64 << 20  # bytes that are kept for the other end; then ``is_full``
 OVERHEAD = 256  # bytes that a message costs besides its frames, so that empty ones count too
 
@@ -40,11 +42,6 @@ Frames = Sequence[Any]  # bytes, memoryviews or zmq frames
 def new_name() -> bytes:
     """A name for a connection. Its first byte is not 0, which zmq keeps for itself."""
     return b"j" + os.urandom(7)
-
-
-def nbytes(frames: Frames) -> int:
-    """How many bytes a message's frames are."""
-    return sum(f.nbytes if isinstance(f, memoryview) else len(f) for f in frames)
 
 
 def is_new(head: Any) -> bool | None:

@@ -14,7 +14,6 @@ notebook is not taken for a dead one.
 from __future__ import annotations
 
 import asyncio
-import errno
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -24,14 +23,12 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from jaxcluster.agent.messages import nbytes
 from jaxcluster.wire import sockets
 from jaxcluster.wire.sockets import has_come, receive
 
 HEARTBEAT_MS = 2000
 DEAD_AFTER_MS = 6000  # without an answer to one
 HANDSHAKE_MS = 10_000  # a connection that has not said who it is by then is closed
-LARGE = 1 << 16  # bytes: a packet of more is sent from where it lies
 AT_ONCE = 64  # messages that are taken from one socket before the others have their turn
 ZAP = "inproc://zeromq.zap.01"
 SERVICE = b"jaxcluster"  # an agent's socket, as ZAP calls it
@@ -218,11 +215,9 @@ def _prepare(socket: zmq.Socket[bytes]) -> None:
 
 def send(socket: zmq.Socket[bytes], packet: list[Any]) -> bool:
     """Send a packet. Returns whether there was a connection to send it on."""
-    large = nbytes(packet) > LARGE
     try:
-        sockets.send(socket, packet, copy=not large)
+        return sockets.send(socket, packet)
     except zmq.ZMQError as error:
-        if error.errno in (errno.EAGAIN, zmq.EHOSTUNREACH):
-            return False
-        raise
-    return True
+        if error.errno != zmq.EHOSTUNREACH:
+            raise
+        return False

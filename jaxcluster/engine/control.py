@@ -280,16 +280,12 @@ class ControlChannel:
         self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
     ) -> bool:
         """Whether a message needs no more care: it is sent, or there is nobody to send it to."""
-        # Big buffers are sent from where they lie; small ones are cheaper to copy.
-        large = any(len(memoryview(b).cast("B")) > 1 << 16 for b in buffers)
         try:
-            sockets.send(socket, [ident, envelope, *buffers], copy=not large)
-        except zmq.Again:
-            return False
+            return sockets.send(socket, [ident, envelope, *buffers])
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-        return True
+            return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while sockets.has_come(socket):

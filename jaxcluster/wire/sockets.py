@@ -6,11 +6,11 @@ Each ``|`` or ``&`` with one of zmq's flags, which are enums, takes as long as s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import zmq
 
-Buffer = bytes | memoryview
-
+LARGE = 1 << 16  # bytes: a message of more is sent from where it lies
 _POLLIN, _NOBLOCK = int(zmq.POLLIN), int(zmq.NOBLOCK)
 _MORE_TO_COME = _NOBLOCK | int(zmq.SNDMORE)
 
@@ -28,13 +28,23 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
     return frames
 
 
-def send(socket: zmq.Socket[bytes], frames: Sequence[Buffer], *, copy: bool) -> None:
-    """Send a message.
+def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> bool:
+    """Send a message; returns whether there was room for it. Else nothing was sent.
 
     Raises:
-      zmq.Again: there is no room for it, and nothing was sent.
+      zmq.ZMQError: EHOSTUNREACH of a ROUTER: whom it is for is not connected.
     """
+    copy = nbytes(frames) <= LARGE
     *before, last = frames
-    for frame in before:
-        socket.send(frame, _MORE_TO_COME, copy)
-    socket.send(last, _NOBLOCK, copy)
+    try:
+        for frame in before:
+            socket.send(frame, _MORE_TO_COME, copy)
+        socket.send(last, _NOBLOCK, copy)
+    except zmq.Again:
+        return False
+    return True
+
+
+def nbytes(frames: Sequence[Any]) -> int:
+    """How many bytes a message's frames are."""
+    return sum(f.nbytes if isinstance(f, memoryview) else len(f) for f in frames)
