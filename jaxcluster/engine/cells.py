@@ -98,13 +98,7 @@ class CellRunner:
       home: the last cell, or the one whose widget has a message now: what is opened is its own.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        control: ControlChannel,
-        log_path: str,
-        history: History | None = None,
-    ) -> None:
+    def __init__(self, rank: int, control: ControlChannel, log_path: str, history: History) -> None:
         self.rank = rank
         self.control = control
         self.cell_numbers: dict[str, int] = {}
@@ -116,7 +110,7 @@ class CellRunner:
         self.last_result: Any = None
         self.shell: Any = None
         self.names = Names()
-        self.history = history or History(None)
+        self.history = history
         self.context = contextvars.copy_context()
         self.asking = Asking(self)
         self.main_thread_id = threading.main_thread().ident or 0
@@ -133,7 +127,6 @@ class CellRunner:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
         self.shell = shell
         loop = asyncio.get_running_loop()
-        self.interrupts.attach()
         out = self.output
         out.attach(shell)
         shell.compile.get_code_name = self._code_name

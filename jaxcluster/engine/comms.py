@@ -224,4 +224,3 @@ class Comms:
 
 
 interrupts.RUNS.add(Comms.deliver.__code__)  # the user's code may be interrupted from there on
-interrupts.WHOLE.add(Comms.divert.__code__)

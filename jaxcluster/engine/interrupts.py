@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,6 @@ async def wait_for(code: Awaitable[None]) -> None:
 
 # What executes a cell's lines and displays what they end in. Other modules add theirs.
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
-# What holds a lock of ours for microseconds; ``comms`` adds its own.
-WHOLE: set[CodeType] = set()
 
 
 def is_inside(frame: FrameType | None) -> bool | None:
@@ -46,12 +44,10 @@ def is_inside(frame: FrameType | None) -> bool | None:
     Returns:
       None where it may be only if the wait for a better moment gets long: in IPython's own steps
       around the code, which hooks and transformers of the user's may hold up.
-      False: nowhere in the cell's course, or within what holds a lock of ours.
+      False: nowhere in the cell's course.
     """
     is_run = False
     for one in outward(frame):
-        if one.f_code in WHOLE:
-            return False
         if one.f_code is wait_for.__code__:
             return True if is_run else None if one is not frame else False
         is_run = is_run or one.f_code in RUNS
@@ -69,10 +65,7 @@ class Interrupts:
         self._runner = runner
         self.handler = runner.agreement.guarded(self.on_sigint)
         # A signal handler may interrupt a put with another.
-        self._retries: wire.Inbox[Callable[[], bool]] = wire.Inbox()
-
-    def attach(self) -> None:
-        """From now on they are heard."""
+        self._retries: wire.Inbox[Running | None] = wire.Inbox()
         self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self.on_unraisable
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
 
@@ -108,7 +101,7 @@ class Interrupts:
             raise KeyboardInterrupt
         if not is_waiting:
             running.unheard_since = running.unheard_since or now
-            self.signal_again(lambda: self._runner.current is running and running.unheard_since > 0)
+            self._retries.put(running)
 
     @staticmethod
     def _cancel(running: Running) -> None:
@@ -129,19 +122,17 @@ class Interrupts:
         """
         on_main = threading.get_ident() == self._runner.main_thread_id
         if on_main and what.exc_type is KeyboardInterrupt:
-            running = self._runner.current
-            self.signal_again(lambda: self._runner.current is running)
+            if (running := self._runner.current) is not None:
+                running.unheard_since = time.monotonic()
+            self._retries.put(running)
         else:
             self._show_unraisable(what)
-
-    def signal_again(self, if_still: Callable[[], bool]) -> None:
-        """From a signal handler that could not raise: SIGINT comes again, if there is need yet."""
-        self._retries.put(if_still)
 
     def _signal_again(self) -> None:
         """A thread's loop: interrupts that could not be raised where they came are sent again."""
         while True:
-            if_still = self._retries.get()
+            running = self._retries.get()
             time.sleep(RETRY_S)
-            if if_still():
+            is_unheard = running is None or running.unheard_since > 0
+            if self._runner.current is running and is_unheard:
                 signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
