@@ -140,7 +140,7 @@ class CellRunner:
         self._tidy()
         debugging.install(self)
         tracebacks.install(shell)
-        self.control.on_tick = out.tick
+        self.control.on_tick = out.show_log
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = loop.call_soon_threadsafe  # type: ignore[assignment]
 
@@ -271,7 +271,7 @@ class CellRunner:
         debugging.end()
         self.control.ticking = False
         attempt(self._tidy)
-        attempt(self.output.show_rest)
+        attempt(self.output.show_log, True)
         attempt(self.output.show_pages)
         return wire.CellReply(
             rank=self.rank,

@@ -248,30 +248,24 @@ class CellOutput:
                 )
         payloads.clear_payload()
 
-    def tick(self) -> None:
+    def show_log(self, last: bool = False) -> None:
         """On the control thread, while a cell runs: show what has come to the log.
 
         It waits for nobody: the main thread may wait for this one to send what was printed. What
         is not read now is read later.
+
+        Args:
+          last: this is the cell's end, on the main thread: show all that is left.
         """
         running, control = self._runner.current, self._runner.control
-        if running is None or control.is_behind(running.request.ident):
+        if running is None or (not last and control.is_behind(running.request.ident)):
             return
-        if self._showing.acquire(blocking=False):
+        if running.shown and self._showing.acquire(blocking=last):
             try:
-                if control.ticking:  # else it has shown its rest, and may be over
-                    self._show_log(last=False)
+                # Without ticks the cell has shown its rest, and may be over.
+                if (last or control.ticking) and (text := self.log.read(last)):
+                    self.print("stdout", text)
             except OSError:  # the cell has used up the file descriptors: another time
                 pass
             finally:
                 self._showing.release()
-
-    def show_rest(self) -> None:
-        """At a cell's end: all that the log has of it, after what the control thread shows now."""
-        with self._showing:
-            self._show_log(last=True)
-
-    def _show_log(self, last: bool) -> None:
-        running = self._runner.current
-        if running is not None and running.shown and (text := self.log.read(last)):
-            self.print("stdout", text)

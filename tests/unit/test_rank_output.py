@@ -82,14 +82,14 @@ def test_a_cells_end_waits_for_what_the_control_thread_has_read_and_not_sent(log
         return text
 
     log.tail.read = read_slowly  # type: ignore[method-assign]
-    ticks = threading.Thread(target=output.tick)
+    ticks = threading.Thread(target=output.show_log)
     log.write("from C\n")
     ticks.start()
     assert has_read.wait(30)
 
     def end_the_cell() -> None:
         runner.control.ticking = False
-        output.show_rest()
+        output.show_log(last=True)
         runner.current = None
         sent.append("the reply")
 
