@@ -58,7 +58,6 @@ class Running:
       task: it runs its lines, which may await.
       raised: what its code has raised, or shown as ``%run`` does.
       lines: as IPython has rendered that.
-      is_profiled: JAX's profiler was started for it.
     """
 
     request: Request[wire.CellRequest]
@@ -75,7 +74,6 @@ class Running:
     lines: list[str] | None = None
     error: wire.ErrorInfo | None = None
     status: str = ""
-    is_profiled: bool = False
 
     @property
     def cell(self) -> wire.CellRequest:
@@ -265,7 +263,7 @@ class CellRunner:
             log.write("\n".join(running.error.traceback if running.error else []))
             _end_child(0 if running.status == "ok" else 1)
         self._end_turn(running)
-        if running.is_profiled:
+        if cell.profile:
             attempt(_end_profile)
         self.asking.end()
         debugging.end()
@@ -302,7 +300,6 @@ class CellRunner:
         try:
             if cell.profile:
                 _begin_profile(cell, self.rank)
-                running.is_profiled = True
             if cell.message is not None:
                 self.comms.deliver(running.request, cell.message)
         except BaseException as error:

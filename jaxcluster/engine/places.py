@@ -45,7 +45,7 @@ class Places:
 
     def __init__(self, cells: Mapping[str, int]) -> None:
         self._cells = cells
-        self._known: dict[tuple[str, int, str, int], Place] = {}
+        self._place = functools.lru_cache(KEPT)(self._told)
 
     def of(self, frame: FrameType | None) -> Place:
         """The innermost line of a cell, and the innermost line of another file that it has called.
@@ -59,12 +59,7 @@ class Places:
             frame = frame.f_back
         if frame is None and inner is None:
             return NOWHERE
-        key = (*_at(frame), *_at(inner))
-        if (known := self._known.get(key)) is None:
-            if len(self._known) >= KEPT:
-                self._known.clear()
-            known = self._known[key] = self._told(*key)
-        return known
+        return self._place(*_at(frame), *_at(inner))
 
     def _told(self, file: str, line: int, inner: str, inner_line: int) -> Place:
         number, text, within = 0, "", ""
