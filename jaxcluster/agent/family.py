@@ -70,7 +70,7 @@ class Family:
         self._spawning: tuple[list[Process], asyncio.Future[list[int]]] | None = None
         self._ended = asyncio.Event()  # a member has
         self._hearing: asyncio.Task[None] | None = None
-        self._using = asyncio.Lock()  # held while there is no other answer to come
+        self._using = asyncio.Lock()  # held until there are a server's answer and its members
         processes.adopt_orphans()
         self._record("")  # first: whoever finds the folder must be able to judge it
         self._begin(self.env)
@@ -132,9 +132,9 @@ class Family:
             self._killed |= targets
             # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
             ends.kill_groups(targets)
-            while targets & self.members.keys():
-                self._ended.clear()
-                await self._ended.wait()
+        while targets & self.members.keys():
+            self._ended.clear()
+            await self._ended.wait()
 
     def _say(self, request: Operation[Any]) -> None:
         self._writer.write(wire.encode(request.op, "", request) + b"\n")
