@@ -27,7 +27,6 @@ from jaxcluster.agent.requests import Detach
 from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.errors import LaunchError
 from jaxcluster.wire import forks
-from jaxcluster.wire.ops import Operation
 
 pytestmark = [
     pytest.mark.any_jax,
@@ -364,34 +363,6 @@ def test_it_ends_at_once_while_its_fork_server_does_not_hear_yet(
     running = run_agent({"PYTHONPATH": f"{tmp_path}:{python_path()}"}, "--owner-stdin")
     running.process.terminate()
     assert running.until_gone()["jaxcluster-agent-ended"].startswith("SIGTERM")
-
-
-# --------------------------------------------------------------------------- files
-
-
-class Sing(Operation[None], op="sing"):
-    """What no agent knows, as it has not imported this."""
-
-
-def test_files_are_put_and_got_below_the_agents_folder_alone(
-    run_agent: RunAgent, connect: Connect
-) -> None:
-    running = run_agent(LIGHT)
-    host = connect(running)
-    data = os.urandom(9 << 20)
-    for at in (0, 4 << 20, 8 << 20):
-        host.ask(requests.Put("ranks/pack/a.bin", at), data=data[at : at + (4 << 20)])
-    assert b"".join(part for _, part in host.chunks("ranks/pack/a.bin")) == data
-    host.ask(requests.Put(f"{running.said['memory']}/state"), data=b"state")
-    assert [*host.chunks(f"{running.said['memory']}/state")] == [(0, b"state")]
-
-    with pytest.raises(LaunchError, match=r"Host h1 can't get: .* not in the folder"):
-        host.ask(requests.Get("../x"))
-    with pytest.raises(LaunchError, match="the request 'sing': there is none"):
-        host.ask(Sing())
-    host.ask(requests.Remove("ranks"))
-    host.ask(requests.Remove("ranks"))
-    assert not (running.folder / "ranks").exists()
 
 
 # --------------------------------------------------------------------------- links that are cut

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import zmq
 from helpers import until
 
 from jaxcluster import wire
 from jaxcluster.agent.client import Agents, RankSocket
 from jaxcluster.agent.transport import new_keys
+from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
 from jaxcluster.errors import (
     JaxClusterError,
     NotSerialisable,
@@ -27,58 +27,52 @@ from jaxcluster.wire.ops import Operation
 
 
 class Say(Operation[Any], op="say"):
-    """What a ``FakeRank`` answers."""
+    """What a made-up rank answers."""
 
     what: str
+    body: Any = None
+
+
+class Tell(Operation[wire.Death], op="tell"):
+    """It is answered in the same way."""
+
+    what: str = "op"
     body: Any = None
 
 
 ANSWER_S = 20.0
 
 
-class FakeRank:
+class Rank(ControlChannel):
     """A rank's socket: it echoes each request but for a few, and keeps them."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self.received: list[tuple[str, Any, list[bytes]]] = []
-        self._stop = threading.Event()
-        self._bound = threading.Event()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-        assert self._bound.wait(ANSWER_S)
+        super().__init__(address)
+        self.received: list[Any] = []
+        self.handle(Say, "now", self._echo)
+        self.handle(Tell, "now", self._echo)
+        self.start()
 
-    def _serve(self) -> None:
-        with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-            socket.linger = 0
-            socket.bind(self.address)
-            self._bound.set()
-            while not self._stop.is_set():
-                if not socket.poll(10):
-                    continue
-                ident, data, *buffers = socket.recv_multipart()
-                envelope = wire.decode(data)
-                what, body = envelope["body"]["what"], envelope["body"]["body"]
-                self.received.append((what, body, buffers))
-                op, answer = "reply", [what, body]
-                if what == "refuse":
-                    op, answer = "error", wire.Failure(body, "no", "type this")
-                elif what == "refuse oddly":
-                    op, answer = "error", {"message": "no"}
-                if what != "silence":
-                    socket.send_multipart([ident, wire.encode(op, envelope["id"], answer)])
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(ANSWER_S)
+    def _echo(self, request: Request[Any]) -> Any:
+        said = request.body
+        self.received.append(said)
+        match said.what:
+            case "silence":
+                return DEFERRED
+            case "refuse":
+                raise type(said.body, (Exception,), {"hint": "type this"})("no")
+            case "refuse oddly":
+                request.send("error", {"message": "no"})
+                return DEFERRED
+        return [said.what, said.body]
 
 
 @pytest.fixture
-def make_rank() -> Iterator[Callable[..., FakeRank]]:
+def make_rank() -> Iterator[Callable[[str], Rank]]:
     made = []
 
-    def make(address: str) -> FakeRank:
-        made.append(FakeRank(address))
+    def make(address: str) -> Rank:
+        made.append(Rank(address))
         return made[-1]
 
     yield make
@@ -100,7 +94,7 @@ def agents() -> Iterator[Agents]:
 
 
 @pytest.fixture
-def link(agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]) -> Link:
+def link(agents: Agents, addresses: list[str], make_rank: Callable[[str], Rank]) -> Link:
     """A link to three ranks that echo."""
     for address in addresses:
         make_rank(address)
@@ -140,7 +134,7 @@ def test_whoever_asks_loses_no_answer_that_comes_just_then(
 
 
 def test_who_asks_sends_at_once_but_nothing_before_what_the_thread_has_to_send(
-    agents: Agents, addresses: list[str], make_rank: Callable[..., FakeRank]
+    agents: Agents, addresses: list[str], make_rank: Callable[[str], Rank]
 ) -> None:
     rank, busy = make_rank(addresses[0]), threading.Event()
     link, sink = linked(agents, addresses[:1]), Sink()
@@ -158,7 +152,7 @@ def test_who_asks_sends_at_once_but_nothing_before_what_the_thread_has_to_send(
 def test_the_thread_sends_what_a_stop_button_has_kept_from_being_sent(
     agents: Agents,
     addresses: list[str],
-    make_rank: Callable[..., FakeRank],
+    make_rank: Callable[[str], Rank],
     monkeypatch: pytest.MonkeyPatch,
     buffers: list[bytes],
 ) -> None:
@@ -236,13 +230,6 @@ def test_the_dead_are_named_with_the_reason_unless_they_may_live() -> None:
     with pytest.raises(RankDied) as caught:
         unwrap(Event(1, "died", "1", wire.Death(why, may_live=True)))
     assert str(caught.value).startswith(f"Rank 1 can't be reached: {why}.\n")
-
-
-class Tell(Operation[wire.Death], op="tell"):
-    """A ``FakeRank`` replies to all alike."""
-
-    what: str = "op"
-    body: Any = None
 
 
 @pytest.mark.parametrize(

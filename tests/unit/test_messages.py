@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from jaxcluster.agent.messages import (
-    ACK,
-    DATA,
     HEAD,
-    HELLO,
     OVERHEAD,
-    VERSION,
     Session,
 )
 
@@ -156,31 +152,6 @@ def test_a_message_larger_than_the_limit_passes() -> None:
     net.a.send(200_000)
     assert net.a.session.is_full
     net.open()
-    net.settle()
-    net.check()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"",
-        b"hello",
-        bytes(HEAD.size),
-        HEAD.pack(VERSION + 1, DATA, 1, 0),
-        HEAD.pack(VERSION, 200, 1, 0),
-        HEAD.pack(VERSION, ACK, 0, 2**64 - 1),
-        HEAD.pack(VERSION, HELLO, 0, 2**63),
-        HEAD.pack(VERSION, DATA, 2**64 - 1, 0),
-    ],
-    ids=["empty", "short", "zeros", "version", "kind", "has too much", "much more", "far ahead"],
-)
-def test_nonsense_changes_nothing(head: bytes) -> None:
-    net = linked()
-    assert net.b.session.feed(head, [b"x"]) is None
-    net.collect()
-    net.b.send()
-    net.a.send()
-    net.collect()
     net.settle()
     net.check()
 
