@@ -168,14 +168,8 @@ class Launch:
         threading.Thread(target=self._watch, name="jaxcluster-limit", daemon=True).start()
         return sorted(found, key=lambda agent: -1 if agent.host is None else agent.host)
 
-    def _bring_up(
-        self,
-        timeout_s: float,
-        stopped: threading.Event | None,
-        progress: Callable[[str], None] | None,
-    ) -> list[StartedAgent]:
-        coming = self._coming(self.plan.commands)
-        return self._await(coming, self.plan.num_hosts, timeout_s, stopped, progress)
+    def _bring_up(self, *wait: Any) -> list[StartedAgent]:
+        return self._await(self._coming(self.plan.commands), self.plan.num_hosts, *wait)
 
     def _coming(self, wanted: Sequence[Any]) -> Iterator[list[StartedAgent]]:
         """The agents of these commands so far; some commands are tried again.
@@ -184,6 +178,7 @@ class Launch:
           LaunchError: a command has failed.
         """
         due, runs = [(0.0, Run(command)) for command in wanted], list[Run]()
+        failed_at = math.inf
         while True:
             now = time.monotonic()
             for one in [one for one in due if one[0] <= now]:
@@ -193,14 +188,11 @@ class Launch:
                 runs.remove(run)
                 pause_s = min(TRY_AGAIN_S * 2**run.tries, MOST_S) * random.uniform(0.5, 1)
                 due.append((now + pause_s, Run(run.command, run.tries + 1)))
-            if any(run.has_failed for run in runs):
+            if failed := [run for run in runs if run.has_failed]:
+                failed_at = min(failed_at, now)
                 # Who fails in the same moment is told with it.
-                until = now + OTHERS_S
-                while not all(run.is_ready or run.has_failed for run in runs):
-                    if time.monotonic() > until:
-                        break
-                    time.sleep(LOOK_S)
-                raise self._refusal([run for run in runs if run.has_failed])
+                if now > failed_at + OTHERS_S or all(r.is_ready or r.has_failed for r in runs):
+                    raise self._refusal(failed)
             yield [agent for run in runs for agent in run.agents]
 
     def _waits_for(self) -> str:

@@ -35,12 +35,6 @@ class Host:
     user: str | None = None
     port: int | None = None  # of its sshd
 
-    def __str__(self) -> str:
-        name = f"[{self.name}]" if ":" in self.name else self.name
-        counts = "" if self.ranks is None else f":{self.ranks}"
-        port = "" if self.port is None else f"{':' if counts else '::'}{self.port}"
-        return (f"{self.user}@" if self.user else "") + name + counts + port
-
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
     """The hosts of ``--hosts``, in the order given: ``[USER@]HOST[:RANKS[:PORT]],...``.

@@ -100,8 +100,8 @@ class MPI(Launcher):
         for host in self.hosts:
             if host.user or host.port or ":" in host.name:
                 raise UsageError(
-                    f"mpiexec takes plain host names, not {host}.",
-                    f"User, port and address belong in the ssh config: Host {host.name}",
+                    f"mpiexec takes plain names: {host.name} has a user, a port, or is an address.",
+                    f"They belong in the ssh config: Host {host.name}",
                 )
         names = tuple(host.name for host in self.hosts)
         argv = (self.mpiexec, *self.mpi_args, *self._options(names), *agent_command(agent))

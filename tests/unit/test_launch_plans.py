@@ -242,7 +242,7 @@ def test_a_job_s_time_limit_is_told_where_slurm_writes_it_as_usual(
         (SSH(HOSTS), AGENT, "/" + "x" * 100, "can't be a socket of ssh's: it is too long"),
         (SSH(HOSTS), AGENT, "/${HOME}", "it is too long, or has a variable"),
         *(
-            (MPI(parse_hosts(hosts)), AGENT, FOLDER, "mpiexec takes plain host names, not ")
+            (MPI(parse_hosts(hosts)), AGENT, FOLDER, "mpiexec takes plain names: ")
             for hosts in ("me@h1", "h1:2:22", "[fe80::1]")
         ),
         (Slurm(num_processes=5, nodes=2), AGENT, FOLDER, "5 ranks can't be shared out evenly amo"),
