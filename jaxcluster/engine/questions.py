@@ -78,9 +78,7 @@ class Asking:
         running = runner.current
         if running is None or runner.is_child():
             raise StdinNotImplementedError(
-                "a process forked by a cell can't ask: ask before the fork"
-                if running is not None
-                else "input() can only be answered while a %%spmd cell runs on this rank"
+                "input() can only be answered while a %%spmd cell runs, and not in a forked process"
             )
         answers: wire.Inbox[Answer | None] = wire.Inbox()
         number = next(self._ids)

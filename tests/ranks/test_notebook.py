@@ -106,16 +106,6 @@ def test_status_has_a_row_for_each_rank(notebook: Notebook) -> None:
     assert all("idle" in row for row in rows)
 
 
-def test_logs_of_one_rank_and_of_all(notebook: Notebook) -> None:
-    notebook.ok("%%spmd\nos.system(f'echo log of rank {rank}')")
-    one = notebook.ok("%jaxcluster logs 2").stdout
-    assert one.startswith("── rank 2 ──\n")
-    assert "log of rank 2" in one
-    assert "log of rank 1" not in one
-    every = notebook.ok("%jaxcluster logs").stdout
-    assert all(f"── rank {r} ──" in every and f"log of rank {r}" in every for r in range(4))
-
-
 def test_help_is_where_it_is_asked_for(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster").stdout
     assert "\n  start       Start a cluster: -n 4, or --launcher ssh" in text
