@@ -16,7 +16,8 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of
 
 import jaxcluster
-from jaxcluster.cluster import attach, current, live_records, stop_owned
+from jaxcluster.allocation.here import quit_warm
+from jaxcluster.cluster import attach, live_records, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.records import registry
 
@@ -104,48 +105,13 @@ def test_status_tells_during_a_cell_where_each_rank_is(
 # --------------------------------------------------------------------------- list and attach
 
 
-@pytest.mark.quick
-def test_another_process_attaches_shares_the_ranks_and_leaves_them_running(
-    other: Callable[[str], Owner], private_home: Home
-) -> None:
-    owner = other(
-        "import jaxcluster\n"
-        "cluster = jaxcluster.start(2, name='ours')\n"
-        "cluster.run('a = 1')\nprint('ready')\ninput()\n"
-        "assert cluster.pull('b') == 2\nprint('seen')\ninput()"
-    )
-    owner.wait_for("ready")
-    assert [r.name for r in live_records()] == ["ours"]
-    attached = attach("ours")
-    assert attach("ours") is attached
-    assert current() is attached
-    assert not attached.owned
-    assert attached["a"] == 1
-    attached.run("b = a + 1")
-    attached.close()
-    owner.process.stdin.write("\n")  # type: ignore[union-attr]
-    owner.process.stdin.flush()  # type: ignore[union-attr]
-    owner.wait_for("seen")
-
-
-def test_attaching_without_a_name_takes_the_only_one(
-    other: Callable[[str], Owner], private_home: Home
-) -> None:
-    owner = other(
-        "import jaxcluster\n"
-        "a = jaxcluster.start(1, name='a')\nprint('one')\ninput()\n"
-        "b = jaxcluster.start(1, name='b')\nprint('two')\ninput()\n"
-    )
-    owner.wait_for("one")
-    attached = attach()
-    assert attached.name == "a"
-    attached.close()
-    owner.process.stdin.write("\n")  # type: ignore[union-attr]
-    owner.process.stdin.flush()  # type: ignore[union-attr]
-    owner.wait_for("two")
-    with pytest.raises(UsageError) as caught:
-        attach()
+def test_attaching_without_a_name_takes_the_only_one(private_home: Home) -> None:
+    with jaxcluster.start(1, name="a") as first:
+        assert attach() is first
+        with jaxcluster.start(1, name="b"), pytest.raises(UsageError) as caught:
+            attach()
     assert "Several clusters are running: a, b." in str(caught.value)
+    quit_warm()
 
 
 # --------------------------------------------------------------------------- detach

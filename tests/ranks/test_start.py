@@ -53,23 +53,6 @@ def test_all_ranks_are_processes_of_one_jax(cluster: jaxcluster.Cluster) -> None
     assert on_each_rank(cluster, "os.getpid()") == [str(pid) for pid in cluster.record.pids]
 
 
-def test_what_is_happening_is_told_step_by_step(home: Home) -> None:
-    told: list[str] = []
-    with start_spec(make_spec(2, name="told"), told.append):
-        pass
-    first = f"starting agents on {len(overhosts.hosts())} hosts ..."
-    assert told[0] == (first if overhosts.hosts() else "starting 2 processes ...")
-    steps = [
-        "starting 2 processes",
-        "engines 1/2",
-        "engines 2/2",
-        "initializing JAX on 2 processes",
-        "connecting",
-    ]
-    where = [next(i for i, line in enumerate(told) if line.startswith(step)) for step in steps]
-    assert where == sorted(where)
-
-
 def test_the_environment_reaches_every_rank_and_a_schedulers_leads_nobody_astray(
     start: Start,
 ) -> None:
