@@ -77,7 +77,7 @@ def say_each(messages: Mapping[int, str], rest: str) -> list[str]:
     return [*said, f"{begin_ranks(others)} {rest}."] if others else said
 
 
-_OF_SEVERAL = {"is": "are", "was": "were", "sleeps": "sleep"}
+_OF_SEVERAL = {"is": "are", "was": "were"}
 
 
 def several_hosts(names: Mapping[int, str]) -> dict[int, str]:

@@ -12,7 +12,7 @@ from jaxcluster.agent.folder import Folder
 from jaxcluster.agent.report import HostFacts
 from jaxcluster.host import ringfile
 from jaxcluster.host.free_space import free_nbytes, memory_room
-from jaxcluster.host.procfs import ProcessLook, look_at
+from jaxcluster.host.procfs import state_of
 from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.ops import Operation
 
@@ -67,8 +67,8 @@ class RelayFrames(Operation[None], op="relay_frames"):
     key: str
 
 
-class Look(Operation[dict[int, ProcessLook | None]], op="processes"):
-    """What the kernel says of these processes."""
+class Look(Operation[dict[int, str]], op="processes"):
+    """The kernel's letters for what these processes do."""
 
     pids: list[int]
 
@@ -127,7 +127,7 @@ def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple
       OSError: it can't be done, or the path is not in the folder.
     """
     if isinstance(request, Look):
-        return {pid: look_at(pid) for pid in request.pids}, b""
+        return {pid: state_of(pid) for pid in request.pids}, b""
     if isinstance(request, Tail):
         each = CHUNK // max(1, len(request.files))
         parts = [_part(folder.inside(path), at, each) for path, at in request.files]

@@ -18,7 +18,7 @@ from jaxcluster.agreement.frames import KEY
 from jaxcluster.allocation.fleet import Fleet, Host, ask_each
 from jaxcluster.allocation.states import HostStates, Memory
 from jaxcluster.errors import LaunchError
-from jaxcluster.host.procfs import ProcessLook, Silence
+from jaxcluster.host.procfs import Silence, explain
 from jaxcluster.host.ringfile import Part
 from jaxcluster.records import registry
 from jaxcluster.records.registry import ClusterRecord
@@ -216,14 +216,6 @@ class Processes:
         """A folder in the memory of these ranks' hosts, by which bytes go there and come here."""
         return Memory({rank: self.host_of(rank) for rank in ranks})
 
-    def why_unseen(self, rank: int) -> Silence:
-        """Why the process of a silent rank can't be looked at."""
-        host = self.host_of(rank)
-        if host.cut_s < 1:
-            return Silence("unknown", "is not responding, and its host can't be asked why")
-        cut = f"host {host.name} has not been reached for {host.cut_s:.0f} s; still waiting"
-        return Silence("cut", f"is not responding: {cut}")
-
     def socket_path(self, name: str) -> str:
         """Where a Unix socket of the cluster's may lie, on rank 0's host."""
         return f"{self.hosts[0].folder}/{RANKS}/{name}"
@@ -293,11 +285,22 @@ class Processes:
             found |= {rank: parts[2 * at : 2 * at + 2] for at, rank in enumerate(ranks)}
         return found
 
-    def look_at(self, ranks: Iterable[int]) -> dict[int, ProcessLook | None]:
-        """What their hosts' kernels say of the processes of ranks, of those that answer."""
+    def why_silent(self, ranks: Sequence[int]) -> dict[int, Silence]:
+        """Why ranks do not answer, by what their hosts' kernels say of their processes."""
         near = [rank for rank in ranks if self.host_of(rank).cut_s == 0]
-        found = self._ask(near, lambda its: Look(self._pids_of(its)), LOOK_S)
-        return {rank: looks[self._pids[rank]] for its, looks, _ in found for rank in its}
+        asked = self._ask(near, lambda its: Look(self._pids_of(its)), LOOK_S)
+        states = {pid: state for _, found, _ in asked for pid, state in found.items()}
+        told = {}
+        for rank in ranks:
+            host, pid = self.host_of(rank), self._pids[rank]
+            if rank in near and pid in states:
+                told[rank] = explain(pid, states[pid])
+            elif host.cut_s < 1:
+                told[rank] = Silence("is not responding, and its host can't be asked why")
+            else:
+                cut = f"host {host.name} has not been reached for {host.cut_s:.0f} s"
+                told[rank] = Silence(f"is not responding: {cut}; still waiting")
+        return told
 
     def read_log(self, name: str, nbytes: int | None = None) -> str:
         """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone.

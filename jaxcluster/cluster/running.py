@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster import wire
 from jaxcluster.cluster import events, recovery, stopbutton
 from jaxcluster.cluster.questions import Conversation, Prompt
-from jaxcluster.cluster.world import tell_silences, why_silent
+from jaxcluster.cluster.world import tell_silences
 from jaxcluster.errors import CellInterrupted, JaxClusterError
-from jaxcluster.host.procfs import ProcessLook
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress
@@ -111,7 +110,7 @@ class RunningCell(verdict.Ending):
         self._world, self._sink, self._ids = cluster.world, sink, ids
         self._on_output = options.on_output
         self.talk = Conversation(self._world.link, options.prompt)
-        self._first_looks: dict[int, ProcessLook | None] = {}  # at ranks that are silent
+        self._silent: set[int] = set()  # at the last look
         self._is_over = False
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
         self._looked: Looked | None = None  # at the referee, before new processes
@@ -311,12 +310,17 @@ class RunningCell(verdict.Ending):
         ranks = self._open_ranks()
         states = replies(self._world.link.gather(ranks, State(), timeout_s=ANSWER_S))
         looked = self._world.look(0, ANSWER_S)
-        silent = [rank for rank in ranks if rank not in states]
-        whys = tell_silences(why_silent(self._world, silent, self._first_looks))
+        silent = {rank for rank in ranks if rank not in states}
+        found = self._world.processes.why_silent(sorted(silent)) if silent else {}
+        # On a busy machine an answer may be late once.
+        whys = {r: why for r, why in found.items() if why.is_held or r in self._silent}
+        self._silent = silent
         have_ended = len(ranks) < len(self.record.ranks)
         hosts = self._world.hosts
         self._say_status(
-            waiting.line(self.record.seq, states, whys, looked, hosts, have_ended=have_ended)
+            waiting.line(
+                self.record.seq, states, tell_silences(whys), looked, hosts, have_ended=have_ended
+            )
         )
 
     def _say_status(self, text: str) -> None:

@@ -26,8 +26,7 @@ from jaxcluster.allocation.fleet import Host
 from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
 from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
-from jaxcluster.host import procfs
-from jaxcluster.host.procfs import Exits, ProcessLook, Silence
+from jaxcluster.host.procfs import Exits, Silence
 from jaxcluster.model import crash_log
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
 from jaxcluster.records import claims, registry
@@ -42,8 +41,9 @@ from jaxcluster.wire.ops.status import State
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
-PATIENCE_S = 5.0  # before a rank that says nothing counts as one that never will
-ANSWER_S = 0.3  # that a control channel gets to answer what takes it microseconds
+# Before a rank that says nothing counts as one that never will. On a machine with many times more
+# work than processors a call that keeps the GIL for 0.2 s has taken 5 s.
+PATIENCE_S = 15.0
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a
 # collective may crash of that first.
@@ -421,30 +421,10 @@ class World:
 # --------------------------------------------------------------------------- silent ranks
 
 
-def why_silent(
-    world: World, ranks: Sequence[int], first: dict[int, ProcessLook | None]
-) -> dict[int, Silence]:
-    """Why ranks are silent, by what their hosts' kernels say of their processes.
-
-    Args:
-      first: the first looks at ranks since they are silent, which are kept in it.
-    """
-    now = world.processes.look_at(ranks) if ranks else {}
-    seen = {rank: first.get(rank, look) for rank, look in now.items()}
-    first.clear()  # the others have answered
-    first |= seen
-    return {
-        rank: procfs.explain(first[rank], now[rank])
-        if rank in now
-        else world.processes.why_unseen(rank)
-        for rank in ranks
-    }
-
-
 def end_hung(world: World, check: Callable[[], None]) -> None:
     """Kill the ranks that can't even be asked to save their variables.
 
-    Takes ``PATIENCE_S`` where there is one that may still answer.
+    Takes ``PATIENCE_S`` where there is one.
 
     Args:
       check: called now and then; it may raise to end this before any is killed.
@@ -452,17 +432,10 @@ def end_hung(world: World, check: Callable[[], None]) -> None:
     Raises:
       RecoveryError: one is stopped, or held by a debugger. None is killed.
     """
-    deadline = time.monotonic() + PATIENCE_S
-    silent = {*range(world.num_processes)} - world.dead.keys()
-    whys, first = dict[int, Silence](), dict[int, ProcessLook | None]()
-    while silent := silent - set(world.link.gather(silent, State(), timeout_s=ANSWER_S)):
-        check()
-        whys = why_silent(world, sorted(silent), first)
-        unsure = any(why.may_pass for why in whys.values())
-        if time.monotonic() > deadline and not unsure:
-            break
-    hung = {rank: why for rank, why in whys.items() if rank in silent and why.is_hung}
-    if held := {rank: why.message for rank, why in hung.items() if why.may_go_on}:
+    living = {*range(world.num_processes)} - world.dead.keys()
+    heard = world.link.gather(living, State(), timeout_s=PATIENCE_S, check=check)
+    whys = world.processes.why_silent(sorted(living - heard.keys()))
+    if held := {rank: why.message for rank, why in whys.items() if why.is_held}:
         told = " ".join(say_each(held, "do not answer either"))
         raise RecoveryError(
             f"{told} So the variables of {name_ranks(held)} can't be saved, and nothing was "
@@ -470,21 +443,18 @@ def end_hung(world: World, check: Callable[[], None]) -> None:
             "Let it go on, and then try again.\n"
             "%jaxcluster restart --clean ends it, and gives you empty ranks.",
         )
-    for rank, why in hung.items():
-        world.mark_dead(rank, wire.Death(f"ended by jaxcluster: it {why.message}"))
-        with contextlib.suppress(LaunchError):
-            world.processes.kill(rank)
+    for rank, why in whys.items():
+        if why.is_hung:
+            world.mark_dead(rank, wire.Death(f"ended by jaxcluster: it {why.message}"))
+            with contextlib.suppress(LaunchError):
+                world.processes.kill(rank)
 
 
 def tell_silences(whys: Mapping[int, Silence]) -> list[str]:
-    """Why ranks are silent, a sentence for each reason that is known, and what to type."""
-    messages = {}
-    for rank, why in whys.items():
-        if why.kind in ("starved", "cut") or why.may_pass or why.may_go_on:
-            messages[rank] = why.message
-        elif why.kind != "unknown":
-            messages[rank] = f"{why.message}; %jaxcluster restart gives new processes"
-    return say_each(messages, "do not answer either")
+    """Why ranks are silent, a sentence for each reason, and what to type."""
+    restart = "; %jaxcluster restart gives new processes"
+    told = {rank: f"{why.message}{restart * why.is_hung}" for rank, why in whys.items()}
+    return say_each(told, "do not answer either")
 
 
 def who_we_are() -> str:

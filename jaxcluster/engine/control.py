@@ -25,7 +25,6 @@ import zmq
 from jaxcluster import wire
 from jaxcluster.engine import log
 from jaxcluster.engine.tracebacks import message_of
-from jaxcluster.host import procfs
 from jaxcluster.wire import sockets
 from jaxcluster.wire.ops import OPERATIONS, Operation
 
@@ -212,7 +211,6 @@ class ControlChannel:
         # A context of its own: the main thread's may be stuck or torn down.
         context = zmq.Context()
         socket = context.socket(zmq.ROUTER)
-        procfs.name_this_thread(procfs.CONTROL_COMM)
         # A queue without a bound would take all that a rank prints faster than it can be sent.
         socket.setsockopt(zmq.SNDHWM, SEND_HWM)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses what is sent to it
