@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from jaxcluster import arguments, cluster, wire
+from jaxcluster.cluster import events
 from jaxcluster.cluster.starting import start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
@@ -116,7 +117,7 @@ def wait(world: World, outputs: Outputs, signals: Signals) -> int:
     """Show what the script prints, and pass signals on, to its end; returns the exit status."""
     ranks, look_s, failed_at, is_told = range(world.num_processes), LOOK_S[0], 0.0, False
     ended, interrupted = threading.Event(), set[int]()
-    world.on_death = ended.set
+    events.watchers.append(lambda cell: ended.set())
     signals.is_first_passed_on = True
     outputs.begin(len(ranks))
     while (left := ranks - world.dead.keys()) and not outputs.closed:

@@ -72,7 +72,6 @@ class World:
       is_over: whether it has ended, or was left.
       is_ending: whether another process ends it.
       check: called before ranks are asked anything; raises where they can't be.
-      on_death: called when a rank, or the coordinator, has died. Any thread.
       on_stopping: called when another process stops the cluster. Any thread.
     """
 
@@ -95,7 +94,6 @@ class World:
         self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
         self.check: Callable[[], None] = lambda: None
-        self.on_death: Callable[[], None] = lambda: None
         self.on_stopping: Callable[[], None] = lambda: None
         self._exits = Exits()
         self._ended_by = ""  # another process: why
@@ -211,13 +209,11 @@ class World:
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
             case forks.Exit() if not self._ended_by:  # else with its ranks, whose ends come as well
                 setattr(self, f"{event.role}_died", self._exits.describe(event))
-                self.on_death()
                 events.tell()
 
     def mark_dead(self, rank: int, death: wire.Death) -> None:
         """From now on a rank is a dead one; the first reason stays."""
         self.dead.setdefault(rank, death)
-        self.on_death()
         self.link.mark_dead(rank, death)
         events.tell()
 

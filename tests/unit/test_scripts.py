@@ -208,7 +208,6 @@ class World:
     """Two processes of a script. ``events`` happen one after the other."""
 
     num_processes = 2
-    on_death: Callable[[], None]
 
     def __init__(self, events: list[Callable[[World], None]], hears: bool) -> None:
         self.processes, self.events, self._hears = self, events, hears
