@@ -76,10 +76,10 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
             return "\n".join(filter(None, [_start(spec, progress).summary(), offer(spec)]))
     if known.why:
         raise ClusterExists(known.down)
-    if found := repeated_start.differences(known.spec, spec):
+    if not repeated_start.are_alike(known.spec, spec):
         raise ClusterExists(
-            f"Cluster {known.name!r} is already running, with other options "
-            f"({'; '.join(found)}). It was not changed.",
+            f"Cluster {known.name!r} is already running, with other options: "
+            f"{repeated_start.typed(known.spec)}. It was not changed.",
             "To replace it: %jaxcluster stop, then this start again. %jaxcluster restart gives it "
             "new processes with its own options, and with -n another number of them. %jaxcluster "
             "start --name NAME starts a second one.",
@@ -126,7 +126,7 @@ def _meant(spec: wire.ClusterSpec) -> Cluster | None:
         is_meant = record.name == spec.name
         if spec.any_name:
             is_meant = record.spec.any_name and bool(notebook) and record.notebook == notebook
-        if is_meant and not record.owner and not repeated_start.differences(record.spec, spec):
+        if is_meant and not record.owner and repeated_start.are_alike(record.spec, spec):
             return attach(record.name)
     return None
 

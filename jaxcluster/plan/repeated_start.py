@@ -16,27 +16,18 @@ from jaxcluster.options.table import COMMON
 NOT_COMPARED = ("name", "timeout_s", "initialization_timeout")
 
 
-def differences(running: wire.ClusterSpec, wanted: wire.ClusterSpec) -> list[str]:
-    """What sets two clusters' options apart, as typed: ``-n 4, not -n 2``.
-
-    Args:
-      wanted: what is left open in it (0 processes, no platform) is no difference.
-    """
+def are_alike(running: wire.ClusterSpec, wanted: wire.ClusterSpec) -> bool:
+    """Whether a start asks for what runs; what it leaves open (0 processes, no platform) may be."""
     there, asked = _given(running), _given(wanted)
-    if not wanted.num_processes:
-        there.pop("num_processes", None)
-    if not wanted.platform:
-        there.pop("platform", None)
+    for name in ("num_processes", "platform"):
+        if not getattr(wanted, name):
+            there.pop(name, None)
+    return there == asked
 
-    told = []
-    for name in {**there, **asked}:
-        if there.get(name) != asked.get(name):
-            has, wants = (
-                known().line({name: given[name]}, hide=True) if name in given else ""
-                for given in (there, asked)
-            )
-            told.append(f"{has}, not {wants}" if has and wants else has or f"no {wants}")
-    return told
+
+def typed(spec: wire.ClusterSpec) -> str:
+    """The options of a cluster that are no defaults, as typed: ``-n 4 --platform cpu``."""
+    return known().line(_given(spec), hide=True)
 
 
 def _given(spec: wire.ClusterSpec) -> dict[str, Any]:
@@ -45,8 +36,7 @@ def _given(spec: wire.ClusterSpec) -> dict[str, Any]:
     found = {
         name: getattr(spec, name)
         for name in COMMON
-        if name not in NOT_COMPARED
-        and (name == "launcher" or getattr(spec, name) != getattr(default, name))
+        if name not in NOT_COMPARED and getattr(spec, name) != getattr(default, name)
     }
     ids = found.get("local_device_ids") or []
     if ids and all(one == ids[0] for one in ids):  # whatever the number of ranks

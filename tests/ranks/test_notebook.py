@@ -75,8 +75,8 @@ def test_a_start_with_other_options_is_refused_and_says_what_to_type(notebook: N
     cell = notebook.run("%jaxcluster start -n 2 --name main")
     assert cell.ename == "ClusterExists"
     assert (
-        "Cluster 'main' is already running, with other options (-n 4, not -n 2; "
-        "--devices-per-process 2). It was not changed." in cell.error
+        "Cluster 'main' is already running, with other options: -n 4 --devices-per-process 2 "
+        "--platform cpu. It was not changed." in cell.error
     )
     for command in ("stop", "restart", "start --name NAME"):
         assert f"%jaxcluster {command}" in cell.error

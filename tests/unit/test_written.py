@@ -10,7 +10,7 @@ import pytest
 from jaxcluster.arguments import Parser, start_options
 from jaxcluster.cluster import dry_run, make_spec
 from jaxcluster.options.known import known
-from jaxcluster.plan.repeated_start import differences
+from jaxcluster.plan.repeated_start import typed
 
 
 def started(line: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def test_what_is_a_secret_by_its_name_is_not_shown(
     here: dict[str, Any] = {"launcher": "mpi", "hosts": "h1,h2", "mpiexec": str(mpiexec)}
     spec = make_spec(2, **here, **given)
     assert "hush" in f"{spec.env} {spec.options}"  # what is run
-    for shown in (dry_run(spec), "\n".join(differences(make_spec(2, **here), spec))):
+    for shown in (dry_run(spec), typed(spec)):
         assert "hush" not in shown and told in shown
 
 
