@@ -82,6 +82,7 @@ def test_a_stopped_rank_is_not_ended_for_new_processes(ranks: jaxcluster.Cluster
     pids = list(ranks.record.pids)
     process = process_of(ranks, 1)
     process.send(signal.SIGSTOP)
+    until(lambda: process.state == "T", "it is stopped")  # on a busy machine that takes a moment
     try:
         with pytest.raises(RecoveryError) as caught:
             ranks.restart()
