@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from helpers import Home
 
 from jaxcluster.cluster import make_spec, starting
 from jaxcluster.cluster import spec as asked
-from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import UsageError
 from jaxcluster.host import procfs
 from jaxcluster.plan.repeated_start import are_alike
@@ -121,15 +119,6 @@ def test_a_launchers_options_are_kept_as_they_would_be_typed(machine: Any) -> No
     for nodes in (0, 2.5, True, "two"):
         with pytest.raises(UsageError, match="--nodes must be a whole number from 1 up, not "):
             make_spec(launcher="slurm", nodes=nodes)
-
-
-def test_a_dry_run_plans_the_gpus_and_starts_nothing(machine: Any, home: Home) -> None:
-    machine(gpus=["4", "5"])
-    text = dry_run(make_spec(platform="cuda"))
-    assert "2 processes on 1 host, platform cuda" in text
-    assert "CUDA_VISIBLE_DEVICES=4" in text
-    assert "CUDA_VISIBLE_DEVICES=5" in text
-    assert home.processes() == {}
 
 
 def test_the_number_of_cpu_devices_that_xla_flags_force_is_taken(
