@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import functools
 import io
-import itertools
 import os
 import pickle
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,58 +219,6 @@ def test_an_array_on_one_ranks_devices_is_asked_of_it_alone() -> None:
     ranks = Ranks({"pull": {0: first, 1: give}})
     assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
     assert [request.is_all for _, _, request, _ in ranks.asked] == [True, False, True, True]
-
-
-class OverHosts(Ranks):
-    """Two ranks on other hosts."""
-
-    host_key = "there"
-
-    def __init__(self, answers: dict[str, Any], folder: Path) -> None:
-        super().__init__(answers)
-        self.folder = folder
-
-    @contextlib.contextmanager
-    def memory(self, ranks: Any) -> Iterator[Any]:
-        yield self
-
-    def path(self, rank: int, name: str) -> str:
-        return str(self.folder / name)
-
-    def get(self, rank: int, name: str, nbytes: int) -> bytearray:
-        return bytearray((self.folder / name).read_bytes())
-
-
-@pytest.mark.parametrize("where", ["here", "there", "in frames"])
-def test_shards_are_joined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str) -> None:
-    """Shards of an array in any order; beside them whole arrays, one of them empty."""
-    dtype, kind = "bfloat16", transfer.numpy_dtype("bfloat16")
-    want = np.arange(80 * 90 * 20).astype(kind).reshape(80, 90, 20)
-    arrays = [want, np.full((), 5, kind), np.zeros((0, 3), kind)]
-    spans = [*itertools.product([(30, 80), (0, 30)], [(0, 30), (30, 40), (40, 90)])]
-    shards = [[shard(*one, (0, 20)) for one in spans], [shard()], [shard((0, 0), (0, 3))]]
-
-    def give(rank: int, request: Pull) -> tuple[Pulled, list[bytes]]:
-        infos, parts = [], []
-        for array, own in zip(arrays, shards, strict=True):
-            cuts = [array[tuple(slice(*span) for span in one.index)] for one in own]
-            held = [
-                replace(one, rank=rank, nbytes=cut.nbytes, replica_id=int(n % 2 != rank))
-                for n, (one, cut) in enumerate(zip(own, cuts, strict=True))
-            ]
-            infos.append(wire.ArrayInfo(array.shape, dtype, True, tuple(held)))
-            parts += [c.tobytes() for c, one in zip(cuts, held, strict=True) if not one.replica_id]
-        if where == "in frames":
-            return Pulled(infos), [*[pickled(want)] * request.pickle, b"".join(parts)]
-        Path(request.path).write_bytes(b"".join(parts))
-        return Pulled(infos, nbytes=len(b"".join(parts))), [pickled(want)] * request.pickle
-
-    answers = {"pull": {rank: functools.partial(give, rank) for rank in (0, 1)}}
-    ranks = OverHosts(answers, tmp_path) if where == "there" else Ranks(answers)
-    monkeypatch.setattr(transfer, "load", lambda data, arrays, buffers: arrays)
-    found = transfer.pull(ranks, "x")  # type: ignore[arg-type]
-    assert all((a == b).all() for a, b in zip(found, arrays, strict=True))
-    assert all(one.flags.writeable for one in found)
 
 
 @pytest.mark.parametrize("mode", ["r", "w", "rb", "r+b", "wb"])
