@@ -174,26 +174,25 @@ def initialize(
         with contextlib.suppress(ImportError, AttributeError, OSError):
             transfers.allow_transfers()
     keep_proxies_away(request.coordinator_address)
-    elsewhere = request.coordinator_process and coordination.can_coordinate_elsewhere()
+    elsewhere = request.coordinator_process and coordination.coordinate_elsewhere()
     if elsewhere or request.process_id != 0:
         # It gives up before the notebook does, so that its reason is heard.
         wait_s = max(1, request.initialization_timeout - 1)
         wait_for_coordinator(request.coordinator_address, wait_s)
     else:
         check_coordinator(request.coordinator_bind_address or request.coordinator_address)
-    with coordination.coordinator_elsewhere() if elsewhere else contextlib.nullcontext():
-        jax.distributed.initialize(
-            coordinator_address=request.coordinator_address,
-            num_processes=request.num_processes,
-            process_id=request.process_id,
-            local_device_ids=request.local_device_ids,
-            # JAX's own detection goes wrong on leaked SLURM_* and MPI variables: all is assigned.
-            cluster_detection_method="deactivate",
-            initialization_timeout=request.initialization_timeout,
-            heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
-            coordinator_bind_address=request.coordinator_bind_address,
-            **coordination.one_partition(request.platforms),
-        )
+    jax.distributed.initialize(
+        coordinator_address=request.coordinator_address,
+        num_processes=request.num_processes,
+        process_id=request.process_id,
+        local_device_ids=request.local_device_ids,
+        # JAX's own detection goes wrong on leaked SLURM_* and MPI variables: all is assigned.
+        cluster_detection_method="deactivate",
+        initialization_timeout=request.initialization_timeout,
+        heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
+        coordinator_bind_address=request.coordinator_bind_address,
+        **coordination.one_partition(request.platforms),
+    )
     coordination.keep_initialized(note)
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]

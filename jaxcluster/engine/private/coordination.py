@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,28 +96,17 @@ def coordination_service(
 
 
 @needs_names("coordinator process", "rank 0 hosts JAX's coordinator, and its death ends all ranks")
-def can_coordinate_elsewhere() -> None:
-    """Look whether the coordination service can run in a process of its own with this jax."""
-    from jax._src import distributed
-
-    _ = distributed._jax.get_distributed_runtime_service
-
-
-@contextlib.contextmanager
-def coordinator_elsewhere() -> Iterator[None]:
-    """Inside it ``jax.distributed.initialize`` on rank 0 starts no service: there is one already.
+def coordinate_elsewhere() -> None:
+    """Have ``jax.distributed.initialize`` on rank 0 start no service: another process has one.
 
     Everything else that ``initialize`` does stays JAX's own.
     """
-    from jax._src.lib import _jax
+    from jax._src import distributed
 
-    original = _jax.get_distributed_runtime_service
-    service: Any = SimpleNamespace(shutdown=lambda: None)  # it is not this process's to end
-    _jax.get_distributed_runtime_service = lambda *args, **kwargs: service
-    try:
-        yield
-    finally:
-        _jax.get_distributed_runtime_service = original
+    client: Any = distributed._jax
+    _ = client.get_distributed_runtime_service
+    service = SimpleNamespace(shutdown=lambda: None)  # it is not this process's to end
+    client.get_distributed_runtime_service = lambda *args, **kwargs: service
 
 
 # --------------------------------------------------------------------------- waits

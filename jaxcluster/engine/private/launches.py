@@ -22,8 +22,8 @@ def announce_launches(agreement: Agreement) -> None:
     Two routes are taken (jax 0.10.2 and 0.12):
 
     - the first call of each program, programs with effects, ahead-of-time compiled ones, and those
-      whose last input is not an array that spans their devices go through ``ExecuteReplicated``. A
-      subclass of it has an executable that asks. All that JAX checks and converts comes before;
+      whose last input is not an array that spans their devices go through ``ExecuteReplicated``. It
+      is given an executable that asks. All that JAX checks and converts comes before;
     - every other call keeps JAX's C++ fast path. Right before it launches it asks the last input's
       layout for XLA's form of it, if the program has one for that input. Right after it the first
       node of the output tree is made, by C alone, which confirms the launch.
@@ -39,29 +39,26 @@ def announce_launches(agreement: Agreement) -> None:
     original_cpp_call = pxla.MeshExecutable.create_cpp_call
     original_compile: Any = pxla.MeshComputation.compile
     register: Any = tree_util.dispatch_registry.register_node
-    slots = [s for s in pxla.ExecuteReplicated.__slots__ if s != "__weakref__"]
     _ = programs.hlo_print_options().fingerprint
 
     class AskingExecutable:
-        """What ``AskingExecute`` launches: XLA's executable, once that is agreed."""
+        """XLA's executable, which is launched once that is agreed."""
 
-        __slots__ = ("executable", "owner")
+        __slots__ = ("executable", "program")
 
-        def __init__(self, executable: Any, owner: AskingExecute) -> None:
-            self.executable, self.owner = executable, owner
+        def __init__(self, executable: Any, program: Program) -> None:
+            self.executable, self.program = executable, program
 
         def execute_sharded(self, arguments: Any, with_tokens: bool = False) -> Any:
             launch = self.executable.execute_sharded
-            program = self.owner.program
-            if program is None or any(argument.is_deleted() for argument in arguments):
+            if any(argument.is_deleted() for argument in arguments):
                 return launch(arguments, with_tokens)  # which XLA refuses
-            return agreement.launch(program, launch, arguments, with_tokens)
+            return agreement.launch(self.program, launch, arguments, with_tokens)
 
-    class AskingExecute(pxla.ExecuteReplicated):
-        """``program`` is None where none of the program's devices is this process's."""
-
-        __slots__ = ("program",)
-        program: Program | None
+    def program_of(executable: Any) -> Program | None:
+        """What is asked for before an executable is launched; None for others."""
+        asking = getattr(executable.unsafe_call, "xla_executable", None)
+        return asking.program if isinstance(asking, AskingExecutable) else None
 
     class Confirming:
         __slots__ = ("confirmations",)
@@ -90,9 +87,8 @@ def announce_launches(agreement: Agreement) -> None:
         asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
         return asked
 
-    def asking(data: Any, executable: Any, arguments: Sequence[Any]) -> Any:
+    def asking(data: Any, program: Program, executable: Any, arguments: Sequence[Any]) -> Any:
         """A fast path that asks, or None where nothing of Python comes right before the launch."""
-        program = executable.unsafe_call.program
         kept = [a for a, keep in zip(arguments, data.kept_var_bitvec, strict=True) if keep]
         layouts = list(data.in_device_local_layouts)
         spans = len(executable._unloaded_executable.device_list)
@@ -116,23 +112,18 @@ def announce_launches(agreement: Agreement) -> None:
 
     def build_unsafe_call(self: Any) -> Any:
         call = original_build(self)
-        if self.device_list is None or self.device_list.is_fully_addressable:
-            return call
-        asking = AskingExecute.__new__(AskingExecute)
-        for slot in slots:
-            setattr(asking, slot, getattr(call, slot))
-        asking.xla_executable = AskingExecutable(call.xla_executable, asking)
-        program = programs.describe(self)
-        asking.program = program if agreement.rank in program.processes else None
-        return asking
+        if self.device_list is not None and not self.device_list.is_fully_addressable:
+            program = programs.describe(self)
+            if agreement.rank in program.processes:
+                call.xla_executable = AskingExecutable(call.xla_executable, program)
+        return call
 
     def get_fastpath_data(executable: Any, out: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         data = original_fastpath(executable, out, inputs, *args, **kwargs)
-        if data is None or not isinstance(executable.unsafe_call, AskingExecute):
+        program = program_of(executable)
+        if data is None or program is None:
             return data
-        if executable.unsafe_call.program is None:
-            return data
-        data = asking(data, executable, [*data.const_args, *inputs])
+        data = asking(data, program, executable, [*data.const_args, *inputs])
         if data is None:
             return None
         _, outer = tree_util.dispatch_registry.flatten(Confirmed(0), None)
@@ -144,9 +135,7 @@ def announce_launches(agreement: Agreement) -> None:
     functools.update_wrapper(get_fastpath_data, original_fastpath)
 
     def create_cpp_call(self: Any, params: Any) -> Any:
-        return (
-            None if isinstance(self.unsafe_call, AskingExecute) else original_cpp_call(self, params)
-        )
+        return None if program_of(self) is not None else original_cpp_call(self, params)
 
     def compile(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
         devices = kwargs.get("device_assignment") or self._device_list or ()

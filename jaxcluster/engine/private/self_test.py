@@ -29,7 +29,7 @@ def missing() -> dict[str, str]:
     agreement = Agreement(0)
     coordination.set_collectives_address("127.0.0.1")
     coordination.join_cpu_slices()
-    coordination.can_coordinate_elsewhere()
+    coordination.coordinate_elsewhere()
     coordination.announce_waits(agreement)
     launches.announce_launches(agreement)
     hostvalues.hear_host_values(Given())
