@@ -50,9 +50,8 @@ def test_kernels_that_each_process_tunes_make_no_other_program(
 ) -> None:
     monkeypatch.setattr(programs, "_hlo_text", lambda text: text)
     texts = (f"tile={tile}\n x = f32[] {op}(y)" for tile in (1, 2) for op in ("add", "all-reduce"))
-    none: dict[str, Any] = {f"{kind}_avals": () for kind in ("input", "output")}
     backend = SimpleNamespace(platform=platform)
-    given = {**none, "name": "f", "device_list": (), "input_shardings": (), "keepalive": None}
+    given: dict[str, Any] = {"name": "f", "device_list": (), "input_avals": (), "keepalive": None}
     one, reduces, tuned, _ = (
         programs.describe(SimpleNamespace(**given, backend=backend, xla_executable=one)).fingerprint
         for one in texts

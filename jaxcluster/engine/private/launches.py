@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import sys
@@ -39,7 +40,7 @@ def announce_launches(agreement: Agreement) -> None:
     original_cpp_call = pxla.MeshExecutable.create_cpp_call
     original_compile: Any = pxla.MeshComputation.compile
     register: Any = tree_util.dispatch_registry.register_node
-    _ = programs.hlo_print_options().fingerprint
+    _ = programs.hlo_print_options().fingerprint, layout.Layout._to_xla_layout
 
     class AskingExecutable:
         """XLA's executable, which is launched once that is agreed."""
@@ -72,9 +73,6 @@ def announce_launches(agreement: Agreement) -> None:
         def __init__(self, value: Any) -> None:
             self.first, self.value = Confirming(), value
 
-    class AskedLayout(layout.Layout):
-        """An input's own layout, which says when it is looked at."""
-
     # Nodes are made in the order of the leaves, inner ones first, so this one before the value's.
     register(Confirming, lambda node: ((), node.confirmations), next)
     value_of = operator.itemgetter(1)
@@ -82,7 +80,7 @@ def announce_launches(agreement: Agreement) -> None:
 
     def asked(program: Program, own: Any, xla_layout: Any) -> Any:
         """A layout like ``own``: when JAX asks for XLA's form of it, it is about to launch."""
-        asked: Any = AskedLayout(own.major_to_minor, own.tiling, own.sub_byte_element_size_in_bits)
+        asked = copy.copy(own)
         preparations = agreement.preparations(program, xla_layout)
         asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
         return asked
@@ -120,8 +118,7 @@ def announce_launches(agreement: Agreement) -> None:
 
     def get_fastpath_data(executable: Any, out: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         data = original_fastpath(executable, out, inputs, *args, **kwargs)
-        program = program_of(executable)
-        if data is None or program is None:
+        if data is None or (program := program_of(executable)) is None:
             return data
         data = asking(data, program, executable, [*data.const_args, *inputs])
         if data is None:

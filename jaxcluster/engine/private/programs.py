@@ -33,9 +33,7 @@ def describe(executable: Any) -> Program:
         source = hash_of(text if on_cpu else repr(_COLLECTIVE.findall(text)))
     devices = [d.id for d in executable.device_list]
     inputs = ", ".join(a.str_short() for a in executable.input_avals)
-    outputs = [a.str_short() for a in executable.output_avals]
-    shardings = [str(s) for s in executable.input_shardings]
-    outside = repr((executable.name, devices, inputs, outputs, shardings, source))
+    outside = repr((executable.name, devices, inputs, source))
     processes = tuple(sorted({d.process_index for d in executable.device_list}))
     name = _readable(executable.name)
     is_collective = not text or _COLLECTIVE.search(text) is not None  # it may be, where unknown

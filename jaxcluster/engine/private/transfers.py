@@ -104,14 +104,11 @@ def _describe(array: Any, to: Any) -> Program:
     return Program(tuple(range(jax.process_count())), fingerprint, "device_put", signature)
 
 
-def allow_transfers() -> str:
+def allow_transfers() -> None:
     """Have transfers on CPU go by this machine's loopback. Before the backend starts.
 
     Each process has a loopback address of its own, so that its port, which JAX takes only for the
-    first transfer, is free then too.
-
-    Returns:
-      the address; "" where the user has set one.
+    first transfer, is free then too. An address that the user has set stays.
 
     Raises:
       ImportError, AttributeError: JAX has no such setting.
@@ -120,7 +117,7 @@ def allow_transfers() -> str:
     from jax._src import xla_bridge
 
     if xla_bridge.CROSS_HOST_TRANSFER_SOCKET_ADDRESS.value:
-        return ""
+        return
     draw = random.SystemRandom().randrange
     host = f"127.{draw(1, 255)}.{draw(256)}.{draw(1, 255)}"
     with socket.create_server((host, 0)) as trial:
@@ -128,4 +125,3 @@ def allow_transfers() -> str:
     jax.config.update("jax_cross_host_transfer_socket_address", f"{host}:{port}")
     jax.config.update("jax_cross_host_transport_addresses", ",".join([f"{host}:0"] * SOCKETS))
     jax.config.update("jax_cross_host_transfer_timeout_seconds", TIMEOUT_S)
-    return f"{host}:{port}"
