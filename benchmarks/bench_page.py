@@ -24,9 +24,8 @@ from harness import table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from helpers import Home
 from labpage import CURRENT, LabPage
-from labserver import start_server, stop_server
+from labserver import serving
 
 START = f"""\
 %load_ext jaxcluster
@@ -57,9 +56,11 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        home = Home.make()
-        lab = start_server(home, Path(folder))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        sync_playwright() as playwright,
+        serving(Path(folder)) as lab,
+    ):
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         try:
             context = browser.new_context(viewport={"width": 1500, "height": 950})
@@ -68,8 +69,6 @@ def main() -> None:
             browser.close()
             for session in lab.api("sessions"):
                 lab.api(f"sessions/{session['id']}", "DELETE")
-            stop_server(lab)
-            home.remove()
 
 
 def measure(page: LabPage, context: Any, args: argparse.Namespace) -> None:

@@ -136,8 +136,7 @@ class LabPage:
         return text
 
     def output(self, index: int) -> str:
-        outputs = self.page.evaluate(f"() => {cell(index)}.model.outputs.toJSON()")
-        return "".join(_text(output) for output in outputs)
+        return "".join(map(_text, self.outputs(index)))
 
     def outputs(self, index: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.page.evaluate(
@@ -192,18 +191,9 @@ class LabPage:
             self.page.wait_for_timeout(50)
         return found
 
-    def state(self) -> dict[str, Any] | None:
-        """What the extension knows of the current notebook's kernel."""
-        found: dict[str, Any] | None = self.page.evaluate("() => window.jaxcluster?.current?.state")
-        return found
-
     def until_state(self, expression: str, what: str, deadline_s: float = DEADLINE_S) -> None:
         """Wait for the extension's state ``s`` to be so."""
         self.until(f"(s => {expression})(window.jaxcluster?.current?.state)", what, deadline_s)
-
-    def shot(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=str(path))
 
 
 # The notebook, also while a panel beside it has the focus.

@@ -19,9 +19,6 @@ SLOW_START = (
     "%jaxcluster start -n 2"
 )
 BUSY_S = 10.0  # what a busy machine may add to each of the figures
-SOURCES = (
-    "() => window.jaxcluster.currentPanel.content.widgets.map(c => c.model.sharedModel.getSource())"
-)
 HANG = "%%spmd\nif rank != 1:\n    print(float(jnp.sum(x)))"
 SLEEP = "%%spmd\nprint('running', flush=True)\ntime.sleep(60)"
 

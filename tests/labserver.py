@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from helpers import Home, free_port, until
@@ -20,8 +22,22 @@ SETTINGS = {
 }
 
 
-def start_server(home: Home, root: Path, application: str = "lab", extension: bool = True) -> Lab:
-    """Start a Jupyter server with nobody's settings; ``extension``: with ours."""
+@contextmanager
+def serving(root: Path, application: str = "lab", extension: bool = True) -> Iterator[Lab]:
+    """A Jupyter server with nobody's settings; ``extension``: with ours."""
+    with Home.make() as home:
+        server = _start(home, root, application, extension)
+        yield server
+        server.process.send_signal(signal.SIGTERM)
+        try:
+            server.process.wait(20)
+        except subprocess.TimeoutExpired:
+            server.process.kill()
+            server.process.wait()
+        home.wait_until_empty(20)
+
+
+def _start(home: Home, root: Path, application: str, extension: bool) -> Lab:
     (home.path / "jupyter").mkdir(exist_ok=True)
     for file, text in SETTINGS.items():
         path = home.path / "settings" / "@jupyterlab" / f"{file}.jupyterlab-settings"
@@ -73,13 +89,3 @@ def start_server(home: Home, root: Path, application: str = "lab", extension: bo
 
     until(answers, f"jupyter {application} answers")
     return server
-
-
-def stop_server(server: Lab) -> None:
-    server.process.send_signal(signal.SIGTERM)
-    try:
-        server.process.wait(20)
-    except subprocess.TimeoutExpired:
-        server.process.kill()
-        server.process.wait()
-    server.home.wait_until_empty(20)

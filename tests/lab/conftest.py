@@ -1,22 +1,18 @@
 """A real JupyterLab in a headless Chromium, with the extension as the build has left it.
 
-The tests skip where the extension has not been built. A failed test leaves a picture of its page in
-tests/lab/failures.
+The tests skip where the extension has not been built.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import Home, until
+from helpers import until
 from labpage import Lab, LabPage
-from labserver import BUILT, start_server, stop_server
-
-FAILURES = Path(__file__).parent / "failures"
+from labserver import BUILT, serving
 
 
 @pytest.fixture(scope="session")
@@ -30,22 +26,8 @@ def built() -> None:
 
 @pytest.fixture(scope="session")
 def lab(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    home = Home.make()
-    server = start_server(home, tmp_path_factory.mktemp("notebooks"))
-    yield server
-    stop_server(server)
-    home.remove()
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
-    outcome: Any = yield
-    report = outcome.get_result()
-    if report.when == "call":
-        item.stash[FAILED] = report.failed
-
-
-FAILED = pytest.StashKey[bool]()
+    with serving(tmp_path_factory.mktemp("notebooks")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
@@ -57,22 +39,16 @@ def context(chromium: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def page(request: pytest.FixtureRequest, context: Any, lab: Lab) -> Iterator[LabPage]:
+def page(context: Any, lab: Lab) -> Iterator[LabPage]:
     """A page of the Lab; whatever its console calls an error fails the test."""
     opened = LabPage(context.new_page(), lab)
     yield opened
-    failed = request.node.stash.get(FAILED, False)
-    if failed:
-        FAILURES.mkdir(parents=True, exist_ok=True)
-        opened.page.screenshot(path=str(FAILURES / f"{request.node.name}.png"))
-    errors = list(
-        opened.errors
-    )  # the end of a kernel makes more of them in a Lab that asks it something
+    # The end of a kernel makes more of them in a Lab that asks it something.
+    errors = list(opened.errors)
     opened.end_kernels()
     forget(context)
-    if not failed:
-        assert errors == []
-        until(lambda: not lab.kernels_processes(), "end of all that the kernels have started", 30)
+    assert errors == []
+    until(lambda: not lab.kernels_processes(), "end of all that the kernels have started", 30)
 
 
 def forget(context: Any) -> None:

@@ -21,7 +21,6 @@ from labparts import (
     until_ranks,
     until_strip,
 )
-from nbclient import NotebookClient
 
 from jaxcluster.views.cell_outputs import MIME as OUTPUTS_MIME
 
@@ -143,8 +142,7 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     page.wait(lambda: sources(page)[1] == begins, "the mode stands in the text")
     page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
     page.wait(lambda: saved(page, "mode.ipynb").cells[1].source == begins, "it is saved")
-    kept = saved(page, "mode.ipynb")
-    assert "jaxcluster" not in kept.metadata
+    assert "jaxcluster" not in saved(page, "mode.ipynb").metadata
     page.command("notebook:restart-run-all")
     page.page.locator(".jp-Dialog .jp-mod-accept").click()
     page.until(
@@ -158,16 +156,6 @@ def test_the_mode_comes_back_with_restart_and_run_all(page: LabPage) -> None:
     switch.click()
     page.wait(lambda: marks(page) == [None, None, None, None, "ranks 1"], "the marks go")
     page.wait(lambda: sources(page)[1] == START, "and the line in the text")
-    check_without_a_page(kept, page)
-
-
-def check_without_a_page(kept: Any, page: LabPage) -> None:
-    """nbclient, and so nbconvert and papermill, run the text."""
-    client = NotebookClient(kept, timeout=120, kernel_name="python3")
-    client.execute(env=page.lab.home.environ(JAX_PLATFORMS="cpu"))
-    ran = ["".join(output.get("text", "") for output in cell.outputs) for cell in kept.cells]
-    assert (ran[0], ran[2], ran[3]) == ("", "", "ran on 0\n")
-    assert "ran on 1\n" in ran[4]
 
 
 # ------------------------------------------------------------------------------- hangs, deaths
@@ -190,13 +178,11 @@ def test_a_divergence_is_told_under_its_cell_and_in_the_report(page: LabPage) ->
     assert title.startswith("Divergence in cell [3]: rank 1 ended the cell")
     assert "jnp.sum(x)" in report.locator(".jxl-lines").first.inner_text()
     # It is below the notebook, which keeps its width in any window.
-    notebook = page.page.locator(".jp-NotebookPanel")
-    for width in (1500, 1100):
-        page.page.set_viewport_size({"width": width, "height": 950})
-        page.page.wait_for_timeout(300)
-        own, box = notebook.bounding_box(), panel.bounding_box()
-        assert box["y"] >= own["y"] + own["height"] - 2
-        assert own["width"] > 600 and own["height"] > 450
+    page.page.set_viewport_size({"width": 1100, "height": 950})
+    page.page.wait_for_timeout(300)
+    own, box = page.page.locator(".jp-NotebookPanel").bounding_box(), panel.bounding_box()
+    assert box["y"] >= own["y"] + own["height"] - 2
+    assert own["width"] > 600 and own["height"] > 450
     page.page.set_viewport_size({"width": 1500, "height": 950})
     page.page.evaluate("() => { window.jaxcluster.currentPanel.content.activeCellIndex = 0; }")
     report.get_by_role("button", name="Show cell").click()
@@ -211,36 +197,6 @@ def test_a_divergence_is_told_under_its_cell_and_in_the_report(page: LabPage) ->
     page.command("jaxcluster:report")
     report.wait_for()
     assert page.do(3) == "28.0\n"
-
-
-def test_a_death_is_shown(page: LabPage) -> None:
-    page.open(
-        "death.ipynb",
-        START,
-        SETUP,
-        "import jaxcluster; jaxcluster.current().recovery = 'never'",
-        "%%spmd\nimport signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(30)",
-        "%jaxcluster restart",
-        "%%spmd\nprint(float(jnp.sum(x)))",
-    )
-    page.do(0, 1, 2)
-    show_sidebar(page)
-    said = page.do(3)
-    assert said.count("killed by SIGKILL") <= 2  # the error's name and text, and nothing before it
-    page.until_state("s.ranks[1].status === 'dead'", "rank 1 is dead")
-    page.wait(
-        lambda: page.page.locator(".jxl-rank[data-rank='1'][data-status=dead]").count(),
-        "the sidebar says so",
-    )
-    assert "1 dead" in page.page.locator(".jxl-chip").inner_text()
-    page.page.locator(".jxl-badges").get_by_role("button", name="Report").click()
-    report = page.page.locator(".jxl-report")
-    report.wait_for()
-    assert report.get_by_role("heading", level=2).inner_text().startswith("Rank 1 died")
-    assert report.get_by_role("button", name="Restart…").count() == 1
-    page.do(4)
-    until_ranks(page, ["idle", "idle"])
-    page.do(5)
 
 
 # ------------------------------------------------------------------------------- reload, restart
@@ -276,39 +232,25 @@ def counting(to: int, last: str = "", options: str = "") -> str:
     return f"%%spmd {options}\n{loop.format(to)}\n{last}"
 
 
-def lines(to: int) -> str:
-    return "".join(f"line {n}\n" for n in range(to))
-
-
 def test_a_page_that_has_missed_a_cell_has_its_output(page: LabPage) -> None:
     """The cell goes on while there is no page, and where there is a new one."""
     fails = counting(40, "if jax.process_index() == 1: [][n]")
-    page.open(
-        "missed.ipynb", START, SETUP, counting(200, "n"), fails, counting(40, options="--all")
-    )
+    page.open("missed.ipynb", START, SETUP, fails, counting(60, options="--all"))
     page.do(0, 1)
-    for index, way in ((2, "reload"), (3, "close"), (4, "reload")):
+    for index in (2, 3):
         page.run(index)
         page.wait(lambda i=index: "line 3" in page.output(i), "the cell runs")
         page.page.evaluate("() => window.jaxcluster.currentPanel.context.save()")
-        if way == "reload":
-            page.page.reload()
-        else:
-            page.page.goto("about:blank")
-            time.sleep(1)
-            page.page.goto(f"{page.lab.url}/lab/tree/missed.ipynb")
+        page.page.goto("about:blank")
+        time.sleep(1)
+        page.page.goto(f"{page.lab.url}/lab/tree/missed.ipynb")
         page.until("window.jaxcluster?.current?.state", "the page is back")
         page.wait(lambda i=index: "line 3" in page.output(i), "its output is back")
-        if index == 2:
-            assert lines(200) not in page.output(index)  # it goes on
         page.finish(index)
-    kinds = [output["output_type"] for output in page.outputs(2)]
-    assert kinds == ["stream", "execute_result"]
-    assert page.output(2) == f"{lines(200)}199\n"
-    assert [output["output_type"] for output in page.outputs(3)] == ["stream", "error"]
-    assert page.output(3).startswith(lines(40))
-    assert "IndexError" in page.output(3)
-    (shown,) = page.outputs(4)
+    assert [output["output_type"] for output in page.outputs(2)] == ["stream", "error"]
+    assert page.output(2).startswith("".join(f"line {n}\n" for n in range(40)))
+    assert "IndexError" in page.output(2)
+    (shown,) = page.outputs(3)
     assert [g["ranks"] for g in shown["data"][OUTPUTS_MIME]["groups"]] == [[0, 1]]
     # What its user has cleared stays so.
     page.command("notebook:clear-all-cell-outputs")
@@ -317,7 +259,4 @@ def test_a_page_that_has_missed_a_cell_has_its_output(page: LabPage) -> None:
     page.page.reload()
     page.until_state("s.ranks.length === 2", "the state is back")
     page.page.wait_for_timeout(2000)
-    assert [page.outputs(index) for index in (2, 3, 4)] == [[], [], []]
-    page.do(4)  # and they run here, as ever
-    (shown,) = page.outputs(4)
-    assert [g["ranks"] for g in shown["data"][OUTPUTS_MIME]["groups"]] == [[0, 1]]
+    assert [page.outputs(index) for index in (2, 3)] == [[], []]

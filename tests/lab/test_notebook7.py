@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from fitting import fits
-from helpers import Home
 from labpage import SETUP, START, Lab, LabPage
-from labserver import start_server, stop_server
+from labserver import serving
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("notebook") is None, reason="Notebook 7 is not installed"
@@ -23,15 +22,12 @@ ITS_OWN = re.compile(r"reading 'schema'")
 
 @pytest.fixture(scope="module")
 def notebook_7(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    home = Home.make()
-    server = start_server(home, tmp_path_factory.mktemp("notebooks"), "notebook")
-    yield server
-    stop_server(server)
-    home.remove()
+    with serving(tmp_path_factory.mktemp("notebooks"), "notebook") as server:
+        yield server
 
 
 @pytest.fixture
-def page_7(chromium: Any, notebook_7: Lab) -> Iterator[LabPage]:
+def page(chromium: Any, notebook_7: Lab) -> Iterator[LabPage]:
     context = chromium.new_context(viewport={"width": 1400, "height": 900})
     opened = LabPage(context.new_page(), notebook_7)
     yield opened
@@ -40,8 +36,7 @@ def page_7(chromium: Any, notebook_7: Lab) -> Iterator[LabPage]:
     assert [error for error in opened.errors if not ITS_OWN.search(error)] == []
 
 
-def test_cells_switch_and_sidebar_work(page_7: LabPage) -> None:
-    page = page_7
+def test_cells_switch_and_sidebar_work(page: LabPage) -> None:
     every = "%%spmd --all\nprint('hello from', rank)"
     compute = "print('hello from', rank, float(jnp.sum(x)))"
     cells = [START, SETUP, compute, "%shards x", every]

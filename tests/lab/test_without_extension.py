@@ -7,23 +7,27 @@ from typing import Any
 
 import pytest
 from fitting import fits
-from helpers import Home
 from labpage import SETUP, START, Lab, LabPage
-from labserver import start_server, stop_server
+from labserver import serving
+
+
+@pytest.fixture(scope="module")
+def bare_lab(built: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with serving(tmp_path_factory.mktemp("bare"), extension=False) as server:
+        yield server
 
 
 @pytest.fixture
-def bare_lab(built: None, tmp_path: Any) -> Iterator[Lab]:
-    home = Home.make()
-    server = start_server(home, tmp_path, extension=False)
-    yield server
-    stop_server(server)
-    home.remove()
+def page(chromium: Any, bare_lab: Lab) -> Iterator[LabPage]:
+    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
+    opened = LabPage(context.new_page(), bare_lab)
+    yield opened
+    opened.end_kernels()
+    context.close()
+    assert opened.errors == []
 
 
-def test_its_console_is_free_of_errors(chromium: Any, bare_lab: Lab) -> None:
-    context = chromium.new_context()
-    page = LabPage(context.new_page(), bare_lab)
+def test_its_console_is_free_of_errors(page: LabPage) -> None:
     page.open(
         "bare.ipynb",
         START,
@@ -52,15 +56,10 @@ def test_its_console_is_free_of_errors(chromium: Any, bare_lab: Lab) -> None:
     page.do(5)
     page.page.wait_for_timeout(500)
     assert not page.page.evaluate("() => window.jupyterapp.commands.hasCommand('jaxcluster:start')")
-    page.end_kernels()
-    context.close()
-    assert page.errors == []
 
 
-def test_the_sidebar_is_in_a_cell(chromium: Any, bare_lab: Lab) -> None:
+def test_the_sidebar_is_in_a_cell(page: LabPage) -> None:
     """%jaxcluster panel, where the page has ipywidgets' manager and nothing of ours."""
-    context = chromium.new_context(viewport={"width": 1200, "height": 1000})
-    page = LabPage(context.new_page(), bare_lab)
     page.open(
         "panel.ipynb",
         "%load_ext jaxcluster",
@@ -90,6 +89,3 @@ def test_the_sidebar_is_in_a_cell(chromium: Any, bare_lab: Lab) -> None:
     view.get_by_role("button", name="Stop…").click()
     view.get_by_role("alertdialog").get_by_role("button", name="Stop").click()
     view.get_by_text("This notebook has no cluster.").wait_for()
-    page.end_kernels()
-    context.close()
-    assert page.errors == []
