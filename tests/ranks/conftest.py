@@ -1,9 +1,8 @@
-"""Real clusters for the tests of this folder, and the proof that each test leaves no process."""
+"""Real clusters for the tests of this folder, and the proof that they leave no process."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ from pathlib import Path
 import overhosts
 import psutil
 import pytest
-from helpers import GONE_S, NOTEBOOK, Home, Notebook, until
+from helpers import GONE_S, Home, Notebook, until
 
 import jaxcluster
 from jaxcluster.allocation.here import quit_warm
-from jaxcluster.records import registry
+from jaxcluster.cluster import live_records
 
 # --------------------------------------------------------------------------------- several hosts
 
@@ -148,54 +147,26 @@ def open_notebook(home: Home, tmp_path: Path) -> Iterator[Callable[..., Notebook
 # ------------------------------------------------------------------------------------------ leaks
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def nothing_left_over(home: Home) -> Iterator[None]:
-    """No process that a test has started is there after it.
+    """No process that a module's tests have started is there after them.
 
-    What belongs to a shared cluster was there before, or has got new processes in the test, as a
-    busy machine may need; what belongs to a module's notebook is looked for when that is closed;
-    and an idle agent of this process may wait for the next start, as in any notebook.
+    What belongs to a session's cluster may be; and an idle agent of this process waits for the
+    next start, with its fork server, as in any notebook.
     """
-    before, shared = home.processes(), {record.name for record in registry.records()}
     yield
 
-    def left() -> dict[int, str]:
-        return {
-            pid: line
-            for pid, line in home.processes().items()
-            if not (pid in before or _is_of(shared, pid) or _of_a_notebook(pid))
-            and not _is_own_idle_agents(pid)
-        }
+    def left() -> list[str]:
+        clusters = {record.name for record in live_records()}
+        own = {child.pid for child in psutil.Process().children(recursive=True)}
+        found = home.processes()
+        others = [line for pid, line in found.items() if pid not in own]
+        if clusters:
+            return [*others, *(clusters - {"shared", "pair"})]
+        forked = [line for pid, line in found.items() if pid in own and "forkserver" in line]
+        agents = [line for pid, line in found.items() if pid in own and "jaxcluster.agent" in line]
+        return others + forked[len(agents) :]
 
     with contextlib.suppress(AssertionError):
         until(lambda: not left(), "end of all processes", GONE_S)
     assert not left()
-
-
-def _is_of(clusters: set[str], pid: int) -> bool:
-    """Whether a process is the agent that has the ranks of one of these clusters, or below it."""
-    pids = {p for record in registry.records() if record.name in clusters for p in record.pids}
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        families = [process, *process.parents()]
-        return any(child.pid in pids for one in families[:3] for child in one.children(True))
-    return True
-
-
-def _of_a_notebook(pid: int) -> bool:
-    try:
-        return NOTEBOOK in psutil.Process(pid).environ()
-    except psutil.Error:
-        return True
-
-
-def _is_own_idle_agents(pid: int) -> bool:
-    """Whether it is this process's agent, or its fork server, without any other process."""
-    try:
-        process = psutil.Process(pid)
-        agent = process.parent() if "jaxcluster.engine.forkserver" in process.cmdline() else process
-        if agent is None or agent.ppid() != os.getpid():
-            return False
-        return "jaxcluster.agent" in agent.cmdline() and len(agent.children(recursive=True)) < 2
-    except psutil.Error:
-        return True

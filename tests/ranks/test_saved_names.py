@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import threading
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from helpers import Home, until
+from helpers import Home, plain, until
 from overhosts import saved_folders, send_signal
 
 import jaxcluster
@@ -70,22 +69,34 @@ pending.block_until_ready()
 PLACES = HostStates.places_for
 
 
-@pytest.fixture(params=[1, 2], ids=["D1", "D2"])
+@pytest.fixture
 def ranks(request: pytest.FixtureRequest, home: Home) -> Iterator[jaxcluster.Cluster]:
     before = saved_folders()
-    with jaxcluster.start(4, devices_per_process=request.param, name="names") as cluster:
+    devices = getattr(request, "param", 2)
+    with jaxcluster.start(4, devices_per_process=devices, name="names") as cluster:
         cluster.run(SETUP, show=False)
+        yield cluster
+    assert saved_folders() == before
+
+
+on_one_and_two_devices = pytest.mark.parametrize("ranks", [1, 2], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def two(home: Home) -> Iterator[jaxcluster.Cluster]:
+    before = saved_folders()
+    with jaxcluster.start(2, name="two-names") as cluster:
         yield cluster
     assert saved_folders() == before
 
 
 @pytest.fixture
-def pair(home: Home) -> Iterator[jaxcluster.Cluster]:
-    before = saved_folders()
-    with jaxcluster.start(2, name="names") as cluster:
-        cluster.run(SETUP, show=False)
-        yield cluster
-    assert saved_folders() == before
+def pair(two: jaxcluster.Cluster) -> Iterator[jaxcluster.Cluster]:
+    """Two ranks with the names of ``SETUP``, and no others."""
+    two.run("%reset -f", show=False)
+    two.run(SETUP, show=False)
+    yield two
+    two.set_autosave(is_on=False)
 
 
 def run(cluster: jaxcluster.Cluster, source: str) -> list[str]:
@@ -110,6 +121,7 @@ def kill(cluster: jaxcluster.Cluster, rank: int) -> str:
 # ---------------------------------------------------------------------- restart
 
 
+@on_one_and_two_devices
 @pytest.mark.promise("What needs new processes")
 def test_a_restart_brings_all_back(ranks: jaxcluster.Cluster) -> None:
     for _ in range(2):
@@ -123,6 +135,7 @@ def test_a_restart_brings_all_back(ranks: jaxcluster.Cluster) -> None:
         ranks.run("g", show=False)
 
 
+@on_one_and_two_devices
 @pytest.mark.promise("What needs new processes")
 def test_ranks_that_are_stuck_in_xla_are_saved(ranks: jaxcluster.Cluster) -> None:
     with pytest.raises(JaxClusterError):
@@ -155,8 +168,8 @@ def test_settings_of_cells_are_there_again(pair: jaxcluster.Cluster, tmp_path: P
     assert run(pair, "print(random.random(), np.random.rand())") == drawn
     with pytest.raises(CellFailed) as caught:
         pair.run("fail()", show=False)
-    shown = re.sub(r"\x1b\[[\d;]*m", "", "".join(caught.value.traceback))
-    assert "raise ValueError('here')" in shown
+    assert "raise ValueError('here')" in plain("".join(caught.value.traceback))
+    pair.restart(clean=True)
 
 
 @pytest.mark.promise("What needs new processes")
@@ -193,7 +206,7 @@ def test_large_arrays_go_to_disk_where_memory_is_small(
 
 
 @pytest.mark.promise("What needs new processes")
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("ranks", "rank"), [(1, 0), (2, 2)], indirect=["ranks"])
 def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, rank: int) -> None:
     told = kill(ranks, rank)
     assert f"Rank {rank} died (killed by SIGKILL" in told and f"rank {rank} replaced" in told
@@ -233,7 +246,7 @@ def test_deaths_at_any_moment_lose_nothing_that_was_promised(
         "restore": (0.15, lambda: pair.restore("kept", tmp_path)),
         "checkpoint": (0.15, lambda: pair.checkpoint("new", tmp_path)),
     }
-    for number in range(int(os.environ.get("JAXCLUSTER_KILLS", "6"))):
+    for number in range(int(os.environ.get("JAXCLUSTER_KILLS", "4"))):
         name, victim = choice.choice([*ways]), choice.randrange(2)
         most_s, do = ways[name]
         run(pair, f"own = [rank, {number}]")
@@ -287,7 +300,6 @@ def kill_if_there(cluster: jaxcluster.Cluster, rank: int) -> None:
 
 @pytest.mark.promise("What needs new processes")
 def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) -> None:
-    each = len(ranks.record.devices[0].devices)
     for count in (2, 4, 3, 1, 4):
         told = ranks.restart(num_processes=count)
         if count == 3:
@@ -296,19 +308,8 @@ def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) 
         if count == 1:
             ranks.run(SETUP, show=False)
         run(ranks, "rank = jax.process_index()")
-        shape = f"{count * each}"
-        assert run(ranks, "print(mesh.size, total(g), total(everywhere), tree['step'])") == (
-            [f"{shape} 240.0 56.0 7\n"] * count
-        )
-        assert run(ranks, "print(lr, words, scale)") == ["0.5 ['one', 'two'] 2.0\n"] * count
-
-
-def test_the_first_axis_that_can_takes_the_change(pair: jaxcluster.Cluster) -> None:
-    run(pair, "del mesh, S, R, g, alias, tree, everywhere, net, weak")
-    run(pair, "two = jax.make_mesh((1, jax.device_count()), ('a', 'b'))")
-    for count in (4, 2):
-        pair.restart(num_processes=count)
-        assert run(pair, "print(dict(two.shape))") == [f"{{'a': 1, 'b': {count}}}\n"] * count
+        told = run(ranks, "print(mesh.size, total(g), total(everywhere), tree['step'], words)")
+        assert told == [f"{count * 2} 240.0 56.0 7 ['one', 'two']\n"] * count
 
 
 # ---------------------------------------------------------------------- checkpoints
@@ -333,27 +334,18 @@ def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
     assert run(pair, "print(lr)") == ["8\n"] * 2
 
 
-@pytest.mark.parametrize("how", ["stop", "death"])
-def test_a_checkpoint_that_is_not_read_by_all_leaves_all_as_they_were(
-    pair: jaxcluster.Cluster, tmp_path: Path, how: str
+def test_a_checkpoint_that_a_stop_ends_leaves_all_as_they_were(
+    pair: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
     run(pair, "import time\nclass Slow:\n    def __setstate__(self, state): time.sleep(1)\n")
     run(pair, "slow = Slow(); slow.a = 1")
     pair.checkpoint("slow", tmp_path)
     run(pair, "lr = 8")
-    stop = lambda: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
-    threading.Timer(0.4, stop if how == "stop" else lambda: send_signal(pair, 1)).start()
-    if how == "stop":
-        with pytest.raises(CellInterrupted, match="Nothing was restored"):
-            pair.restore("slow", tmp_path)
-        time.sleep(1.2)
-        assert run(pair, "print(lr)") == ["8\n"] * 2
-    else:
-        with pytest.raises(JaxClusterError):
-            pair.restore("slow", tmp_path)
-        with pytest.raises(RankDied):
-            pair.run("pass", show=False)
-        assert run(pair, "print(globals().get('lr'))")[0] == "8\n"
+    threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(CellInterrupted, match="Nothing was restored"):
+        pair.restore("slow", tmp_path)
+    time.sleep(1.2)
+    assert run(pair, "print(lr)") == ["8\n"] * 2
 
 
 def test_a_checkpoint_has_no_moment_of_a_cell_that_runs(
@@ -375,12 +367,11 @@ def test_a_checkpoint_of_another_number_of_ranks(
     ranks: jaxcluster.Cluster, home: Home, tmp_path: Path
 ) -> None:
     ranks.checkpoint("four", tmp_path)
-    each = len(ranks.record.devices[0].devices)
-    with jaxcluster.start(2, devices_per_process=each, name="two") as two:
-        assert "Restored" in two.restore("four", tmp_path)
+    with jaxcluster.start(2, devices_per_process=2, name="fewer") as fewer:
+        assert "Restored" in fewer.restore("four", tmp_path)
         with pytest.raises(UsageError, match=r"There are: four\."):
-            two.restore("five", tmp_path)
-        assert run(two, "print(total(g), own, lr)") == [f"240.0 [{r}] 0.5\n" for r in range(2)]
+            fewer.restore("five", tmp_path)
+        assert run(fewer, "print(total(g), own, lr)") == [f"240.0 [{r}] 0.5\n" for r in range(2)]
 
 
 def test_a_checkpoint_that_others_could_write_is_refused(
