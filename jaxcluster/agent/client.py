@@ -346,30 +346,20 @@ class Asked(Generic[R]):
         return found, buffers[0] if buffers else memoryview(b"")
 
 
-def wait_all(asked: Iterable[Asked[Any]], timeout_s: float, *passed_over: type[Exception]) -> None:
-    """Wait until all have answered that were asked at once.
+def answers(
+    asked: Iterable[tuple[K, Asked[R]]],
+    timeout_s: float,
+    passed_over: tuple[type[Exception], ...] = (LaunchError,),
+) -> dict[K, tuple[R, memoryview]]:
+    """What agents answer that were asked at once, in a time for all: they may be cut off together.
 
     Args:
-      passed_over: what is not raised: ``LaunchError`` where a host may refuse, or be lost.
-
-    Raises:
-      LaunchError: of the first that does not answer within ``timeout_s``, or refuses.
-    """
-    deadline = time.monotonic() + timeout_s
-    for one in asked:
-        with contextlib.suppress(*passed_over):
-            one.wait(max(0.0, deadline - time.monotonic()))
-
-
-def answers(asked: Iterable[tuple[K, Asked[R]]], timeout_s: float) -> dict[K, tuple[R, memoryview]]:
-    """What agents answer that were asked at once, of those that do so within ``timeout_s``.
-
-    It is for all: they may be cut off together.
+      passed_over: what is not raised of those that refuse, are lost, or answer too late.
     """
     deadline = time.monotonic() + timeout_s
     found = {}
     for key, one in asked:
-        with contextlib.suppress(LaunchError):
+        with contextlib.suppress(*passed_over):
             found[key] = one.wait(max(0.0, deadline - time.monotonic()))
     return found
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Agents, Connection, Ended, State, answers, wait_all
+from jaxcluster.agent.client import Agents, Connection, Ended, State, answers
 from jaxcluster.agent.requests import Mkdir, Quit
 from jaxcluster.agent.transport import Keys
 from jaxcluster.errors import LaunchError
@@ -337,5 +337,5 @@ def ask_each(
     *passed_over: type[Exception],
     data: Buffer | None = None,
 ) -> None:
-    """Ask something of the agents of several hosts, all at once, and ``wait_all``."""
-    wait_all([host.begin(request, data) for host in hosts], timeout_s, *passed_over)
+    """Ask something of the agents of several hosts, all at once: see ``answers``."""
+    answers([(host, host.begin(request, data)) for host in hosts], timeout_s, passed_over)

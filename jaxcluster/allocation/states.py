@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from jaxcluster.agent.client import Asked, answers, wait_all
+from jaxcluster.agent.client import Asked, answers
 from jaxcluster.agent.requests import Get, Mkdir, Put, Remove
 from jaxcluster.allocation.fleet import Fleet, Host
 from jaxcluster.errors import LaunchError
@@ -81,7 +81,8 @@ class Memory:
         if any(host.is_here for host in self._folders):
             raise NoRoom
         try:
-            wait_all([host.begin(Mkdir(path)) for host, path in self._folders.items()], ASK_S)
+            asked = [(host, host.begin(Mkdir(path))) for host, path in self._folders.items()]
+            answers(asked, ASK_S, passed_over=())
         except BaseException:
             self.__exit__()
             raise
