@@ -247,7 +247,7 @@ class Conversation:
         if answer.refused is not None:
             what = "a debugger" if question.debugger else "input()"
             answer = replace(answer, refused=f"{what} on rank {question.rank}: {answer.refused}")
-        self._link.request(question.rank, replace(answer, id=question.id), sink=Sink())
+        self._link.request_each({question.rank: replace(answer, id=question.id)}, sink=Sink())
 
     def paused(self, rank: int, kind: str) -> None:
         """A rank is held by a person from now on, in ``kind``; "" if it is not any more."""

@@ -108,12 +108,6 @@ class Link:
         for channel in self._channels.values():
             channel.close()
 
-    def request(
-        self, rank: int, request: Operation[Any], *, buffers: Sequence[Buffer] = (), sink: Sink
-    ) -> str:
-        """Send one request; what answers it arrives in ``sink``. Returns the request's id."""
-        return self.request_each({rank: request}, buffers=buffers, sink=sink)[0]
-
     def request_each(
         self,
         each: Mapping[int, Operation[Any]],
@@ -121,7 +115,7 @@ class Link:
         buffers: Sequence[Buffer] = (),
         sink: Sink,
     ) -> list[str]:
-        """Send each rank its request; returns their ids.
+        """Send each rank its request; what answers them arrives in ``sink``. Returns their ids.
 
         A request that is one object for several ranks is encoded once.
         """

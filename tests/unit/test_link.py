@@ -105,6 +105,10 @@ def linked(agents: Agents, addresses: list[str]) -> Link:
     return Link(range(len(addresses)), lambda r, on: RankSocket(agents, addresses[r], on))
 
 
+def ask(link: Link, rank: int, request: Operation[Any], **more: Any) -> str:
+    return link.request_each({rank: request}, **more)[0]
+
+
 def next_event(sink: Sink) -> Event[Any]:
     return sink.get(timeout=ANSWER_S)
 
@@ -140,10 +144,10 @@ def test_who_asks_sends_at_once_but_nothing_before_what_the_thread_has_to_send(
     link, sink = linked(agents, addresses[:1]), Sink()
     link.gather([0], Say("first"), timeout_s=ANSWER_S)
     agents._do(busy.wait, ANSWER_S)
-    link.request(0, Say("alone"), sink=sink)
+    ask(link, 0, Say("alone"), sink=sink)
     until(lambda: len(rank.received) == 2, "it has come while the thread is busy")
-    link.request(0, Say("with a buffer"), buffers=[b"x"], sink=sink)
-    link.request(0, Say("behind it"), sink=sink)
+    ask(link, 0, Say("with a buffer"), buffers=[b"x"], sink=sink)
+    ask(link, 0, Say("behind it"), sink=sink)
     busy.set()
     assert [next_event(sink).body[0] for _ in range(3)] == ["alone", "with a buffer", "behind it"]
 
@@ -169,7 +173,7 @@ def test_the_thread_sends_what_a_stop_button_has_kept_from_being_sent(
     else:
         monkeypatch.setattr(link._channels[0], "_send_part", press)
     with pytest.raises(KeyboardInterrupt):
-        link.request(0, Say("op", 7), buffers=buffers, sink=sink)
+        ask(link, 0, Say("op", 7), buffers=buffers, sink=sink)
     assert sink.get(timeout=2).body == ["op", 7]
 
 
@@ -190,11 +194,11 @@ def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
 
 def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
     sink = Sink()
-    waiting = link.request(1, Say("silence"), sink=sink)
+    waiting = ask(link, 1, Say("silence"), sink=sink)
     link.mark_dead(1, wire.Death("killed by SIGKILL"))
     event = next_event(sink)
     assert (event.rank, event.op, event.id) == (1, "died", waiting)
-    later = link.request(1, Say("op"), sink=sink)
+    later = ask(link, 1, Say("op"), sink=sink)
     answer = next_event(sink)  # the made-up rank would answer, but nobody asks it any more
     assert (answer.id, answer.op, answer.body) == (later, "died", wire.Death("killed by SIGKILL"))
     assert link.gather([1], Say("op"), timeout_s=ANSWER_S)[1].op == "died"

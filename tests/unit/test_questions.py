@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -74,8 +75,8 @@ class Link:
     def __init__(self) -> None:
         self.sent: list[tuple[int, Any]] = []
 
-    def request(self, rank: int, request: Any, sink: Any) -> None:
-        self.sent.append((rank, request))
+    def request_each(self, each: Mapping[int, Any], sink: Any) -> None:
+        self.sent += each.items()
 
 
 class Person(Prompt):
