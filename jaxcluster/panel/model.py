@@ -6,7 +6,7 @@ Used by the panel's thread alone, except ``submitted`` and what says otherwise.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field, replace
 
 from jaxcluster import cluster, wire
@@ -48,7 +48,6 @@ class Known:
       link: to them; None where there is no cluster.
       states: the last of each rank; a rank that has never answered is missing.
       owing: since when each rank that has not answered owes an answer.
-      began: the seq of the cell that each rank runs, and when it has entered that.
       ended: the seq of the last cell that each rank is known to have ended.
       waits: what the referee says of the ranks that wait for others.
       late: who keeps the others waiting.
@@ -58,22 +57,12 @@ class Known:
     link: Link | None = None
     states: dict[int, wire.RankState] = field(default_factory=dict)
     owing: dict[int, float] = field(default_factory=dict)
-    began: dict[int, tuple[int, int]] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     waits: dict[int, Waiting] = field(default_factory=dict)
     late: waiting.Late | None = None
     used: dict[int, wire.RankResources] = field(default_factory=dict)
     to_measure: int = READINGS
     measure_at: float = 0.0
-
-
-@dataclass
-class Followed:
-    """A cell of this kernel: as it goes on, or as it was."""
-
-    cell: RunningCell | None
-    record: CellRecord
-    shown: protocol.Cell
 
 
 @dataclass
@@ -88,8 +77,8 @@ class Model:
     auto: AutoMode
     submitted: deque[RunningCell] = field(default_factory=deque)
     is_busy: bool = False
-    _followed: OrderedDict[str, Followed] = field(default_factory=OrderedDict)
-    _current: Cluster | None = None
+    _cells: dict[str, RunningCell] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)  # of these, those that had not ended
     _known: Known = field(default_factory=Known)
     _records: list[tuple[ClusterRecord, bool]] = field(default_factory=list)
     _records_at: float = 0.0
@@ -129,15 +118,19 @@ class Model:
     def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
-        current = self._current = self.current
+        current = self.current
         if current is None or self._known.link is not current.world.link:
             self._known = Known()
         while self.submitted:
-            self._follow(self.submitted.popleft(), now)
-        going_on = [f for f in self._followed.values() if f.cell is not None]
-        for followed in going_on:
-            self._take_in(followed, now)
-        ranks = self._ranks(current, now) if current is not None else []
+            self._follow(self.submitted.popleft())
+        changed = []
+        for key in [key for key in self._cells if key in self._open]:
+            changed.append(shown := self._shown(self._cells[key], now))
+            if shown.ended is not None:
+                self._open.discard(key)
+                if not shown.cell_id:  # nothing to show it beside
+                    del self._cells[key]
+        ranks = self._ranks(current) if current is not None else []
         self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
         state = protocol.State(
             now=now,
@@ -149,21 +142,18 @@ class Model:
             ranks=ranks,
             report=report.last(current, now),
         )
-        return state, [f.shown for f in going_on if f.shown.cell_id]
+        return state, [shown for shown in changed if shown.cell_id]
 
     def cells(self) -> list[protocol.Cell]:
         """The newest run of each Jupyter cell, oldest first."""
         now = time.time_ns() // 1_000_000
-        followed = [f for f in self._followed.values() if f.shown.cell_id]
-        return [replace(f.shown, now=now) for f in followed]
+        return [self._shown(cell, now) for cell in self._cells.values() if cell.record.cell_id]
 
     def record(self, cell_id: str) -> CellRecord | None:
         """The output of the ranks in a cell, if that is kept. Any thread."""
-        for cell in reversed(list(self.submitted)):
-            if cell.record.cell_id == cell_id:
-                return cell.record
-        followed = self._followed.get(cell_id)
-        return followed.record if followed is not None else None
+        new = (cell for cell in reversed(list(self.submitted)) if cell.record.cell_id == cell_id)
+        found = next(new, self._cells.get(cell_id))
+        return found.record if found is not None else None
 
     # ------------------------------------------------------------------ clusters
 
@@ -192,22 +182,20 @@ class Model:
 
     # ------------------------------------------------------------------ ranks
 
-    def _ranks(self, current: Cluster, now: int) -> list[protocol.Rank]:
+    def _ranks(self, current: Cluster) -> list[protocol.Rank]:
         first: dict[int, RunningCell] = {}  # the own cell that each rank runs, or will run next
         for cell in current.cells:
             for rank in cell.record.ranks:
                 if cell.record.records[rank].reply is None:
                     first.setdefault(rank, cell)
         every = range(current.num_processes)
-        shown = [self._rank(current, rank, first.get(rank), now) for rank in every]
+        shown = [self._rank(current, rank, first.get(rank)) for rank in every]
         late = self._known.late
         if late is not None and shown[late.rank].status == "running":
             shown[late.rank] = replace(shown[late.rank], note=late.told(current.world.hosts))
         return shown
 
-    def _rank(
-        self, current: Cluster, rank: int, own: RunningCell | None, now: int
-    ) -> protocol.Rank:
+    def _rank(self, current: Cluster, rank: int, own: RunningCell | None) -> protocol.Rank:
         record, known = current.record, self._known
         state = known.states.get(rank)
         shown = protocol.Rank(
@@ -226,60 +214,49 @@ class Model:
             return replace(shown, status="starting")
         if known.owing.get(rank, time.monotonic()) < time.monotonic() - SILENT_S:
             return replace(shown, status="silent", note="It does not answer.")
-        if state is not None and state.seq <= known.ended.get(rank, 0):
+        if state is not None and (
+            state.state != "running" or state.seq <= known.ended.get(rank, 0)
+        ):
             state = None  # it has replied since
-        if state is not None and state.state != "running":
-            state = None
-        if state is not None:
-            if known.began.get(rank, (0, 0))[0] != state.seq:  # it stays as long as it runs that
-                known.began[rank] = state.seq, now - int(state.seconds * 1000)
-            since = known.began[rank][1]
-            shown = replace(shown, status="running", cell=state.cell, line=state.line, since=since)
-            if state.paused:
-                debugs = state.paused == "debugger"
-                note = "In the debugger." if debugs else "Waits for an answer to input()."
-                return replace(shown, status="paused", note=note)
-            if own is None or own.record.seq != state.seq:  # another notebook's
-                return self._waiting(shown, state.seq)
-        if own is None:
+        if own is not None and (state is None or state.seq == own.record.seq):
+            status: protocol.RankStatus = "interrupted" if own.why else "running"
+            cell, since = own.record.execution_count, _started(own)
+            shown = replace(shown, status=status, cell=cell, since=since)
+        elif state is not None:  # another notebook's; a seq is a time
+            since = state.seq // 1000
+            shown = replace(shown, status="running", cell=state.cell, since=since)
+        if state is None:
             return shown
-        number, followed = own.record.execution_count, self._followed.get(_key(own.record))
-        since_own = followed.shown.started if followed is not None else None
-        shown = replace(shown, status="running", cell=number, since=since_own)
-        if own.why:
-            return replace(shown, status="interrupted")
-        return self._waiting(shown, own.record.seq) if state is not None else shown
-
-    def _waiting(self, shown: protocol.Rank, seq: int) -> protocol.Rank:
-        """For whom a rank waits in this cell, if it does."""
-        wait = self._known.waits.get(shown.rank)
-        if wait is None or wait.seq != seq:
+        shown = replace(shown, line=state.line)
+        if state.paused:
+            is_debugger = state.paused == "debugger"
+            note = "In the debugger." if is_debugger else "Waits for an answer to input()."
+            return replace(shown, status="paused", note=note)
+        wait = known.waits.get(rank)
+        if shown.status != "running" or wait is None or wait.seq != state.seq:
             return shown
         note = f"waits for {name_ranks(wait.missing)} ({waiting.where(wait.place, wait.name)})"
         return replace(shown, status="waiting", note=note)
 
     # ------------------------------------------------------------------ cells
 
-    def _follow(self, cell: RunningCell, now: int) -> None:
-        record = cell.record
-        started = now - int((time.monotonic() - cell.started) * 1000)
-        ranks = [protocol.CellRank(rank, "running") for rank in record.ranks]
-        shown = protocol.Cell(record.cell_id, record.seq, record.execution_count, started, ranks)
-        key = _key(record)
-        self._followed.pop(key, None)
-        self._followed[key] = Followed(cell, record, shown)
+    def _follow(self, cell: RunningCell) -> None:
+        """Keep a cell, and let go of older ones. One without Jupyter's id is shown nowhere."""
+        key = cell.record.cell_id or f"#{cell.record.seq}"
+        self._cells.pop(key, None)
+        self._cells[key] = cell
+        self._open.add(key)
         chars = 0
-        for number, (key, followed) in enumerate([*reversed(self._followed.items())]):
-            chars += sum(record.chars for record in followed.record.records.values())
-            if followed.cell is None and (number >= KEPT_CELLS or chars > KEPT_CHARS):
-                del self._followed[key]
+        for number, (key, kept) in enumerate([*reversed(self._cells.items())]):
+            chars += sum(record.chars for record in kept.record.records.values())
+            if key not in self._open and (number >= KEPT_CELLS or chars > KEPT_CHARS):
+                del self._cells[key]
 
-    def _take_in(self, followed: Followed, now: int) -> None:
+    def _shown(self, cell: RunningCell, now: int) -> protocol.Cell:
         """How far a cell has come."""
-        cell, record = followed.cell, followed.record
-        assert cell is not None
+        record, started = cell.record, _started(cell)
         is_done = cell.done  # before its ranks are looked at: it may end meanwhile
-        known = self._known if cell.cluster is self._current else Known()
+        known = self._known if cell.cluster is self.current else Known()
         ranks = []
         for rank in record.ranks:
             kept = record.records[rank]
@@ -299,12 +276,13 @@ class Model:
             elif rank in known.waits and known.waits[rank].seq == record.seq:
                 status = "waiting"
             ranks.append(protocol.CellRank(rank, status, seconds))
-        ended = followed.shown.started + int(record.seconds * 1000) if is_done else None
-        followed.shown = replace(followed.shown, ranks=ranks, ended=ended, now=now)
-        if is_done:
-            followed.cell = None
-            if not record.cell_id:  # nothing to show it beside
-                self._followed.pop(_key(record), None)
+        ended = started + int(record.seconds * 1000) if is_done else None
+        number = record.execution_count
+        return protocol.Cell(record.cell_id, record.seq, number, started, ranks, ended, now)
+
+
+def _started(cell: RunningCell) -> int:
+    return cell.record.sent_ns // 1_000_000
 
 
 def _start() -> protocol.Start | None:
@@ -328,8 +306,3 @@ def _use(used: wire.RankResources | None) -> protocol.Use | None:
     gpu = None if used.gpu is None else round(used.gpu)
     sizes = used.gpu_used_nbytes, used.gpu_total_nbytes
     return protocol.Use(round(used.cpu), used.rss_nbytes, gpu, *sizes)
-
-
-def _key(record: CellRecord) -> str:
-    """A cell without Jupyter's id is followed, and shown nowhere."""
-    return record.cell_id or f"#{record.seq}"
