@@ -1,26 +1,85 @@
-"""The guarantees on GPU: what docs/guarantees.md promises, on cards instead of CPU devices."""
+"""What docs/guarantees.md promises, on this machine's NVIDIA cards; without one, all of it skips.
+
+Two ranks: each with a card of its own, or both on the only one where NCCL allows that. Where it
+does not, there is one rank, and tests of what happens between ranks skip.
+
+``JAXCLUSTER_GPU_TESTS=cpu`` runs the same tests on CPU devices: so they can be tried where there is
+no card. It shows nothing of a GPU.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Iterator
 
 import pytest
-from gpucards import SETUP, Cards, check_whole
+from gpucards import SETUP, Cards, check_whole, find_cards
 from helpers import Home, until
 from overhosts import send_signal
 
 import jaxcluster
+from jaxcluster.allocation.here import quit_warm
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, JaxClusterError, RankDied
 from jaxcluster.host.gpus import gpu_uses
+from jaxcluster.wire.link import replies
+from jaxcluster.wire.ops.status import Resources
 
 pytestmark = pytest.mark.timeout(600)  # the first use of a card, and of NCCL, takes a while
+
+
+@pytest.fixture(scope="session")
+def cards() -> Cards:
+    if isinstance(found := find_cards(), str):
+        pytest.skip(found)
+    return found
+
+
+@pytest.fixture(scope="session")
+def home(cards: Cards) -> Iterator[Home]:
+    """Folders of this session's own."""
+    home = Home.make()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in home.variables.items():
+            patch.setenv(name, value)
+        yield home
+        quit_warm()
+        home.wait_until_empty()
+    home.remove()
+
+
+@pytest.fixture(scope="module")
+def shared(home: Home, cards: Cards) -> Iterator[jaxcluster.Cluster]:
+    with cards.start("gpu") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ranks(shared: jaxcluster.Cluster) -> jaxcluster.Cluster:
+    """The module's cluster, with its variables: what a test before has lost is made again."""
+    shared.run(SETUP, show=False)
+    return shared
+
+
+@pytest.fixture
+def several(cards: Cards, ranks: jaxcluster.Cluster) -> jaxcluster.Cluster:
+    """The same, for what happens between ranks."""
+    if cards.num_ranks < 2:
+        pytest.skip(cards.why_one)
+    return ranks
+
+
+@pytest.fixture
+def used_before(cards: Cards) -> dict[str, int]:
+    """What is in use of each card's memory, by its name."""
+    return {use.name: use.used_nbytes for use in gpu_uses(cards.visible)}
 
 
 def test_each_rank_has_the_device_that_was_planned(cards: Cards, ranks: jaxcluster.Cluster) -> None:
     assert [len(one.devices) for one in ranks.record.devices] == [1] * cards.num_ranks
     assert all(one.recording for one in ranks.record.devices)  # launches are checked
-    used = ranks.meter.look(2.0)
+    link = ranks.world.link
+    used = replies(link.gather(link.ranks, Resources(), timeout_s=2.0))
     assert sorted(used) == list(range(cards.num_ranks))
     if cards.visible:
         said = ranks.run("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])", show=False)
