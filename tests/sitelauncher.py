@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from jaxcluster.arguments import Parser, start_options
-from jaxcluster.launchers.base import Launcher
-from jaxcluster.launchers.choice import launcher_of
+from jaxcluster.launchers.base import Launcher, launcher_of
 from jaxcluster.options.known import known
 
 ROOT = Path(__file__).parents[1]

@@ -28,8 +28,7 @@ from jaxcluster.allocation.placing import check_versions, in_order, place, share
 from jaxcluster.allocation.processes import OUTLIVING, Processes
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.processes import check_files
-from jaxcluster.launchers.base import AgentOptions, Launcher, describe
-from jaxcluster.launchers.choice import launcher_of
+from jaxcluster.launchers.base import AgentOptions, Launcher, describe, launcher_of
 from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.records import claims, registry

@@ -18,7 +18,7 @@ from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
-from jaxcluster.launchers import choice
+from jaxcluster.launchers import base as launchers
 from jaxcluster.plan import repeated_start
 from jaxcluster.ranks import name_ranks
 from jaxcluster.records import claims, registry
@@ -97,7 +97,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
 
 def offer(spec: wire.ClusterSpec) -> str:
     """A line on the allocation that a start without ``--launcher`` has not taken; else ""."""
-    found = choice.find() if spec.any_launcher else None
+    found = launchers.find() if spec.any_launcher else None
     return found.offer if found is not None else ""
 
 

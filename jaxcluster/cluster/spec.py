@@ -11,8 +11,8 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
-from jaxcluster.launchers import choice
-from jaxcluster.launchers.choice import launcher_of
+from jaxcluster.launchers import base as launchers
+from jaxcluster.launchers.base import launcher_of
 from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON, LOCAL, SWITCH, kind_of
 from jaxcluster.plan import placement
@@ -123,9 +123,9 @@ def _taken(typed: Mapping[str, Any], num_processes: int | None) -> str:
     Raises:
       UsageError: it can't be taken, or what was typed is not for it.
     """
-    found = choice.find()
+    found = launchers.find()
     if found is None:
-        found = choice.Inside("no allocation", LOCAL)
+        found = launchers.Inside("no allocation", LOCAL)
     elif found.obstacle:
         raise UsageError(
             f"--launcher auto: this notebook runs in {found.what}, and {found.obstacle}.",

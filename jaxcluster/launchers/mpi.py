@@ -19,12 +19,13 @@ from jaxcluster.launchers.base import (
     NAMED_HOSTS,
     AgentOptions,
     Command,
+    Inside,
     Launcher,
     LaunchPlan,
     agent_command,
     find_program,
+    lacks,
 )
-from jaxcluster.launchers.choice import Inside, lacks
 from jaxcluster.launchers.failures import run_briefly
 from jaxcluster.launchers.hosts import Host, read_hostfile
 from jaxcluster.launchers.slurm import allocation_of

@@ -26,12 +26,13 @@ from jaxcluster.launchers.base import (
     TIME,
     AgentOptions,
     Command,
+    Inside,
     Launcher,
     LaunchPlan,
     agent_command,
     find_program,
+    lacks,
 )
-from jaxcluster.launchers.choice import Inside, lacks
 from jaxcluster.launchers.failures import Reason, run_briefly
 from jaxcluster.launchers.hosts import expand_nodelist
 from jaxcluster.options.table import COUNT, SWITCH, TEXT, TEXTS, VISIBLE, Field, Option

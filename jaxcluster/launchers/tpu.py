@@ -15,8 +15,7 @@ from typing import Any, Self
 from jaxcluster.errors import LaunchError, UsageError
 from jaxcluster.host.facts import host_tpu_chips
 from jaxcluster.host.tpus import tpu_worker
-from jaxcluster.launchers.base import AgentOptions, Command, LaunchPlan, find_program
-from jaxcluster.launchers.choice import Inside
+from jaxcluster.launchers.base import AgentOptions, Command, Inside, LaunchPlan, find_program
 from jaxcluster.launchers.failures import how_it_ended, last_line, run_briefly
 from jaxcluster.launchers.hosts import Host
 from jaxcluster.launchers.ssh import SSH

@@ -15,8 +15,8 @@ import pytest
 from jaxcluster.cluster import make_spec, sessions
 from jaxcluster.errors import UsageError
 from jaxcluster.host.tpus import TpuWorker, tpu_worker
-from jaxcluster.launchers import choice, tpu
-from jaxcluster.launchers.choice import Inside, find
+from jaxcluster.launchers import base, tpu
+from jaxcluster.launchers.base import Inside, find
 from jaxcluster.launchers.slurm import Allocation, Slurm, allocation_of
 
 JOB = {"SLURM_JOB_ID": "6", "SLURM_JOB_NODELIST": "h[1-2]", "SLURM_JOB_NUM_NODES": "2"}
@@ -187,7 +187,7 @@ def test_a_virtual_machine_s_slice_is_read_from_its_metadata() -> None:
 
 def test_auto_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def spec(here: Inside | None, **options: Any) -> Any:
-        monkeypatch.setattr(choice, "find", lambda: here)
+        monkeypatch.setattr(base, "find", lambda: here)
         return make_spec(launcher="auto", platform="cpu", **options)
 
     job = Inside("Slurm's job 6", "slurm")
@@ -208,8 +208,8 @@ def test_auto_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_a_start_that_names_no_launcher_is_offered_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choice, "find", lambda: Inside("Slurm's job 6", "slurm"))
+    monkeypatch.setattr(base, "find", lambda: Inside("Slurm's job 6", "slurm"))
     assert "start --launcher slurm" in sessions.offer(make_spec(2, platform="cpu"))
     assert sessions.offer(make_spec(2, platform="cpu", launcher="local")) == ""
-    monkeypatch.setattr(choice, "find", lambda: None)
+    monkeypatch.setattr(base, "find", lambda: None)
     assert sessions.offer(make_spec(2, platform="cpu")) == ""
