@@ -18,7 +18,7 @@ from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.engine.names import LostNames
 from jaxcluster.engine.private.kinds import kinds
 from jaxcluster.rank.state.file import file_name
-from jaxcluster.rank.state.pickles import pickle_names
+from jaxcluster.rank.state.pickles import Pickler
 from jaxcluster.rank.state.states import States
 from jaxcluster.wire.ops.saving import Bind, Load, Made, Save, Saved, SavePlace
 
@@ -86,7 +86,7 @@ def through_files(names: dict[str, Any]) -> tuple[dict[str, Any], Saved, Made]:
 def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Some of the names, without settings, and what was lost of them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        pickled = pickle_names({name: names[name] for name in some}, names)
+        pickled = Pickler({name: names[name] for name in some}, names)
         pickled.write(Path(folder) / file_name(0))
         found, values = load(Path(folder), namespace())
     return found, pickled.lost | values.lost

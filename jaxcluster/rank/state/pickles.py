@@ -44,15 +44,13 @@ OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__",
 
 
 class Pickler(cloudpickle.Pickler):
-    """Pickles names of one namespace one after the other, and has the raw sections beside them.
+    """One pickle of all names that can be saved, and the raw sections beside it.
 
     Attributes:
-      values: the names that it was given; ``lost``: those that can't be saved, and why.
+      values: the names that are saved; ``lost``: the others, and why.
       spanning: names with arrays that span processes; ``common``: those that a new rank may have.
 
     Args:
-      names: what statements of classes look up.
-      by_value: the classes that can't be made by their statements.
       broken: by their ids objects that can't be saved, and why.
     """
 
@@ -60,29 +58,14 @@ class Pickler(cloudpickle.Pickler):
 
     def __init__(
         self,
+        values: Mapping[str, Any],
         namespace: dict[str, Any],
-        names: Mapping[str, Any],
-        by_value: set[type],
-        patience: Patience,
-        broken: Mapping[int, tuple[Any, str]],
+        broken: Mapping[int, tuple[Any, str]] | None = None,
     ) -> None:
         import jax
 
-        self.file = io.BytesIO()
-        super().__init__(self.file, protocol=5, buffer_callback=self._is_small)
-        self.values, self.lost, self.spanning = dict[str, Any](), dict[str, str](), set[str]()
-        self.common, self.parts, self.buffers = list[str](), list[Part](), list[int]()
-        self.arrays, self._first = list[SavedArray](), 0
-        self._namespace, self._names, self._by_value = namespace, names, by_value
-        self._patience, self._broken, self._started = patience, broken, set[type]()
-        self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
-        self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
-        self._own = {id(value): ("own", n) for n, value in own_objects(namespace).items()}
-        self._ids: dict[type, Callable[[Any], Any]] = {
-            kinds().array: lambda array: ("array", self._number(array), array.sharding),
-            jax.Device: lambda device: ("device", *arrays.places([device])[0]),
-            jax.sharding.Mesh: arrays.mesh_id,
-        }
+        self._namespace, self._broken, self._patience = namespace, broken or {}, Patience(READY_S)
+        self.lost, self._by_value = dict[str, str](), set[type]()
         self._reducers: dict[type, Callable[[Any], Any]] = {
             kinds().key: lambda key: (
                 functools.partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(key))),
@@ -98,19 +81,49 @@ class Pickler(cloudpickle.Pickler):
             CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
+        self._ids: dict[type, Callable[[Any], Any]] = {
+            kinds().array: lambda array: ("array", self._number(array), array.sharding),
+            jax.Device: lambda device: ("device", *arrays.places([device])[0]),
+            jax.sharding.Mesh: arrays.mesh_id,
+        }
+        # Classes come early: what their statements need is not to be half made by then.
+        order = sorted(values, key=lambda n: (n != SETTINGS, not isinstance(values[n], type)))
+        self.values = {name: values[name] for name in order}
+        while not self._dump_all():
+            self.values = {n: v for n, v in self.values.items() if n not in self.lost}
 
-    def add(self, name: str, value: Any) -> None:
-        """Pickle a name's value.
+    def _begin(self) -> None:
+        """Begin a pickle that knows nothing."""
+        self.file = io.BytesIO()
+        super().__init__(self.file, protocol=5, buffer_callback=self._is_small)
+        self.spanning, self.common = set[str](), list[str]()
+        self.parts, self.buffers, self.arrays = list[Part](), list[int](), list[SavedArray]()
+        self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
+        self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
+        self._own = {id(one): ("own", n) for n, one in own_objects(self._namespace).items()}
+        self._started = set[type]()
 
-        Raises:
-          Exception: it can't be pickled. The pickle is of no use then.
-        """
-        self.values[name], self._first = value, len(self.arrays)
-        self.dump(value)
-        spans, is_common = judge(value)
-        if spans or any(one.spans for one in self.arrays[self._first :]):
-            self.spanning.add(name)
-        self.common += [name] if is_common else []
+    def _dump_all(self) -> bool:
+        """One pickle of all; False where one of them is lost, or has to be pickled otherwise."""
+        self._begin()
+        is_whole = True
+        for name, value in self.values.items():
+            self._name, self._first = name, len(self.arrays)
+            try:
+                self.dump(value)
+            except classes.Circular as error:
+                self._by_value.add(error.args[0])
+            except Exception as error:
+                self.lost[name] = why(error)
+            else:
+                spans, is_common = judge(value)
+                if spans or any(one.spans for one in self.arrays[self._first :]):
+                    self.spanning.add(name)
+                self.common += [name] if is_common else []
+                continue
+            self._begin()  # others may share what was begun, and are looked at again
+            is_whole = False
+        return is_whole
 
     def _number(self, array: Any) -> int:
         """The number of an array, whose shards become sections.
@@ -127,7 +140,7 @@ class Pickler(cloudpickle.Pickler):
         shards = {arrays.index_of(s.index, array.shape): s.data for s in array.addressable_shards}
         number, what = len(self.arrays), (array.shape, str(array.dtype))
         on = devices_hash(array), getattr(array.sharding, "spec", "")
-        same = repr(([*self.values][-1], number - self._first, what, on))
+        same = repr((self._name, number - self._first, what, on))
         kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
         sections = {index: self._section(data) for index, data in shards.items()}
         self._numbers[id(array)] = number, array
@@ -174,7 +187,8 @@ class Pickler(cloudpickle.Pickler):
             raise classes.Circular(obj)
         self._started.add(obj)
         found = None if obj in self._by_value else classes.statement_of(obj)
-        return classes.reduce(obj, reduced, found, self._names, self._namespace)
+        names = ChainMap(self.values, self._namespace)
+        return classes.reduce(obj, reduced, found, names, self._namespace)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         names = func.__globals__
@@ -190,7 +204,7 @@ class Pickler(cloudpickle.Pickler):
 
     def _digest(self, name: str) -> str:
         """Equal on ranks that have an equal value; "" of one that can't be compared."""
-        alone = pickle_names({name: self.values[name]}, self._namespace)
+        alone = Pickler({name: self.values[name]}, self._namespace)
         others = {section for one in alone.arrays if one.spans for section in one.shards.values()}
         held = [as_bytes(part.read()) for n, part in enumerate(alone.parts) if n not in others]
         what = [(one.shape, one.dtype) for one in alone.arrays], [checksum(data) for data in held]
@@ -217,34 +231,6 @@ class Pickler(cloudpickle.Pickler):
     def nbytes(self) -> int:
         """How large the files are going to be, but for their index."""
         return sum(part.nbytes for part in self.parts) + self.file.tell()
-
-
-def pickle_names(
-    values: Mapping[str, Any],
-    namespace: dict[str, Any],
-    broken: Mapping[int, tuple[Any, str]] | None = None,
-) -> Pickler:
-    """One pickle of all names that can be saved."""
-    lost, by_value, patience = dict[str, str](), set[type](), Patience(READY_S)
-    # Classes come early: what their statements need is not to be half made by then.
-    order = sorted(values, key=lambda n: (n != SETTINGS, not isinstance(values[n], type)))
-    while True:
-        names = ChainMap({n: values[n] for n in order if n not in lost}, namespace)
-        make = functools.partial(Pickler, namespace, names, by_value, patience, broken or {})
-        pickler, is_whole = make(), True
-        for name in names.maps[0]:
-            try:
-                pickler.add(name, values[name])
-                continue
-            except classes.Circular as error:
-                by_value.add(error.args[0])
-            except Exception as error:
-                lost[name] = why(error)
-            # Others may share what was begun. A pickler that knows nothing of it looks again.
-            pickler, is_whole = make(), False
-        if is_whole:
-            pickler.lost = lost
-            return pickler
 
 
 def _function_setstate(func: Any, state: Any) -> None:
@@ -372,7 +358,7 @@ def load(
         raise
     except Exception:  # once more, to know which names it costs
         values, unpickler = read(TolerantUnpickler)
-        whole = pickle_names(values, namespace, unpickler.broken)
+        whole = Pickler(values, namespace, unpickler.broken)
         return whole.values, whole.lost
 
 

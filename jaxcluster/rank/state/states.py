@@ -64,7 +64,7 @@ class States:
                 **{f"_{number}": value for number, value in dict(self.namespace["_oh"]).items()},
                 **names,
             }
-            pickled = pickles.pickle_names(values, self.namespace)
+            pickled = pickles.Pickler(values, self.namespace)
             paths = self._write(pickled, request.body)
         self.lost.tidy(self.namespace)
         return Saved(
