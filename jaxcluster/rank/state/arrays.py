@@ -8,16 +8,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcluster.engine.arrays import bounds, exactly
+from jaxcluster.engine.arrays import Bounds, bounds, exactly
 from jaxcluster.engine.private.kinds import with_type
 from jaxcluster.rank.state.file import StateFile
 
 OWN = -1  # the rank itself
-Index: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Lost(Exception):
@@ -39,7 +38,7 @@ class SavedArray(NamedTuple):
     weak_type: bool
     committed: bool
     spans: bool
-    shards: Mapping[Index, int]
+    shards: Mapping[Bounds, int]
 
 
 class ArraysToLoad:
@@ -67,20 +66,20 @@ class ArraysToLoad:
             saved = self._saved[number]
             shape, dtype = saved.shape, np.dtype(saved.dtype)
             part = functools.cache(functools.partial(self._part, saved))
-            at: Any = lambda index: part(index_of(index, shape))  # noqa: E731
+            at: Any = lambda index: part(bounds(index, shape))  # noqa: E731
             with exactly():
                 made = jax.make_array_from_callback(shape, sharding, at, dtype=dtype)
                 self._made[number] = with_type(made, saved.weak_type, saved.committed)
         return self._made[number]
 
-    def _part(self, saved: SavedArray, index: Index) -> Any:
+    def _part(self, saved: SavedArray, index: Bounds) -> Any:
         """A part of an array, put together of what files have of it."""
         pieces = {part: (section, self._own) for part, section in saved.shards.items()}
         for file, by_same in self._others if saved.spans else ():
             for part, section in by_same.get(saved.same, {}).items():
                 pieces.setdefault(part, (section, file))
 
-        def piece(part: Index) -> Any:
+        def piece(part: Bounds) -> Any:
             section, file = pieces[part]
             return file.copy(section).view(np.dtype(saved.dtype)).reshape(shape_of(part))
 
@@ -104,17 +103,18 @@ class ArraysToLoad:
         """
         import jax
 
-        then = self._own.about["devices"]
-        if devices() == then or math.prod(shape) != then[1]:
+        then, total = self._own.about["devices"], math.prod(shape)
+        if devices() == then or total != then[1]:
             there = [device_at(*place) for place in at]
         else:
-            there = jax.devices(at[0][0])
-            each = [len(there) * size / math.prod(shape) for size in shape]
-            fits = [n for n, size in enumerate(each) if size.is_integer()]
-            if not (fits := [n for n in fits if shape[n] > 1 or math.prod(shape) == 1]):
+            there, sizes = jax.devices(at[0][0]), [*shape]
+            fits = [len(there) * size % total == 0 and size > (total > 1) for size in shape]
+            if not any(fits):
                 told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
                 raise Lost(f"its mesh {told} does not fit {len(there)} devices")
-            shape = (*shape[: fits[0]], int(each[fits[0]]), *shape[fits[0] + 1 :])
+            axis = fits.index(True)
+            sizes[axis] = len(there) * sizes[axis] // total
+            shape = sizes
         return jax.sharding.Mesh(np.array(there).reshape(shape), names, axis_types=types)
 
 
@@ -125,17 +125,12 @@ def devices() -> tuple[int, int]:
     return jax.process_count(), jax.device_count()
 
 
-def index_of(index: Sequence[slice], shape: Sequence[int]) -> Index:
-    """A shard's index with all bounds written out."""
-    return tuple((start, stop) for start, stop in bounds(index, shape))
-
-
-def shape_of(index: Index) -> tuple[int, ...]:
+def shape_of(index: Bounds) -> tuple[int, ...]:
     """The shape of a part of an array."""
     return tuple(stop - start for start, stop in index)
 
 
-def _within(part: Index, whole: Index) -> tuple[slice, ...]:
+def _within(part: Bounds, whole: Bounds) -> tuple[slice, ...]:
     return tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(part, whole, strict=True))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.arrays import is_living, leaves_of
+from jaxcluster.engine.arrays import is_array, is_living, leaves_of
 from jaxcluster.engine.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
@@ -27,16 +27,13 @@ def judge(value: Any) -> tuple[bool, bool]:
     shardings. In a value with arrays that span processes all arrays must, and Python's values
     beside them are taken for equal, since all ranks give them to the same programs.
     """
-    import jax
-
     leaves: list[Any] = []
     with contextlib.suppress(Exception):  # too many, or a user's class that raises
         leaves = [leaf for _, leaf in leaves_of(value)]
-    arrays = [one for one in leaves if issubclass(type(one), jax.Array)]
-    spanning = [not one.is_fully_addressable for one in arrays if is_living(one)]
+    spanning = [not one.is_fully_addressable for one in leaves if is_living(one)]
     if not any(spanning):
-        return False, not arrays and _is_common(value)
-    others = [o for o in leaves if type(o) not in LITERALS and not issubclass(type(o), jax.Array)]
+        return False, not any(map(is_array, leaves)) and _is_common(value)
+    others = [one for one in leaves if type(one) not in LITERALS and not is_array(one)]
     return True, all(spanning) and all(map(_is_common, others))
 
 

@@ -7,13 +7,12 @@ it is written, while the CPU has it in its cache, and whoever loads a section ch
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import pickle
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 VERSION = "jaxcluster state 4, Python {}.{}".format(*sys.version_info)
-HEAD = struct.Struct("<40sQ16s")  # the version; where the index is, up to the end; its digest
+HEAD = struct.Struct("<40sQ32s")  # the version; where the index is, up to the end; its digest
 ALIGNMENT = 64  # from there on XLA takes memory of numpy's as it is
 CHUNK = 256 << 10  # two of them fit into a CPU core's cache
 LARGE_NBYTES = 4 << 20  # from there on threads are worth it
 THREADS = min(4, len(os.sched_getaffinity(0)))
 Bytes = np.ndarray[Any, Any]
-Use = Callable[[int, Bytes], Bytes]
 
 
 class BadFile(Exception):
@@ -55,33 +53,32 @@ def remove(path: Path) -> None:
 
 
 def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
-    """Write the files of a state, in place of older ones, and read them back; returns their paths.
+    """Write the files of a state, and what is known ``about`` it; returns their paths.
 
-    Args:
-      about: what is known of the sections, which can be pickled.
+    Older ones are replaced.
 
     Raises:
       OSError: there is no room for it.
       BadFile: it is not what was written.
     """
     is_large = sum(part.nbytes for part in parts) >= LARGE_NBYTES
-    endings = ["", *(f".{n}" for n in range(1, THREADS if is_large else 1))]
-    opener = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)  # noqa: E731
+    paths = [path, *(Path(f"{path}.{n}") for n in range(1, THREADS if is_large else 1))]
+    opener = lambda path, flags: os.open(path, flags, 0o600)  # noqa: E731
     sections, left = {}, iter([*enumerate(parts)])
 
-    def fill(ending: str) -> None:
+    def fill(path: Path) -> None:
         """Write sections to one of the files, while there are any."""
-        own, back = np.empty((2, CHUNK), np.uint8)
-        with open(f"{path}{ending}", "x+b", opener=opener) as file:
+        both = np.empty((2, CHUNK), np.uint8)
+        with open(path, "x+b", opener=opener) as file:
 
-            def put(at: int, chunk: Bytes) -> Bytes:
-                copied, read = own[: len(chunk)], back[: len(chunk)]
+            def put(at: int, chunk: Bytes) -> Any:
+                copied, read = both[:, : len(chunk)]
                 copied[:] = chunk  # a cell may change it meanwhile
                 file.write(copied.data)
                 file.flush()
                 os.preadv(file.fileno(), [read.data], first + at)
                 if not np.array_equal(copied, read):
-                    raise BadFile(f"{file.name} does not hold what was written")
+                    raise BadFile(f"{path} does not hold what was written")
                 return copied
 
             file.write(bytes(HEAD.size))
@@ -89,26 +86,23 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
                 data = as_bytes(part.read())
                 file.write(bytes(-file.tell() % ALIGNMENT))
                 first = file.tell()
-                sections[section] = ending, first, len(data), checksum(data, put)
+                sections[section] = path.name, first, len(data), checksum(data, put)
 
     remove(path)
-    with ThreadPoolExecutor(len(endings)) as pool:
-        list(pool.map(fill, endings))
+    with ThreadPoolExecutor(len(paths)) as pool:
+        list(pool.map(fill, paths))
     index = pickle.dumps(([sections[n] for n in range(len(parts))], about))
     with open(path, "r+b") as file:
         at = file.seek(0, os.SEEK_END)
         file.write(index)
         file.seek(0)
-        file.write(HEAD.pack(VERSION.encode(), at, _digest(index)))
+        file.write(HEAD.pack(VERSION.encode(), at, checksum(as_bytes(index)).encode()))
     StateFile(path)
-    return [Path(f"{path}{ending}") for ending in endings]
+    return paths
 
 
 class StateFile:
-    """A state that is read.
-
-    Attributes:
-      about: what was written of its sections.
+    """A state that is read; ``about`` is what was written of its sections.
 
     Raises:
       BadFile: it is none, or is not whole.
@@ -116,39 +110,38 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._opened() as read:
-            version, at, digest = HEAD.unpack(read(0, np.zeros(HEAD.size, np.uint8)).data)
+        with _opened(path) as file:
+            version, at, digest = HEAD.unpack(file.read(HEAD.size).ljust(HEAD.size))
             if version.rstrip(b"\0") != VERSION.encode():
                 raise BadFile(f"{path} is no file of saved variables of {VERSION}")
-            index = read(at, np.zeros(max(0, path.stat().st_size - at), np.uint8))
-        if _digest(index) != digest:
+            file.seek(min(at, path.stat().st_size))
+            index = file.read()
+        if checksum(as_bytes(index)).encode() != digest:
             raise BadFile(f"{path} is not whole")
-        self._sections, self.about = pickle.loads(index.data)
+        self._sections, self.about = pickle.loads(index)
 
     def copy(self, number: int) -> Bytes:
         """A section's bytes, checked, in memory of their own."""
-        ending, first, size, digest = self._sections[number]
+        name, first, size, digest = self._sections[number]
         whole = np.empty(size + ALIGNMENT, np.uint8)
         copied = whole[-whole.ctypes.data % ALIGNMENT :][:size]
-        with self._opened(ending, first) as read, ThreadPoolExecutor(THREADS) as pool:
+        with _opened(self.path.with_name(name)) as file, ThreadPoolExecutor(THREADS) as pool:
+
+            def read(at: int, chunk: Bytes) -> Bytes:
+                os.preadv(file.fileno(), [chunk.data], first + at)
+                return chunk
+
             found = checksum(copied, read, pool.map if size >= LARGE_NBYTES else map)
         if found != digest:
             raise BadFile(f"{self.path} was changed after it was written")
         return copied
 
-    @contextlib.contextmanager
-    def _opened(self, ending: str = "", first: int = 0) -> Iterator[Use]:
-        """What reads one of the files."""
-        try:
-            with open(f"{self.path}{ending}", "rb", buffering=0) as file:
 
-                def read(at: int, into: Bytes) -> Bytes:
-                    os.preadv(file.fileno(), [into.data], first + at)
-                    return into
-
-                yield read
-        except (OSError, OverflowError) as error:
-            raise BadFile(f"{self.path} can't be read: {error}") from None
+def _opened(path: Path) -> Any:
+    try:
+        return open(path, "rb", buffering=0)
+    except OSError as error:
+        raise BadFile(f"{path} can't be read: {error}") from None
 
 
 def as_bytes(buffer: Any) -> Bytes:
@@ -158,7 +151,9 @@ def as_bytes(buffer: Any) -> Bytes:
     return np.frombuffer(buffer, np.uint8)
 
 
-def checksum(data: Bytes, use: Use = lambda at, chunk: chunk, each: Any = map) -> str:
+def checksum(
+    data: Bytes, use: Callable[[int, Bytes], Any] = lambda at, chunk: chunk, each: Any = map
+) -> str:
     """Of the sums of all chunks: as fast as memory is read, and other at any one changed byte.
 
     Args:
@@ -173,7 +168,3 @@ def checksum(data: Bytes, use: Use = lambda at, chunk: chunk, each: Any = map) -
 
     found = b"".join(each(sums, range(0, len(data), CHUNK)))
     return hashlib.blake2b(found, digest_size=16).hexdigest()
-
-
-def _digest(data: Any) -> bytes:
-    return hashlib.blake2b(data, digest_size=16).digest()

@@ -25,7 +25,14 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.arrays import Patience, devices_hash, host_values, is_tracer, shorten
+from jaxcluster.engine.arrays import (
+    Patience,
+    bounds,
+    devices_hash,
+    host_values,
+    is_tracer,
+    shorten,
+)
 from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.state import arrays, classes
@@ -137,7 +144,7 @@ class Pickler(cloudpickle.Pickler):
             raise Lost("it was deleted or donated")
         self._patience.wait(array)
         array.block_until_ready()  # raises if its computation has failed
-        shards = {arrays.index_of(s.index, array.shape): s.data for s in array.addressable_shards}
+        shards = {bounds(s.index, array.shape): s.data for s in array.addressable_shards}
         number, what = len(self.arrays), (array.shape, str(array.dtype))
         on = devices_hash(array), getattr(array.sharding, "spec", "")
         same = repr((self._name, number - self._first, what, on))
