@@ -173,32 +173,27 @@ def test_settings_of_cells_are_there_again(pair: jaxcluster.Cluster, tmp_path: P
 
 
 @pytest.mark.promise("What needs new processes")
-def test_where_no_place_has_room_nothing_is_ended(
-    pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = run(pair, "print(os.getpid())")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            HostStates, "places_for", lambda self, rank: [(PLACES(self, rank)[0][0], 1000)]
-        )
-        with pytest.raises(RecoveryError, match="nothing was ended or lost") as caught:
-            pair.restart()
-    assert "has room for 0 MiB" in str(caught.value)
-    assert run(pair, "print(os.getpid())") == before
-    run(pair, OWN)
-
-
-def test_large_arrays_go_to_disk_where_memory_is_small(
+def test_large_arrays_go_to_disk_and_where_no_place_has_room_nothing_is_ended(
     pair: jaxcluster.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Docker's /dev/shm has 64 MiB."""
-    monkeypatch.setattr(
-        HostStates,
-        "places_for",
-        lambda self, rank: [(p, room and 32 << 20) for p, room in PLACES(self, rank)],
-    )
+
+    def restart(room: int, *, has_disk: bool) -> None:
+        def places(self: HostStates, rank: int) -> list[tuple[str, int | None]]:
+            memory, *disk = PLACES(self, rank)
+            return [(memory[0], room), *(disk if has_disk else [])]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HostStates, "places_for", places)
+            pair.restart()
+
+    before = run(pair, "print(os.getpid())")
+    with pytest.raises(RecoveryError, match="nothing was ended or lost") as caught:
+        restart(1000, has_disk=False)
+    assert "has room for 0 MiB" in str(caught.value)
+    assert run(pair, f"print(os.getpid())\n{OWN}") == before
     run(pair, "big = np.full(10_000_000, rank, 'float64'); again = big[::2]")
-    pair.restart()
+    restart(32 << 20, has_disk=True)
     assert run(pair, "again[0] = 9; print(big[0], big[-1])") == ["9.0 0.0\n", "9.0 1.0\n"]
 
 
@@ -300,6 +295,7 @@ def kill_if_there(cluster: jaxcluster.Cluster, rank: int) -> None:
 
 @pytest.mark.promise("What needs new processes")
 def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) -> None:
+    run(ranks, "two = jax.make_mesh((1, jax.device_count()), ('a', 'b'))")
     for count in (2, 4, 3, 1, 4):
         told = ranks.restart(num_processes=count)
         if count == 3:
@@ -308,6 +304,8 @@ def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) 
         if count == 1:
             ranks.run(SETUP, show=False)
         run(ranks, "rank = jax.process_index()")
+        if count == 2:  # the first axis that can takes the change
+            assert run(ranks, "print(two.devices.shape)") == ["(1, 4)\n"] * 2
         told = run(ranks, "print(mesh.size, total(g), total(everywhere), tree['step'], words)")
         assert told == [f"{count * 2} 240.0 56.0 7 ['one', 'two']\n"] * count
 
@@ -318,7 +316,11 @@ def test_arrays_are_cut_for_the_ranks_that_there_are(ranks: jaxcluster.Cluster) 
 def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
     pair: jaxcluster.Cluster, tmp_path: Path
 ) -> None:
-    told = pair.checkpoint("first", tmp_path)
+    umask = os.umask(0)
+    try:
+        told = pair.checkpoint("first", tmp_path)
+    finally:
+        os.umask(umask)
     assert "variables of 2 ranks" in told and "gen (cannot pickle 'generator'" in told
     run(pair, "lr, g, extra = 7, g * 2, 1")
     assert "Restored " in pair.restore("first", tmp_path)
@@ -332,6 +334,9 @@ def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
     with pytest.raises(JaxClusterError, match=r"rank-1.state was changed"):
         pair.restore("first", tmp_path)
     assert run(pair, "print(lr)") == ["8\n"] * 2
+    file.chmod(0o666)
+    with pytest.raises(RecoveryError, match="Other users can write"):
+        pair.restore("first", tmp_path)
 
 
 def test_a_checkpoint_that_a_stop_ends_leaves_all_as_they_were(
@@ -372,20 +377,6 @@ def test_a_checkpoint_of_another_number_of_ranks(
         with pytest.raises(UsageError, match=r"There are: four\."):
             fewer.restore("five", tmp_path)
         assert run(fewer, "print(total(g), own, lr)") == [f"240.0 [{r}] 0.5\n" for r in range(2)]
-
-
-def test_a_checkpoint_that_others_could_write_is_refused(
-    pair: jaxcluster.Cluster, tmp_path: Path
-) -> None:
-    umask = os.umask(0)
-    try:
-        pair.checkpoint("mine", tmp_path)
-    finally:
-        os.umask(umask)
-    pair.restore("mine", tmp_path)
-    (tmp_path / "mine" / "rank-0.state").chmod(0o666)
-    with pytest.raises(RecoveryError, match="Other users can write"):
-        pair.restore("mine", tmp_path)
 
 
 # ---------------------------------------------------------------------- autosave

@@ -83,9 +83,7 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
 
             file.write(bytes(HEAD.size))
             for section, part in left:
-                data = as_bytes(part.read())
-                file.write(bytes(-file.tell() % ALIGNMENT))
-                first = file.tell()
+                data, first = as_bytes(part.read()), file.tell()
                 sections[section] = path.name, first, len(data), checksum(data, put)
 
     remove(path)

@@ -61,7 +61,7 @@ def test_what_cells_change_meanwhile_is_whole(tmp_path: Path) -> None:
     assert StateFile(tmp_path / "a").copy(0).nbytes == own.nbytes
 
 
-@pytest.mark.parametrize("at", [0, 5, 60, 128, 4000, 2 * CHUNK, 3 * CHUNK, -1, -20, -60])
+@pytest.mark.parametrize("at", [0, 5, 42, 60, 80, 128, 4000, 2 * CHUNK, 3 * CHUNK, -1, -20, -60])
 def test_a_changed_byte_is_found(tmp_path: Path, at: int) -> None:
     path = tmp_path / "a"
     file.write(path, parts(SIZES), {"names": []})

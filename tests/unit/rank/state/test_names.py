@@ -55,7 +55,7 @@ def back(source: str) -> dict[str, Any]:
 # ---------------------------------------------------------------------- arrays
 
 
-def test_weak_types_keys_and_small_dtypes_stay() -> None:
+def test_weak_types_keys_and_dtypes_stay() -> None:
     names = back(
         "weak, strong = jnp.asarray(2.0), jnp.float32(2)\n"
         "key, keys = jax.random.key(3), jax.random.split(jax.random.key(1, impl='rbg'), 4)\n"
@@ -65,9 +65,6 @@ def test_weak_types_keys_and_small_dtypes_stay() -> None:
     assert names["weak"].weak_type and not names["strong"].weak_type
     assert not names["weak"].committed and names["here"].committed
     assert names["here"].devices() == {jax.devices()[2]}
-
-
-def test_64_bit_arrays_stay_where_jax_makes_none() -> None:
     with jax.enable_x64(True):
         names = cell("wide = jnp.arange(3.0)\nassert wide.dtype == 'float64'")
     assert through_files(names)[0]["wide"].dtype == "float64"
@@ -85,7 +82,7 @@ def test_a_buffer_that_arrays_share_is_saved_once(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- functions
 
 
-def test_jitted_functions_keep_their_options() -> None:
+def test_jitted_functions_keep_their_options_and_others_their_derivatives() -> None:
     names = back(
         "def scale(a, n): return a * n + offset\n"
         "offset = 1\n"
@@ -95,6 +92,10 @@ def test_jitted_functions_keep_their_options() -> None:
         "jitted.note = 'mine'\n"
         "@functools.cache\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\n"
         "both = jax.vmap(jax.grad(lambda v: v * offset))\n"
+        "@jax.custom_vjp\ndef double(x): return x * 2\n"
+        "double.defvjp(lambda x: (double(x), x), lambda r, g: (g * 3,))\n"
+        "@jax.custom_jvp\ndef half(x): return x / 2\n"
+        "@half.defjvp\ndef half_jvp(p, t): return half(*p), t[0] * 5\n"
     )
     run_cell(names, "offset = 2\nr = part(jnp.ones(2)), out(x).sharding, fib(9), both(jnp.ones(8))")
     total, sharding, number, slopes = names["r"]
@@ -103,15 +104,6 @@ def test_jitted_functions_keep_their_options() -> None:
     assert names["jitted"].lower(names["x"], 2).as_text() and names["jitted"].note == "mine"
     with pytest.raises(RuntimeError, match="deleted"):
         run_cell(names, "gone = jnp.ones(4)\njitted(gone, 2)\ngone + 1")
-
-
-def test_custom_derivatives_stay() -> None:
-    names = back(
-        "@jax.custom_vjp\ndef double(x): return x * 2\n"
-        "double.defvjp(lambda x: (double(x), x), lambda r, g: (g * 3,))\n"
-        "@jax.custom_jvp\ndef half(x): return x / 2\n"
-        "@half.defjvp\ndef half_jvp(p, t): return half(*p), t[0] * 5\n"
-    )
     assert jax.grad(names["double"])(1.0) == 3 and jax.grad(names["half"])(1.0) == 5
 
 
@@ -154,8 +146,10 @@ def test_classes_are_made_by_their_statements() -> None:
         "    class Color(enum.Enum):\n        RED = base\n        BLUE = 'b'\n"
         "class Pair(typing.NamedTuple):\n    a: int\n    b: object = None\n"
         "one, red, pair = Config(1), Color.RED, Pair(1, x)\n"
+        "Array = jax.Array\ndef is_array(v, kind=jax.Array): return isinstance(v, kind)\n"
         "Config.note, Config.late = 'set', lambda self: self.n + base\n"
     )
+    assert names["Array"] is jax.Array and names["is_array"](names["x"])
     assert names["one"].late() == 4 and names["Config"].note == "set"
     assert names["red"] is names["Color"].RED and type(names["pair"]) is names["Pair"]
     assert names["Config"].__annotations__["rest"] == "list[Config]"
@@ -358,11 +352,6 @@ def test_equal_values_have_equal_digests(tmp_path: Path) -> None:
     one, other = (StateFile(tmp_path / file_name(rank)).about["digests"] for rank in (0, 1))
     equal = {name for name in one if one[name] and one[name] == other.get(name)}
     assert {"rows", "key", "x", "mesh"} <= equal and not equal & {"lr", "big", "other"}
-
-
-def test_a_class_of_jaxs_with_another_name_stays_jaxs() -> None:
-    found = back("Array = jax.Array\ndef f(v, kind=jax.Array): return isinstance(v, kind)")
-    assert found["Array"] is jax.Array and found["f"](found["x"])
 
 
 def test_a_part_of_a_file_is_of_the_classes_that_are_there(tmp_path: Path) -> None:
