@@ -58,10 +58,11 @@ class States:
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
             changed = settings.changes(self._before, settings.now())
+            results = dict(self.namespace.get("_oh", ())).items()
             values = {
                 SETTINGS: settings.of_cells(self._shell, self.cell_numbers) | {"changed": changed},
                 REGISTERED: list(pytrees.registered_by_cells().values()),
-                **{f"_{number}": value for number, value in dict(self.namespace["_oh"]).items()},
+                **{f"_{number}": value for number, value in results},
                 **names,
             }
             pickled = pickles.Pickler(values, self.namespace)
@@ -128,9 +129,8 @@ class States:
         for cls, how in () if is_part else made.get(REGISTERED, ()):
             with contextlib.suppress(Exception):  # JAX refuses it
                 pytrees.register(cls, how)
-        for name in made.keys() - {SETTINGS, REGISTERED}:
-            if only is None or name in only:
-                found.names[name] = made[name]
+        wanted = (made.keys() if only is None else {*only}) - {SETTINGS, REGISTERED}
+        found.names.update({name: value for name, value in made.items() if name in wanted})
         if body.own is None:
             found.of_cells.pop("random", None)
         self._hold(body.token, found)
@@ -158,7 +158,7 @@ class States:
             settings.show(found.of_cells, self._shell, self.cell_numbers)
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
-            namespace["_oh"] |= results
+            namespace.setdefault("_oh", {}).update(results)
             last = [value for _, value in sorted(results.items())][:-4:-1]
             namespace.update(zip(("_", "__", "___"), last, strict=False))
         return Made([*names], found.left)
