@@ -170,7 +170,7 @@ class Comms:
     def _push(
         self, id: str, opened: Opened, kind: str, told: dict[str, Any], frames: list[bytes]
     ) -> None:
-        """Send it to the notebook of its cell, if that is shown, under the last one."""
+        """Send it to the notebook of its cell, if that is shown, under the last cell."""
         home, rank = opened.home, self._runner.rank
         if rank in home.body.shown_ranks:
             parent = (self._runner.home or home).body.parent

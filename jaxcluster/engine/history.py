@@ -156,8 +156,8 @@ def _last_count(folder: Path) -> int:
 def _kept(content: dict[str, Any]) -> dict[str, Any]:
     """Of a display what can be shown elsewhere: text, HTML and figures, within bounds."""
     kept: dict[str, Any] = {k: content[k] for k in ("transient", "wait") if k in content}
-    if "data" not in content:
-        return kept
-    data = {mime: v for mime, v in content["data"].items() if mime in SHOWN_TYPES}
-    fit = {mime: v for mime, v in data.items() if isinstance(v, str) and len(v) <= DISPLAY_CHARS}
-    return kept | {"data": fit, "metadata": {}}
+    if "data" in content:
+        data = {mime: v for mime, v in content["data"].items() if mime in SHOWN_TYPES}
+        fit = {k: v for k, v in data.items() if isinstance(v, str) and len(v) <= DISPLAY_CHARS}
+        kept |= {"data": fit, "metadata": {}}
+    return kept

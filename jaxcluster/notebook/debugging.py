@@ -12,7 +12,7 @@ from jaxcluster.ranks import name_ranks
 
 
 def choose(record: CellRecord | None) -> tuple[int, str]:
-    """The rank whose error differs from the others' in a cell that has failed, and what is said.
+    """The rank whose error differs from others' in a cell that has failed, and a line that says so.
 
     Raises:
       UsageError: there is no such cell.
