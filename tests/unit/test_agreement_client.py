@@ -425,10 +425,3 @@ def test_a_process_that_was_forked_launches_nothing(rank: Rank) -> None:
     rank.agreement._is_child = True
     with pytest.raises(RuntimeError, match="forked from rank 0, so it can't launch jit"):
         rank.launch()
-
-
-def test_where_one_thread_alone_may_launch_the_others_are_left_to_xla(rank: Rank) -> None:
-    rank.agreement.only = threading.get_ident() + 1
-    layouts = rank.agreement.preparations(SUM, "layout")
-    assert next(layouts) == "layout"
-    assert not rank.is_waiting
