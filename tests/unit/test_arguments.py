@@ -64,7 +64,8 @@ def test_a_short_option_may_stand_before_its_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [("90", 90.0), ("1.5", 1.5), ("30s", 30.0), ("15m", 900.0), ("2h", 7200.0)]
+    ("word", "value"),
+    [("90", 90.0), ("1.5", 1.5), ("30s", 30.0), ("15m", 900.0), ("2h", 7200.0), ("1:00:30", 3630)],
 )
 def test_a_cells_times_may_have_a_unit(word: str, value: float) -> None:
     options = Parser("%%spmd").read(f"--timeout {word}")
