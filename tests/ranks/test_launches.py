@@ -374,7 +374,9 @@ def test_what_xla_refuses_on_one_rank_gives_the_ranks_new_processes(
     assert ranks["kept"] == [1, 2]
 
 
-def test_a_thread_guard_refuses_before_anything_is_announced(ranks: jaxcluster.Cluster) -> None:
+def test_what_a_thread_guard_refuses_on_all_ranks_is_an_ordinary_error(
+    ranks: jaxcluster.Cluster,
+) -> None:
     """As JAX's own test of it does: on all ranks, in a thread, a first and a later call."""
     source = (
         "from concurrent.futures import ThreadPoolExecutor\n"
