@@ -53,9 +53,7 @@ def remove(path: Path) -> None:
 
 
 def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
-    """Write the files of a state, and what is known ``about`` it; returns their paths.
-
-    Older ones are replaced.
+    """Write a state, and what is known ``about`` it, in place of an older one; returns its files.
 
     Raises:
       OSError: there is no room for it.
@@ -63,13 +61,13 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
     """
     is_large = sum(part.nbytes for part in parts) >= LARGE_NBYTES
     paths = [path, *(Path(f"{path}.{n}") for n in range(1, THREADS if is_large else 1))]
-    opener = lambda path, flags: os.open(path, flags, 0o600)  # noqa: E731
     sections, left = {}, iter([*enumerate(parts)])
 
     def fill(path: Path) -> None:
         """Write sections to one of the files, while there are any."""
         both = np.empty((2, CHUNK), np.uint8)
-        with open(path, "x+b", opener=opener) as file:
+        path.touch(0o600, exist_ok=False)
+        with open(path, "r+b") as file:
 
             def put(at: int, chunk: Bytes) -> Any:
                 copied, read = both[:, : len(chunk)]
@@ -152,12 +150,7 @@ def as_bytes(buffer: Any) -> Bytes:
 def checksum(
     data: Bytes, use: Callable[[int, Bytes], Any] = lambda at, chunk: chunk, each: Any = map
 ) -> str:
-    """Of the sums of all chunks: as fast as memory is read, and other at any one changed byte.
-
-    Args:
-      use: called with where each chunk is; what it returns is summed.
-      each: how the chunks are taken: one after the other, or by threads.
-    """
+    """Of the sums of what ``use`` makes of each chunk: other at any one changed byte."""
 
     def sums(at: int) -> bytes:
         chunk = use(at, data[at : at + CHUNK])
