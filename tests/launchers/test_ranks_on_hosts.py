@@ -43,7 +43,7 @@ CHOICE = (
     f"{OPERATION}_a_cluster_whose_folder_is_gone_says_so_and_gets_another",
     f"{OPERATION}_the_folder_may_have_any_name",
 )
-AT_LEAST = 80  # tests; fewer: some were not found, or left out
+AT_LEAST = 60  # tests; fewer: some were not found, or left out
 PART = os.environ.get("JAXCLUSTER_TEST_HOSTS_PART", "1/1")  # ``2/3``: that third of the files
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import zmq
 from helpers import DEADLINE_S, Notebook, python, until
@@ -38,17 +37,6 @@ def test_engine_ids_are_ranks_and_both_work_on_the_same_names(
     client[2].push({"theirs": "from ipyparallel"}, block=True)
     record = cluster.run("print(theirs)", ranks=[2], show=False)
     assert record.stdout(2) == "from ipyparallel\n"
-
-
-def test_the_fork_server_of_an_idle_cluster_wakes_rarely(cluster: jaxcluster.Cluster) -> None:
-    parent = psutil.Process(cluster.record.pids[0]).parent()
-
-    def wakes() -> int:
-        before = parent.num_ctx_switches().voluntary
-        time.sleep(2.0)  # it looked twice a second
-        return int(parent.num_ctx_switches().voluntary - before)
-
-    until(lambda: wakes() <= 2, "the fork server rests")
 
 
 def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Cluster) -> None:
