@@ -280,16 +280,15 @@ class Notebook:
         self,
         source: str,
         cell_id: str = "",
-        metadata: Mapping[str, Any] | None = None,
         allow_stdin: bool = False,
     ) -> Cell:
         """Send a cell, and do not wait for it.
 
-        Its id and its metadata go with it as JupyterLab sends them. With ``allow_stdin`` it may
-        ask; ``answer`` answers.
+        Its id goes with it as JupyterLab sends it. With ``allow_stdin`` it may ask; ``answer``
+        answers.
         """
         cell = Cell("", source)
-        sent = dict(metadata or {}) | ({"cellId": cell_id} if cell_id else {})
+        sent = {"cellId": cell_id} if cell_id else {}
         content = {"code": source, "silent": False, "store_history": True, "stop_on_error": False}
         content |= {"user_expressions": {}, "allow_stdin": allow_stdin}
         cell.msg_id = self.send("execute_request", content, sent)

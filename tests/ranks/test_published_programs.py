@@ -20,7 +20,7 @@ HINTS = {
     "matmul": (
         "m = jax.device_put(np.ones((8, 8), 'float32'), NamedSharding(mesh, P(None, 'i')))\n"
         "m @ m.T",
-        "jnp.matmul(x, y, out_sharding=P(...))",
+        "jnp.matmul(x, y, out_sharding=P())",
     ),
     "allgather": (
         "from jax.experimental import multihost_utils\nmultihost_utils.process_allgather(x)",
