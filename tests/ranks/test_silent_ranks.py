@@ -98,7 +98,7 @@ def test_a_stopped_rank_is_not_ended_for_new_processes(ranks: jaxcluster.Cluster
 
 def test_a_stop_replaces_the_rank_that_can_not_hear_it(ranks: jaxcluster.Cluster) -> None:
     pids = list(ranks.record.pids)
-    keeps_the_gil = "if r == 1: sum(itertools.repeat(1, 10**10))\nprint(float(jnp.sum(g)))"
+    keeps_the_gil = "if r == 1: sum(itertools.repeat(1, 10**12))\nprint(float(jnp.sum(g)))"
     cell, notices = begin(ranks, keeps_the_gil)
     line = line_of(notices, "C code")
     assert "Rank 1 is not responding: in C code that keeps Python's global lock, or " in line
