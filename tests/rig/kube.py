@@ -94,6 +94,17 @@ class Container:
             pass
 
 
+def config_for(cluster: Mapping[str, Any], token: str) -> str:
+    """The text of a kubeconfig."""
+    context = {"cluster": "c", "user": "u", "namespace": "team-a"}
+    return json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "test",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": context}],
+    })  # fmt: skip
+
+
 class Kube:
     """The cluster. Tests set what goes wrong.
 
@@ -135,13 +146,7 @@ class Kube:
 
     def kubeconfig(self) -> str:
         """The text of one."""
-        context = {"cluster": "c", "user": "u", "namespace": "team-a"}
-        return json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "test",
-            "clusters": [{"name": "c", "cluster": {"server": self.url}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-            "contexts": [{"name": "test", "context": context}],
-        })  # fmt: skip
+        return config_for({"server": self.url}, "t")
 
     def _serve(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
         asyncio.set_event_loop(self._loop)

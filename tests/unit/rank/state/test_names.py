@@ -112,9 +112,11 @@ def test_jitted_functions_keep_their_options_and_others_their_derivatives() -> N
 
 def test_pytrees_of_cells_are_registered_again() -> None:
     names = back(
-        "@jax.tree_util.register_pytree_node_class\n"
+        "@jax.tree_util.register_pytree_with_keys_class\n"
         "class Box:\n"
         "    def __init__(self, a): self.a = a\n"
+        "    def tree_flatten_with_keys(self):\n"
+        "        return ((jax.tree_util.GetAttrKey('a'), self.a),), None\n"
         "    def tree_flatten(self): return (self.a,), None\n"
         "    @classmethod\n"
         "    def tree_unflatten(cls, aux, children): return cls(*children)\n"
@@ -130,8 +132,9 @@ def test_pytrees_of_cells_are_registered_again() -> None:
     )
     for name in ("box", "later", "data"):
         assert jax.tree.leaves(names[name]) == [names["x"]]
-    path = jax.tree_util.tree_flatten_with_path(names["later"])[0][0][0]
-    assert str(path[0]) == ".a"
+    for name in ("box", "later"):
+        path = jax.tree_util.tree_flatten_with_path(names[name])[0][0][0]
+        assert str(path[0]) == ".a"
 
 
 def test_classes_are_made_by_their_statements() -> None:
