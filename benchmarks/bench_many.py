@@ -31,8 +31,8 @@ from manyhosts import ManyHosts
 
 import jaxcluster
 from jaxcluster.errors import Divergence
-from jaxcluster.panel import protocol
-from jaxcluster.panel.model import AutoMode, Model
+from jaxcluster.notebook.panel import protocol
+from jaxcluster.notebook.panel.model import AutoMode, Model
 
 NOOPS = 20
 LAUNCHES = 300  # of each rank: more than a look takes

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests/unit"))
 from test_panel import of_size, state
 
 from jaxcluster.cluster import events
-from jaxcluster.panel import protocol
-from jaxcluster.panel.model import AutoMode, Model
+from jaxcluster.notebook.panel import protocol
+from jaxcluster.notebook.panel.model import AutoMode, Model
 
 REPEATS = 7
 RANKS = 256

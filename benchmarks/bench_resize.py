@@ -19,7 +19,7 @@ from unittest import mock
 from harness import median, ratio, table
 
 import jaxcluster
-from jaxcluster.allocation.states import HostStates
+from jaxcluster.hosts.states import HostStates
 
 ROOT = Path(__file__).parents[1]
 SETUP = """

@@ -16,7 +16,7 @@ import psutil
 from harness import MARK, median, sandbox, table
 
 import jaxcluster
-from jaxcluster.allocation.here import quit_warm
+from jaxcluster.hosts.here import quit_warm
 
 COLUMNS = (
     "start s",

@@ -20,8 +20,8 @@ import psutil
 import zmq
 from jupyter_client import KernelManager
 
-from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import stop_owned
+from jaxcluster.hosts.here import quit_warm
 
 MARK = "JAXCLUSTER_RUNTIME_DIR"
 

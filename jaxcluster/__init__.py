@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from jaxcluster.cluster import Cluster, RunningCell, attach, current, start
-    from jaxcluster.engine.job import agree
     from jaxcluster.errors import JaxClusterError
+    from jaxcluster.rank.job import agree
 
 __all__ = [
     "Cluster",
@@ -41,7 +41,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what a name needs when it is first asked for: a rank needs no cluster."""
-    room = {"agree": "engine.job", "JaxClusterError": "errors"}.get(name, "cluster")
+    room = {"agree": "rank.job", "JaxClusterError": "errors"}.get(name, "cluster")
     if name not in __all__:
         raise AttributeError(f"module 'jaxcluster' has no attribute {name!r}")
     from importlib import import_module

@@ -10,8 +10,9 @@ import sys
 import time
 from collections.abc import Callable
 
-from jaxcluster import arguments, cluster, doctor, scripts
+from jaxcluster import cluster, doctor, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
+from jaxcluster.options import arguments
 from jaxcluster.options.commands import list_commands
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, status

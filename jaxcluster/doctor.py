@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.agent import requests
-from jaxcluster.agent.report import HostFacts, host_report
-from jaxcluster.allocation.fleet import Host
-from jaxcluster.allocation.ways import try_ways
 from jaxcluster.errors import LaunchError
+from jaxcluster.host.facts import HostFacts
+from jaxcluster.hosts.agent import requests
+from jaxcluster.hosts.agent.report import host_report
+from jaxcluster.hosts.fleet import Host
+from jaxcluster.hosts.ways import try_ways
 from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, release
 from jaxcluster.supervision.starting import findable
@@ -126,7 +127,7 @@ def _size(nbytes: int | None) -> str:
 def check_private_names(environ: Mapping[str, str]) -> Row:
     """Whether a new process can import jax, and finds the private names that jaxcluster uses."""
     name, fix = "jax's private names", f"use a jax that was tried: {TRIED_JAX}"
-    argv = [sys.executable, "-P", "-m", "jaxcluster.engine.private.self_test"]
+    argv = [sys.executable, "-P", "-m", "jaxcluster.rank.private.self_test"]
     env = findable(environ, os.getcwd())
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True)
     if done.returncode:

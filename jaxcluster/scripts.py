@@ -23,12 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from jaxcluster import arguments, cluster, wire
+from jaxcluster import cluster, wire
 from jaxcluster.cluster import events
 from jaxcluster.cluster.starting import start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
 from jaxcluster.model.lines import Lines, label
+from jaxcluster.options import arguments
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
 

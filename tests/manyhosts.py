@@ -4,9 +4,10 @@
         cluster = jaxcluster.start(launcher="ssh", **hosts.options)
 
 The notebook's side is the real one, with the real ssh launcher: its ``ssh`` is a script that prints
-what the host's agent has said. The agents are ``agent.server``'s: their sockets, keys, sessions and
-files. Only the fork server and the ranks are played here, around a real referee. The ranks answer
-through the wire's own codec what real ones would, for cells of a few kinds that a comment names:
+what the host's agent has said. The agents are ``hosts.agent.server``'s: their sockets, keys,
+sessions and files. Only the fork server and the ranks are played here, around a real referee. The
+ranks answer through the wire's own codec what real ones would, for cells of a few kinds that a
+comment names:
 
     # launches 300      all of them make 300 launches
     # skipped by 17     all but rank 17 announce a launch
@@ -38,15 +39,15 @@ from typing import Any
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.agent import folder as folders
-from jaxcluster.agent import report, transport
-from jaxcluster.agent.messages import LIMIT
-from jaxcluster.agent.requests import Listen, RelayFrames, Ways
-from jaxcluster.agent.server import LOOK_S, Agent, Client
 from jaxcluster.agreement.cellqueue import Answer, End
 from jaxcluster.agreement.referee import MAIN, Referee
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.host.processes import allow_files
+from jaxcluster.hosts.agent import folder as folders
+from jaxcluster.hosts.agent import report, transport
+from jaxcluster.hosts.agent.messages import LIMIT
+from jaxcluster.hosts.agent.requests import Listen, RelayFrames, Ways
+from jaxcluster.hosts.agent.server import LOOK_S, Agent, Client
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import Operation

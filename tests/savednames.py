@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.engine.names import LostNames
-from jaxcluster.engine.private.kinds import kinds
+from jaxcluster.rank.names import LostNames
+from jaxcluster.rank.private.kinds import kinds
 from jaxcluster.rank.state.file import file_name
 from jaxcluster.rank.state.pickles import Pickler
 from jaxcluster.rank.state.states import States

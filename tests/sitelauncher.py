@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jaxcluster.arguments import Parser, start_options
 from jaxcluster.launchers.base import Launcher, launcher_of
+from jaxcluster.options.arguments import Parser, start_options
 from jaxcluster.options.known import known
 
 ROOT = Path(__file__).parents[1]

@@ -19,11 +19,11 @@ from functools import partial
 from pathlib import Path
 
 from jaxcluster import wire
-from jaxcluster.allocation.states import Folder, Kept
 from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import CellInterrupted, JaxClusterError, RecoveryError, UsageError
-from jaxcluster.records import registry
+from jaxcluster.hosts.records import registry
+from jaxcluster.hosts.states import Folder, Kept
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.saving import Checkpoint, Saved, SavePlace

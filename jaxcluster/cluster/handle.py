@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxcluster import wire
-from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
 from jaxcluster.cluster.checkpoints import Autosave
 from jaxcluster.cluster.events import Progress
@@ -20,6 +19,8 @@ from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profi
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.world import World, who_we_are
 from jaxcluster.errors import NoCluster, RecoveryError, UsageError
+from jaxcluster.hosts.records.reports import Reports
+from jaxcluster.hosts.states import Kept
 from jaxcluster.model import rewrite, waiting
 from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
@@ -27,7 +28,6 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records.reports import Reports
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked

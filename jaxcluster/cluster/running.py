@@ -19,10 +19,10 @@ from jaxcluster.cluster import events, recovery, stopbutton
 from jaxcluster.cluster.questions import Conversation, Prompt
 from jaxcluster.cluster.world import tell_silences
 from jaxcluster.errors import CellInterrupted, JaxClusterError
+from jaxcluster.hosts.records import reports
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.progress import Progress
-from jaxcluster.records import reports
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from jaxcluster.allocation.states import Kept
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import RankDied, RankError, RecoveryError
+from jaxcluster.hosts.states import Kept
 from jaxcluster.ranks import name_ranks, tell_each
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops import Operation

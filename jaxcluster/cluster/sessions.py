@@ -9,8 +9,6 @@ import time
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.allocation.fleet import unreachable
-from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events, handle, recovery
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.handle import Cluster
@@ -18,10 +16,12 @@ from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
+from jaxcluster.hosts.fleet import unreachable
+from jaxcluster.hosts.processes import Processes
+from jaxcluster.hosts.records import claims, registry
 from jaxcluster.launchers import base as launchers
 from jaxcluster.plan import repeated_start
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import claims, registry
 from jaxcluster.text import plural
 from jaxcluster.wire import forks
 

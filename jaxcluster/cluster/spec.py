@@ -11,13 +11,13 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.errors import UsageError
 from jaxcluster.host.facts import gpu_platform, gpu_plugin_installed, host_gpus, host_tpu_chips
+from jaxcluster.hosts.records import registry
 from jaxcluster.launchers import base as launchers
 from jaxcluster.launchers.base import launcher_of
 from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON, LOCAL, SWITCH, kind_of
 from jaxcluster.plan import placement
 from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, check_spec, platform_in
-from jaxcluster.records import registry
 
 FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 VERIFIES = "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS"

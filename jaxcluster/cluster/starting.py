@@ -16,10 +16,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from jaxcluster import wire
-from jaxcluster.agent import folder as folders
-from jaxcluster.allocation import allocation as hosts
-from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.ways import own_addresses
 from jaxcluster.cluster import events
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.world import World
@@ -33,12 +29,16 @@ from jaxcluster.errors import (
     PlanError,
 )
 from jaxcluster.host.facts import engine_facts, host_gpus
+from jaxcluster.hosts import allocation as hosts
+from jaxcluster.hosts.agent import folder as folders
+from jaxcluster.hosts.allocation import Allocation
+from jaxcluster.hosts.records import claims, registry
+from jaxcluster.hosts.records.runtimefolder import runtime_root
+from jaxcluster.hosts.ways import own_addresses
 from jaxcluster.launchers.base import STOPPED
 from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import UNIX
 from jaxcluster.ranks import name_ranks
-from jaxcluster.records import claims, registry
-from jaxcluster.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import pid_space, process_token
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation

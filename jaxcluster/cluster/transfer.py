@@ -28,7 +28,6 @@ import numpy as np
 import psutil
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.allocation.states import Memory, NoRoom
 from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (
@@ -40,6 +39,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import take_memory
+from jaxcluster.hosts.states import Memory, NoRoom
 from jaxcluster.model import layout, notices, pickling
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks

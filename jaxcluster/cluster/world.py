@@ -21,15 +21,15 @@ from typing import Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Host
-from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import events
 from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
 from jaxcluster.host.procfs import Exits, Silence
+from jaxcluster.hosts.allocation import Allocation
+from jaxcluster.hosts.fleet import Host
+from jaxcluster.hosts.processes import Processes
+from jaxcluster.hosts.records import claims, registry
 from jaxcluster.model import crash_log
 from jaxcluster.ranks import name_ranks, say_each, several_hosts
-from jaxcluster.records import claims, registry
 from jaxcluster.wire import forks
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.link import Event, Request, Sink, replies, unwrap

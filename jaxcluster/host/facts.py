@@ -13,6 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jaxcluster.host.gpus import gpus_in_use
@@ -27,6 +28,39 @@ GOOGLE_PCI_VENDOR = "0x1ae0"
 
 _VISIBLE_GPU = re.compile(r"\d+|(GPU|MIG)-\S+")
 ROOT = Path("/")  # of the file system that is looked at
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """A host, the versions of what must be equal everywhere, and what there is room for now.
+
+    ``address`` is its own on the way to the notebook, ``number`` its launcher's for this process.
+    ``cpus`` are cores; free bytes are None where they are not known.
+    """
+
+    host: str = ""
+    host_key: str = ""
+    address: str = ""
+    number: int | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    gpus: list[str] = field(default_factory=list)
+    gpu_platform: str = ""
+    gpu_plugin: bool = False
+    tpu_chips: int = 0
+    cpus: int = 0
+    free_nbytes: int | None = None
+    shm_free_nbytes: int | None = None
+
+
+@dataclass(frozen=True)
+class AgentFacts(HostFacts):
+    """What an agent's line says: where it listens, its public key, its process, its two folders."""
+
+    endpoint: str = ""
+    key: str = ""
+    token: str = ""
+    folder: str = ""
+    memory: str = ""
 
 
 def host_gpus(environ: Mapping[str, str]) -> list[str]:

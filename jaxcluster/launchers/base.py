@@ -68,7 +68,7 @@ class AgentOptions:
 
 
 def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> list[str]:
-    """The agent's command line (``jaxcluster.agent.server``): the one place that knows it.
+    """The agent's command line (``jaxcluster.hosts.agent.server``): the one place that knows it.
 
     Args:
       listen: the path of a Unix socket; empty for a TCP port of any number.
@@ -77,7 +77,7 @@ def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) 
     # -P: no module from the folder in which it happens to start. With the key in its id: another
     # notebook's cluster may have the same name, and must not be fenced.
     return [
-        *(agent.python, "-P", "-m", "jaxcluster.agent", f"--owner-key={agent.owner_key}"),
+        *(agent.python, "-P", "-m", "jaxcluster.hosts.agent", f"--owner-key={agent.owner_key}"),
         *(f"--id={agent.cluster}-{agent.owner_key[:12]}", f"--lease={agent.lease_s:g}"),
         *([f"--bind=ipc://{listen}"] if listen else []),
         *(["--owner-stdin"] if stdin_ends else []),

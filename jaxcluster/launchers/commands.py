@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agent.report import AgentFacts
 from jaxcluster.errors import LaunchError
+from jaxcluster.host.facts import AgentFacts
 from jaxcluster.launchers.base import STOPPED, Command, Launcher, LaunchPlan, announcements
 from jaxcluster.launchers.failures import Reason, how_it_ended
 from jaxcluster.ranks import name_hosts
@@ -41,7 +41,10 @@ OTHERS_S = 1.0  # after the first host that can't be used, for others to be told
 WARN_S = 300.0  # before the agents' time is over
 ASK_S = 2.0  # how often the launcher is asked what is waited for
 # What a killed notebook leaves of its clusters' folders is removed.
-TIDY = f"import sys; sys.path.append({ROOT!r}); from jaxcluster.records.claims import tidy; tidy()"
+TIDY = (
+    f"import sys; sys.path.append({ROOT!r}); "
+    "from jaxcluster.hosts.records.claims import tidy; tidy()"
+)
 OnEnd = Callable[[tuple[int, ...], Reason], None]
 
 

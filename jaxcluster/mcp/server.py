@@ -27,12 +27,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from jaxcluster import arguments, cluster
+from jaxcluster import cluster
 from jaxcluster.cluster import Cluster, RunningCell, array_queries
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
+from jaxcluster.options import arguments
 from jaxcluster.ranks import by_value, name_ranks
 from jaxcluster.views import blocks, cell_outputs, history, report, shards, status
 

@@ -1,6 +1,6 @@
 """The cells that a cluster has run, whoever has sent them, from what its ranks have written.
 
-Each rank has two logs of JSON lines (``engine.history``): its cells, and their output. Pure:
+Each rank has two logs of JSON lines (``rank.history``): its cells, and their output. Pure:
 their lines go in, cells and outputs come out. A line that makes no sense is passed over.
 """
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxcluster import arguments, cluster
+from jaxcluster import cluster
 from jaxcluster.cluster import transfer
 from jaxcluster.cluster.running import profile_folder, tell_profile
 from jaxcluster.errors import CellFailed, JaxClusterError, UsageError
@@ -16,6 +16,7 @@ from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export
 from jaxcluster.notebook.page import Page
+from jaxcluster.options import arguments
 from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.comms import relay_comms

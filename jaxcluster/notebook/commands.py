@@ -10,18 +10,19 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace as Namespace
 
-from jaxcluster import arguments, cluster, doctor
-from jaxcluster.allocation.here import quit_warm
+from jaxcluster import cluster, doctor
 from jaxcluster.cluster import events
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import UsageError
+from jaxcluster.hosts.here import quit_warm
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.page import Page
+from jaxcluster.notebook.panel import Panel
+from jaxcluster.options import arguments
 from jaxcluster.options.commands import COMMANDS, OTHERS, REMOVED, list_commands
-from jaxcluster.panel import Panel
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, cell_outputs, history, report, status
 from jaxcluster.views import shards as array_views

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 from IPython.core.completer import Completion
 
-from jaxcluster import arguments, cluster
+from jaxcluster import cluster
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.rewrite import stays_in_notebook
+from jaxcluster.options import arguments
 from jaxcluster.wire.link import unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.cells import Complete, Inspect

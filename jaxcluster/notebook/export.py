@@ -17,8 +17,9 @@ from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from jaxcluster import arguments, cluster
+from jaxcluster import cluster
 from jaxcluster.errors import UsageError
+from jaxcluster.options import arguments
 from jaxcluster.ranks import parse_ranks
 from jaxcluster.text import plural
 

@@ -18,18 +18,19 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from jaxcluster import arguments, cluster
-from jaxcluster.allocation.here import quit_warm
+from jaxcluster import cluster
 from jaxcluster.cluster import transfer
 from jaxcluster.errors import CellInterrupted, UsageError
+from jaxcluster.hosts.here import quit_warm
 from jaxcluster.model import rewrite
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.cells import Cells, tell_where_names_are
 from jaxcluster.notebook.commands import Commands, say_usage
 from jaxcluster.notebook.completion import ask_rank_0
 from jaxcluster.notebook.page import Page
+from jaxcluster.notebook.panel import Panel
+from jaxcluster.options import arguments
 from jaxcluster.options.commands import list_commands
-from jaxcluster.panel import Panel
 from jaxcluster.views import shards as array_views
 
 

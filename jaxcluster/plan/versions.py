@@ -31,7 +31,7 @@ def note_on(jax: str, moved: Mapping[str, str]) -> str:
 
     Args:
       jax: its version.
-      moved: what ``engine.private`` did not find in it, each with what happens without it.
+      moved: what ``rank.private`` did not find in it, each with what happens without it.
     """
     newer = f"jax {jax} is newer than {NEWEST_TRIED_JAX}, the newest tried with jaxcluster"
     lost = "; ".join(f"{what} ({cost})" for what, cost in moved.items())

@@ -1,1 +1,3 @@
-"""A rank: one process of the cluster, and what it does for the notebook."""
+"""What runs on the ranks' side: it imports the standard library, numpy, jax, IPython's kernel
+parts and ``jaxcluster.wire``, and nothing of the notebook's side (law 2 of docs/architecture.md).
+"""

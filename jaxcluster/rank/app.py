@@ -22,19 +22,19 @@ from ipyparallel.engine.app import IPEngine
 from traitlets import default
 
 from jaxcluster import wire
-from jaxcluster.engine import inspection, log, magics
-from jaxcluster.engine.bootstrap import become_jax_process
-from jaxcluster.engine.cells import CellRunner
-from jaxcluster.engine.clientcode import ClientCode, RankKernel
-from jaxcluster.engine.control import ControlChannel, Request
-from jaxcluster.engine.forked import apply_warnings
-from jaxcluster.engine.history import History
-from jaxcluster.engine.inspection import Meter, own_gpus
-from jaxcluster.engine.shards import ArrayViews
-from jaxcluster.engine.values import Values
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.host.processes import share_files_in
+from jaxcluster.rank import inspection, log, magics
+from jaxcluster.rank.bootstrap import become_jax_process
+from jaxcluster.rank.cells import CellRunner
+from jaxcluster.rank.clientcode import ClientCode, RankKernel
+from jaxcluster.rank.control import ControlChannel, Request
+from jaxcluster.rank.forked import apply_warnings
+from jaxcluster.rank.history import History
+from jaxcluster.rank.inspection import Meter, own_gpus
+from jaxcluster.rank.shards import ArrayViews
 from jaxcluster.rank.state.states import States
+from jaxcluster.rank.values import Values
 from jaxcluster.supervision.processes import pid_space_mark
 from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 

@@ -1,4 +1,4 @@
-"""The notebook's side of comms that ranks open (see ``jaxcluster.engine.comms``).
+"""The notebook's side of comms that ranks open (see ``jaxcluster.rank.comms``).
 
 Each has one of the same id with the page. The notebook knows the state of each widget, so it can
 answer a page that is loaded again. What a user does to a widget is a cell on the ranks that ran the

@@ -13,10 +13,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from jaxcluster import doctor, wire
-from jaxcluster.allocation.allocation import examine
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.questions import here, is_console
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.hosts.allocation import examine
 from jaxcluster.model.layout import SEED, ArrayLayout, TreeLayout, tell_groups
 from jaxcluster.model.lines import Lines, fit, label
 from jaxcluster.model.notices import Passing

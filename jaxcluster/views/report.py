@@ -11,9 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from jaxcluster.cluster import recovery
+from jaxcluster.hosts.records.reports import Report
 from jaxcluster.model import notices
 from jaxcluster.ranks import begin_ranks
-from jaxcluster.records.reports import Report
 from jaxcluster.views.displays import Bundle
 
 if TYPE_CHECKING:

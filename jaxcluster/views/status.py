@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model import waiting
 from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
-from jaxcluster.records.registry import ClusterRecord
 from jaxcluster.text import format_nbytes, format_seconds
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Block, Row, Table

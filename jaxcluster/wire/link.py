@@ -1,4 +1,4 @@
-"""Requests to ranks and what they answer, whatever carries them (``agent.client``)."""
+"""Requests to ranks and what they answer, whatever carries them (``hosts.agent.client``)."""
 
 from __future__ import annotations
 

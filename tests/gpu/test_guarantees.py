@@ -19,9 +19,9 @@ from helpers import Home, until
 from overhosts import send_signal
 
 import jaxcluster
-from jaxcluster.allocation.here import quit_warm
 from jaxcluster.errors import CellFailed, CellInterrupted, Divergence, JaxClusterError, RankDied
 from jaxcluster.host.gpus import gpu_uses
+from jaxcluster.hosts.here import quit_warm
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.status import Resources
 

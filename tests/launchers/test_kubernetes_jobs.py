@@ -109,7 +109,7 @@ def test_a_start_lost_pods_their_successors_and_a_stop(site: Site) -> None:
     agents = launch.start(DEADLINE_S)
     assert [agent.facts["number"] for agent in agents] == [0, 1]
     facts = [agent.facts for agent in agents]
-    assert facts[0]["argv"][:3] == ["-P", "-m", "jaxcluster.agent"]
+    assert facts[0]["argv"][:3] == ["-P", "-m", "jaxcluster.hosts.agent"]
     assert facts[0]["env"]["XLA_FLAGS"] == "--a='$(X) $$'"
     (service,), job = site.kube.all("services"), site.job()
     assert service["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]

@@ -51,7 +51,9 @@ def agents(rig: Rig, name: str) -> list[int]:
     return [
         pid
         for pid, line in rig[name].processes().items()
-        if "-m jaxcluster.agent" in line and "ssh" not in line.split()[0] and "sh -c" not in line
+        if "-m jaxcluster.hosts.agent" in line
+        and "ssh" not in line.split()[0]
+        and "sh -c" not in line
     ]
 
 

@@ -22,9 +22,9 @@ from helpers import processes_with, until
 from rig import launches
 from rig.launches import MARK, ends_of, is_alive, refused, successor
 
-from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.fleet import Fleet
 from jaxcluster.errors import LaunchError
+from jaxcluster.hosts.agent.transport import new_keys
+from jaxcluster.hosts.fleet import Fleet
 from jaxcluster.launchers.commands import TRIES, Launch
 from jaxcluster.launchers.hosts import parse_hosts
 from jaxcluster.launchers.ssh import SSH
@@ -263,7 +263,7 @@ def test_sockets_that_may_not_be_forwarded(
     site.alias("h1", site.sshd(setting))
     launch = site.launched(site.launcher("h1"))
     (agent,) = launch.start(60)
-    monkeypatch.setattr("jaxcluster.allocation.fleet.CONNECT_S", 3.0)
+    monkeypatch.setattr("jaxcluster.hosts.fleet.CONNECT_S", 3.0)
     facts = {**agent.facts, "key": new_keys().public}  # this test's agent has none
     fleet = Fleet(new_keys())
     try:

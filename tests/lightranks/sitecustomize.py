@@ -40,5 +40,5 @@ def idle() -> None:
         time.sleep(1000)
 
 
-if any("engine.forkserver" in word for word in sys.orig_argv):
+if any("rank.forkserver" in word for word in sys.orig_argv):
     sys.meta_path.insert(0, Finder())

@@ -33,7 +33,7 @@ from pace import Deadline
 
 if TYPE_CHECKING:
     import jaxcluster
-    from jaxcluster.allocation.processes import Processes
+    from jaxcluster.hosts.processes import Processes
 
 HOSTS = "JAXCLUSTER_TEST_HOSTS"
 SHARED = "JAXCLUSTER_SHARED_DIR"  # set by the rig
@@ -209,7 +209,7 @@ def place(cluster: jaxcluster.Cluster, rank: int) -> str:
 def saved_folders() -> set[str]:
     """Where ranks' variables are saved now: folders, of all clusters, with their hosts."""
     if not hosts():
-        from jaxcluster.agent import folder
+        from jaxcluster.hosts.agent import folder
 
         agents = [(path, record.memory) for path, record in folder.records(folder.root())]
         places = {Path(place) for agent in agents for place in agent}

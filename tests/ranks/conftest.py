@@ -13,8 +13,8 @@ import pytest
 from helpers import GONE_S, Home, Notebook, until
 
 import jaxcluster
-from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import live_records
+from jaxcluster.hosts.here import quit_warm
 
 # --------------------------------------------------------------------------------- several hosts
 
@@ -164,7 +164,9 @@ def nothing_left_over(home: Home) -> Iterator[None]:
         if clusters:
             return [*others, *(clusters - {"shared", "pair"})]
         forked = [line for pid, line in found.items() if pid in own and "forkserver" in line]
-        agents = [line for pid, line in found.items() if pid in own and "jaxcluster.agent" in line]
+        agents = [
+            line for pid, line in found.items() if pid in own and "jaxcluster.hosts.agent" in line
+        ]
         return others + forked[len(agents) :]
 
     with contextlib.suppress(AssertionError):

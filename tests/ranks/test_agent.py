@@ -21,11 +21,11 @@ from helpers import GONE_S, Home, processes_with, until
 from proxy import Proxy, wait
 
 from jaxcluster import wire
-from jaxcluster.agent import requests
-from jaxcluster.agent.client import Agents, Connection, State
-from jaxcluster.agent.requests import Detach
-from jaxcluster.agent.transport import Keys, new_keys
 from jaxcluster.errors import LaunchError
+from jaxcluster.hosts.agent import requests
+from jaxcluster.hosts.agent.client import Agents, Connection, State
+from jaxcluster.hosts.agent.requests import Detach
+from jaxcluster.hosts.agent.transport import Keys, new_keys
 from jaxcluster.wire import forks
 
 pytestmark = [
@@ -53,7 +53,14 @@ class Running:
     ) -> None:
         self.keys = keys or new_keys()
         self.mark = uuid.uuid4().hex
-        argv = [sys.executable, "-P", "-m", "jaxcluster.agent", "--owner-key", self.keys.public]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "jaxcluster.hosts.agent",
+            "--owner-key",
+            self.keys.public,
+        ]
         argv += ["--bind=tcp://127.0.0.1:*", *options]
         self.process = subprocess.Popen(
             argv,
@@ -235,7 +242,7 @@ def test_an_agent_heeds_the_signals_that_end_it_and_is_no_task_of_a_job_to_its_r
     running = run_agent(LIGHT, "--signalled-status=143")
     host = connect(running)
     host.ask(requests.Facts())
-    (server,) = [p for p, line in running.processes().items() if "engine.forkserver" in line]
+    (server,) = [p for p, line in running.processes().items() if "rank.forkserver" in line]
     mine, its = (Path(f"/proc/{p}/environ").read_bytes() for p in (running.process.pid, server))
     assert b"SLURM_PROCID=3" in mine and b"SLURM_PROCID" not in its
     running.process.send_signal(signal.SIGINT)  # at the terminal, it is the notebook's
@@ -291,7 +298,7 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
 
 def server_of(running: Running) -> int:
     """Its ranks, which it has forked, have its command line."""
-    return min(p for p, line in running.processes().items() if "engine.forkserver" in line)
+    return min(p for p, line in running.processes().items() if "rank.forkserver" in line)
 
 
 def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
@@ -372,7 +379,7 @@ LINES = 12_000
 # A rank's own socket, of a rank that does nothing but print.
 PRINTER = """
 import sys, time
-from jaxcluster.engine.control import ControlChannel
+from jaxcluster.rank.control import ControlChannel
 control = ControlChannel("ipc://" + sys.argv[1])
 def stream(request):
     for k in range(request.body["lines"]):

@@ -84,7 +84,7 @@ def test_new_processes_compile_nothing_again(ranks: jaxcluster.Cluster, how: str
     again(ranks, "restart")
     ranks.run(
         COUNT + DATA + "import jax\nif jax.process_index():\n"
-        "    from jaxcluster.engine.private import compilations\n"
+        "    from jaxcluster.rank.private import compilations\n"
         "    compilations.read = lambda folder, key: None"
     )
     assert said(ranks, USE) == right

@@ -22,7 +22,7 @@ import hashlib, jax, numpy as np, time
 import jax.numpy as jnp
 from jax._src import compiler, distributed
 from jax.sharding import NamedSharding, PartitionSpec as P
-from jaxcluster.engine.private import programs
+from jaxcluster.rank.private import programs
 
 def together(backend, devices):
     return len({d.process_index for d in devices}) > 1

@@ -22,7 +22,6 @@ from overhosts import (
 )
 
 import jaxcluster
-from jaxcluster.allocation.processes import Processes
 from jaxcluster.cluster import recovery
 from jaxcluster.errors import (
     CellFailed,
@@ -30,6 +29,7 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
+from jaxcluster.hosts.processes import Processes
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, time

@@ -16,10 +16,10 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of
 
 import jaxcluster
-from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import attach, live_records, stop_owned
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.records import registry
+from jaxcluster.hosts.here import quit_warm
+from jaxcluster.hosts.records import registry
 
 pytestmark = pytest.mark.any_jax
 

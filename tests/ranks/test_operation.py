@@ -22,7 +22,6 @@ from helpers import DEADLINE_S, GONE_S, Home, Notebook, python, until
 
 import jaxcluster
 from jaxcluster import wire
-from jaxcluster.allocation.here import quit_warm
 from jaxcluster.cluster import (
     attach,
     connect,
@@ -37,7 +36,8 @@ from jaxcluster.errors import (
     RankDied,
     VersionMismatch,
 )
-from jaxcluster.records import claims, registry
+from jaxcluster.hosts.here import quit_warm
+from jaxcluster.hosts.records import claims, registry
 from jaxcluster.wire.ops.status import State
 
 pytestmark = pytest.mark.any_jax
@@ -217,7 +217,7 @@ def test_a_cluster_of_another_host_is_listed_and_left_alone(
     private_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A home directory that several hosts share: their locks and pids are not seen here."""
-    ended = python("-c", "from jaxcluster.records import claims; claims.claim('far')",
+    ended = python("-c", "from jaxcluster.hosts.records import claims; claims.claim('far')",
                    env=private_home.environ())  # fmt: skip
     assert ended.returncode == 0
     monkeypatch.setattr(claims, "pid_space", lambda: "another kernel")

@@ -17,7 +17,7 @@ import pytest
 from helpers import DEADLINE_S, Cell, Notebook
 from nbclient import NotebookClient
 
-from jaxcluster.records import registry
+from jaxcluster.hosts.records import registry
 
 pytestmark = pytest.mark.any_jax
 

@@ -9,8 +9,8 @@ import pytest
 from helpers import Home
 
 import jaxcluster
-from jaxcluster.allocation.here import quit_warm
 from jaxcluster.errors import Divergence
+from jaxcluster.hosts.here import quit_warm
 
 SETUP = """
 import io, jax, jax.numpy as jnp, numpy as np

@@ -19,7 +19,7 @@ from overhosts import place, saved_folders, send_signal
 
 import jaxcluster
 from jaxcluster.errors import ClusterExists, NoCluster, RankDied
-from jaxcluster.records import registry
+from jaxcluster.hosts.records import registry
 
 pytestmark = pytest.mark.any_jax
 

@@ -15,7 +15,6 @@ from helpers import Home, plain, until
 from overhosts import saved_folders, send_signal
 
 import jaxcluster
-from jaxcluster.allocation.states import HostStates
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
@@ -24,6 +23,7 @@ from jaxcluster.errors import (
     RecoveryError,
     UsageError,
 )
+from jaxcluster.hosts.states import HostStates
 
 SETUP = """
 import dataclasses, functools, os, random, sys, threading

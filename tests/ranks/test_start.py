@@ -18,7 +18,6 @@ from helpers import Home, free_port
 from overhosts import Process
 
 import jaxcluster
-from jaxcluster.allocation.processes import SECURITY, Processes
 from jaxcluster.cluster import make_spec, start_spec
 from jaxcluster.errors import (
     CellInterrupted,
@@ -28,7 +27,8 @@ from jaxcluster.errors import (
     LaunchError,
     NoCluster,
 )
-from jaxcluster.records import registry
+from jaxcluster.hosts.processes import SECURITY, Processes
+from jaxcluster.hosts.records import registry
 
 pytestmark = pytest.mark.any_jax
 

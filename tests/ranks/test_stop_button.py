@@ -118,7 +118,11 @@ def test_the_stop_button_ends_a_start_and_leaves_nothing(notebook: Notebook) -> 
     def left() -> list[str]:
         """Beside an agent and its fork server, which wait for the next start."""
         new = {pid: line for pid, line in notebook.processes().items() if pid not in before}
-        return [line for line in new.values() if not re.search("jaxcluster.agent|forkserver", line)]
+        return [
+            line
+            for line in new.values()
+            if not re.search("jaxcluster.hosts.agent|forkserver", line)
+        ]
 
     notebook.until(lambda: not left(), "nothing is left of it")
     assert "never" not in notebook.ok("%jaxcluster list").text

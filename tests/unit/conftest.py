@@ -10,7 +10,7 @@ import pytest
 from helpers import Home
 from IPython.core.interactiveshell import InteractiveShell
 
-from jaxcluster.records.runtimefolder import runtime_root
+from jaxcluster.hosts.records.runtimefolder import runtime_root
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.agent import folder as folders
-from jaxcluster.agent import report
-from jaxcluster.agent.folder import Folder, Record
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.hosts.agent import folder as folders
+from jaxcluster.hosts.agent import report
+from jaxcluster.hosts.agent.folder import Folder, Record
 from jaxcluster.supervision.processes import is_alive, pid_space, process_token
 
 GONE = "4194999:1"

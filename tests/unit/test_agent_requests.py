@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.agent import folder as folders
-from jaxcluster.agent import requests
+from jaxcluster.hosts.agent import folder as folders
+from jaxcluster.hosts.agent import requests
 
 
 @pytest.fixture

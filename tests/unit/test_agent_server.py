@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import zmq
 
-from jaxcluster.agent.folder import Folder
-from jaxcluster.agent.messages import ACK, HEAD, HELLO, VERSION, Session
-from jaxcluster.agent.requests import Mkdir
-from jaxcluster.agent.server import IDLE_S, Agent, Client
+from jaxcluster.hosts.agent.folder import Folder
+from jaxcluster.hosts.agent.messages import ACK, HEAD, HELLO, VERSION, Session
+from jaxcluster.hosts.agent.requests import Mkdir
+from jaxcluster.hosts.agent.server import IDLE_S, Agent, Client
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.forks import Process
 

@@ -14,8 +14,8 @@ import pytest
 import zmq
 from helpers import until
 
-from jaxcluster.agent import transport
-from jaxcluster.agent.transport import (
+from jaxcluster.hosts.agent import transport
+from jaxcluster.hosts.agent.transport import (
     Authenticator,
     Keys,
     Listener,

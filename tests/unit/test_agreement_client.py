@@ -22,8 +22,8 @@ from jaxcluster.agreement.cellqueue import CellSpec, End
 from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.agreement.server import Server
-from jaxcluster.engine.stacks import frames_of
 from jaxcluster.model.words import explain
+from jaxcluster.rank.stacks import frames_of
 
 SUM = Program((0, 1), 7, "jit(sum)", "float32[8]")
 FOLDED = Program((0, 1), 9, "jit(add)", collective=False)

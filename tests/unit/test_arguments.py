@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.arguments import (
+from jaxcluster.errors import UsageError
+from jaxcluster.notebook.magics import JaxClusterMagics
+from jaxcluster.options.arguments import (
     Help,
     Parser,
     shards_line,
@@ -16,8 +18,6 @@ from jaxcluster.arguments import (
     start_options,
     without_comment,
 )
-from jaxcluster.errors import UsageError
-from jaxcluster.notebook.magics import JaxClusterMagics
 from jaxcluster.options.commands import REMOVED
 from jaxcluster.options.table import COMMON
 from jaxcluster.plan.spec import check_seconds

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from jaxcluster.engine import bootstrap
-from jaxcluster.engine.coordinator import hold_port
 from jaxcluster.errors import UsageError
+from jaxcluster.rank import bootstrap
+from jaxcluster.rank.coordinator import hold_port
 
 LOOPBACK = "127.0.0.1"
 

@@ -16,9 +16,9 @@ from jaxcluster import wire
 from jaxcluster.cluster import live_records
 from jaxcluster.cluster.starting import claim
 from jaxcluster.errors import ClusterExists, JaxClusterError, LaunchError
-from jaxcluster.records import claims, registry
-from jaxcluster.records.claims import Life
-from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.hosts.records import claims, registry
+from jaxcluster.hosts.records.claims import Life
+from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.supervision.processes import pid_space
 
 
@@ -50,7 +50,8 @@ def test_a_name_is_claimed_once_and_held_by_one_claim() -> None:
 
 
 CLAIM = (
-    "from jaxcluster.records import claims\nc = claims.claim('main'); print(bool(c), flush=True)"
+    "from jaxcluster.hosts.records import claims\n"
+    "c = claims.claim('main'); print(bool(c), flush=True)"
 )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from jaxcluster.engine import comms
-from jaxcluster.engine.comms import Opened
+from jaxcluster.rank import comms
+from jaxcluster.rank.comms import Opened
 
 
 def outputs_of(*said: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:

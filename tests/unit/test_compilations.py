@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from helpers import python
 
-from jaxcluster.engine.private import compilations
-from jaxcluster.engine.private.compilations import read, write
+from jaxcluster.rank.private import compilations
+from jaxcluster.rank.private.compilations import read, write
 
 
 def test_programs_and_places_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ LOADED = """
 import pathlib, sys
 import jax, jax.numpy as jnp
 from jax.experimental import serialize_executable
-from jaxcluster.engine.private.compilations import keep_compiled
+from jaxcluster.rank.private.compilations import keep_compiled
 assert keep_compiled(pathlib.Path(sys.argv[1], "kept"))
 for _ in range(2):
     compiled = jax.jit(lambda a: jnp.sum(a) * 3).lower(jnp.arange(4.0)).compile()

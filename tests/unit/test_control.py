@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.engine.control import (
+from jaxcluster.rank.control import (
     DEFERRED,
     ControlChannel,
     Request,
@@ -189,7 +189,7 @@ def test_the_thread_that_sends_never_waits_for_a_full_socket(
     control: ControlChannel, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shows what C code prints, too: it would wait for itself."""
-    monkeypatch.setattr("jaxcluster.engine.control.FULL_S", 3600.0)
+    monkeypatch.setattr("jaxcluster.rank.control.FULL_S", 3600.0)
     monkeypatch.setattr(control, "is_behind", lambda ident: True)
 
     def show(request: Request) -> None:

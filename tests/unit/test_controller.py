@@ -8,7 +8,7 @@ import sys
 
 import ipyparallel
 
-from jaxcluster.engine.controller import MOST_TRIES, BroadcastScheduler, process_of
+from jaxcluster.rank.controller import MOST_TRIES, BroadcastScheduler, process_of
 from jaxcluster.supervision.processes import pid_space_mark
 
 
@@ -27,7 +27,7 @@ def test_ipyparallels_schedulers_share_what_they_coalesce() -> None:
 def refused_port(tries: int) -> subprocess.CompletedProcess[str]:
     """What becomes of a controller whose port another process has taken meanwhile."""
     source = (
-        "import zmq\nfrom jaxcluster.engine import controller\n"
+        "import zmq\nfrom jaxcluster.rank import controller\n"
         "def launch(argv):\n    raise zmq.ZMQError(zmq.EADDRINUSE)\n"
         "controller.app.IPController.launch_instance = launch\n"
         "controller.main(['--version'])"

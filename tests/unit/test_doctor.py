@@ -13,8 +13,6 @@ from typing import Any, cast
 import pytest
 
 import jaxcluster
-from jaxcluster.agent import report
-from jaxcluster.allocation.fleet import Host
 from jaxcluster.doctor import (
     Row,
     check_lab_extension,
@@ -27,6 +25,8 @@ from jaxcluster.doctor import (
 )
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.reachability import connection_errors
+from jaxcluster.hosts.agent import report
+from jaxcluster.hosts.fleet import Host
 
 
 def facts(**changes: Any) -> report.HostFacts:

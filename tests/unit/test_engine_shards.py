@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcluster.engine import shards
-from jaxcluster.engine.arrays import NotReady, TooManyLeaves, is_ready, leaves_of, wait_ready
-from jaxcluster.engine.values import Values
+from jaxcluster.rank import shards
+from jaxcluster.rank.arrays import NotReady, TooManyLeaves, is_ready, leaves_of, wait_ready
+from jaxcluster.rank.values import Values
 from jaxcluster.wire.ops.arrays import Arrays
 
 

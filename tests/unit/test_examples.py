@@ -22,14 +22,14 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import jaxcluster
 from jaxcluster import cli, cluster, mcp, scripts, wire
-from jaxcluster.allocation import allocation
-from jaxcluster.arguments import Help, Parser
 from jaxcluster.cluster import sessions, starting
 from jaxcluster.errors import NoCluster, PlanError, UsageError
+from jaxcluster.hosts import allocation
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export
 from jaxcluster.notebook.magics import JaxClusterMagics
+from jaxcluster.options.arguments import Help, Parser
 from jaxcluster.options.commands import COMMANDS, OTHERS, command_of
 from jaxcluster.options.known import known
 

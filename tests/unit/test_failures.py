@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine import tracebacks
+from jaxcluster.rank import tracebacks
 
 
 class NoRepr:

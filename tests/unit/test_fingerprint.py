@@ -9,7 +9,7 @@ from helpers import python
 SCRIPT = """
 import json
 import jax, jax.numpy as jnp, numpy as np
-from jaxcluster.engine.private import programs
+from jaxcluster.rank.private import programs
 
 def digest(function, *args):
     lowered = jax.jit(function).lower(*args)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from helpers import until
 
-from jaxcluster.agent.client import State
-from jaxcluster.agent.transport import new_keys
-from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet, Host
-from jaxcluster.allocation.placing import share_out
 from jaxcluster.errors import LaunchError
+from jaxcluster.hosts.agent.client import State
+from jaxcluster.hosts.agent.transport import new_keys
+from jaxcluster.hosts.allocation import Allocation
+from jaxcluster.hosts.fleet import Fleet, Host
+from jaxcluster.hosts.placing import share_out
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.wire import forks
@@ -130,7 +130,7 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
     """The new one ends what is left of it by SIGTERM, and that still tells us."""
-    monkeypatch.setattr("jaxcluster.allocation.fleet.REASON_S", 0.0)
+    monkeypatch.setattr("jaxcluster.hosts.fleet.REASON_S", 0.0)
     told = listen(fleet)
     old = fleet.hosts[0]
     old.lost, old.why = "it was not reached", "SIGTERM"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from jaxcluster.agreement.refusals import Program
-from jaxcluster.engine import given as module
-from jaxcluster.engine.given import WHOLE_NBYTES, Given
 from jaxcluster.model import layout
+from jaxcluster.rank import given as module
+from jaxcluster.rank.given import WHOLE_NBYTES, Given
 
 
 class Sharding:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.engine.inspection import own_gpus
 from jaxcluster.host import gpus
+from jaxcluster.rank.inspection import own_gpus
 from jaxcluster.wire import GpuUse
 
 

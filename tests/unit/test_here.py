@@ -13,13 +13,13 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.agent.requests import Detach
-from jaxcluster.allocation import here
-from jaxcluster.allocation.allocation import Allocation
-from jaxcluster.allocation.fleet import Fleet
-from jaxcluster.allocation.here import own_environment, quit_warm
 from jaxcluster.errors import LaunchError
-from jaxcluster.records import claims
+from jaxcluster.hosts import here
+from jaxcluster.hosts.agent.requests import Detach
+from jaxcluster.hosts.allocation import Allocation
+from jaxcluster.hosts.fleet import Fleet
+from jaxcluster.hosts.here import own_environment, quit_warm
+from jaxcluster.hosts.records import claims
 from jaxcluster.supervision.processes import children
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.wire import forks

@@ -11,11 +11,11 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.cluster.history import Following, Reader, find
-from jaxcluster.engine import history as writing
-from jaxcluster.engine.history import History
 from jaxcluster.errors import UsageError
 from jaxcluster.host import ringfile
 from jaxcluster.model.history import PastCell
+from jaxcluster.rank import history as writing
+from jaxcluster.rank.history import History
 from jaxcluster.views import history as view
 
 S = 1_000_000_000

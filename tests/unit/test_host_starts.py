@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from helpers import Home
 
-from jaxcluster.allocation.allocation import SHARED_DIR, Allocation
-from jaxcluster.allocation.fleet import Host
-from jaxcluster.allocation.placing import place
 from jaxcluster.cluster import make_spec
 from jaxcluster.cluster.starting import dry_run
 from jaxcluster.errors import JaxClusterError, LaunchError, UsageError
 from jaxcluster.host import processes
+from jaxcluster.hosts.allocation import SHARED_DIR, Allocation
+from jaxcluster.hosts.fleet import Host
+from jaxcluster.hosts.placing import place
+from jaxcluster.hosts.records import claims
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.launchers.ipp import IPP
-from jaxcluster.records import claims
 
 
 def host(number: int, said: Mapping[str, Any]) -> Host:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine import inspection
+from jaxcluster.rank import inspection
 from jaxcluster.wire import GpuUse
 from jaxcluster.wire.ops.cells import Complete
 

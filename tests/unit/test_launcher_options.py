@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sitelauncher import launched
 
-from jaxcluster.arguments import Parser
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import Launcher
 from jaxcluster.launchers.hosts import Host
@@ -18,6 +17,7 @@ from jaxcluster.launchers.mpi import MPI
 from jaxcluster.launchers.slurm import Slurm
 from jaxcluster.launchers.ssh import SSH
 from jaxcluster.launchers.tpu import TPU
+from jaxcluster.options.arguments import Parser
 from jaxcluster.options.known import known
 
 

@@ -145,7 +145,7 @@ def test_private_names_of_jax_stand_in_one_package() -> None:
         for path in package.rglob("*.py")
         if re.search(r"^\s*(from|import) (jax\._src|jaxlib\b)|import _Jax", path.read_text(), re.M)
     }
-    assert users == {"engine/private"}
+    assert users == {"rank/private"}
 
 
 # --------------------------------------------------------------------------- the current folder
@@ -178,9 +178,9 @@ def test_no_python_that_is_started_takes_modules_from_the_current_folder() -> No
         if takes_modules_from_the_current_folder(words)
     }
     assert found == {
-        "arguments.py: ['-', '-c']",
-        "arguments.py: ['-m', '--module']",
-        "arguments.py: ['-m']",
+        "options/arguments.py: ['-', '-c']",
+        "options/arguments.py: ['-m', '--module']",
+        "options/arguments.py: ['-m']",
         "scripts.py: ['-m']",
     }
 

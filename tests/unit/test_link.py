@@ -11,9 +11,6 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.agent.client import Agents, RankSocket
-from jaxcluster.agent.transport import new_keys
-from jaxcluster.engine.control import DEFERRED, ControlChannel, Request
 from jaxcluster.errors import (
     JaxClusterError,
     NotSerialisable,
@@ -22,6 +19,9 @@ from jaxcluster.errors import (
     TransferError,
     VersionMismatch,
 )
+from jaxcluster.hosts.agent.client import Agents, RankSocket
+from jaxcluster.hosts.agent.transport import new_keys
+from jaxcluster.rank.control import DEFERRED, ControlChannel, Request
 from jaxcluster.wire.link import Event, Link, Sink, unwrap
 from jaxcluster.wire.ops import Operation
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jaxcluster.engine import magics, tracebacks
+from jaxcluster.rank import magics, tracebacks
 
 HERE = (
     "import sys\ndef here():\n  f = sys._getframe(1); at.append((f.f_code.co_filename, f.f_lineno))"

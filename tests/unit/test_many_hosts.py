@@ -16,8 +16,8 @@ from manyhosts import ManyHosts
 
 import jaxcluster
 from jaxcluster.errors import Divergence, LaunchError
+from jaxcluster.hosts.records import registry
 from jaxcluster.launchers import commands
-from jaxcluster.records import registry
 from jaxcluster.wire.link import Link
 
 NUM_HOSTS = 8

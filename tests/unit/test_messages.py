@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.agent.messages import (
+from jaxcluster.hosts.agent.messages import (
     HEAD,
     OVERHEAD,
     Session,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import startform
 
-from jaxcluster.arguments import Parser, start_options
 from jaxcluster.errors import UsageError
+from jaxcluster.options.arguments import Parser, start_options
 from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON, SWITCH
 from jaxcluster.wire import ClusterSpec

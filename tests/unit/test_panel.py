@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import cluster, panel, wire
+from jaxcluster import cluster, wire
 from jaxcluster.agreement.refusals import Place, Refusal
 from jaxcluster.cluster import handle
+from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.panel.model import KEPT_CELLS, Model
-from jaxcluster.panel.operations import Operations
-from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.notebook import panel
+from jaxcluster.notebook.panel.model import KEPT_CELLS, Model
+from jaxcluster.notebook.panel.operations import Operations
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Look, Looked, Waiting
 from jaxcluster.wire.ops.status import Resources
@@ -257,7 +258,7 @@ BUILT = Path(panel.__file__).parents[1] / "static" / "sidebar" / "widget.js"
 @pytest.mark.skipif(not BUILT.exists(), reason="the Lab extension is not built")
 def test_what_a_widget_asked_too_early_is_refused() -> None:
     """A kernel without a subshell hears it at the end of a cell, when nobody expects it."""
-    from jaxcluster.panel.widget import SidebarWidget
+    from jaxcluster.notebook.panel.widget import SidebarWidget
 
     asked: list[Any] = []
     said: list[Any] = []

@@ -6,7 +6,7 @@ import linecache
 import sys
 
 from jaxcluster.agreement.refusals import Place
-from jaxcluster.engine.places import Places
+from jaxcluster.rank.places import Places
 
 FRAME = "import sys\nframe = sys._getframe()"
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from helpers import python
 
-from jaxcluster.engine.private import programs
+from jaxcluster.rank.private import programs
 
 SCRIPT = """
 import json
 from jax._src import array, xla_bridge
-from jaxcluster.engine.private import coordination, self_test
+from jaxcluster.rank.private import coordination, self_test
 found = {"moved": dict(self_test.missing())}
 made = xla_bridge._jax.make_gloo_tcp_collectives
 found["hostname"] = made.keywords["hostname"]
@@ -38,7 +38,7 @@ def test_initialize_that_agrees_takes_what_jaxs_takes() -> None:
     """A start looks whether it takes ``partition_index``."""
     look = "import inspect, jax; print(inspect.signature(jax.distributed.initialize))"
     plain, agreeing = (
-        python("-c", code).stdout for code in (look, f"import jaxcluster.engine.autoagree; {look}")
+        python("-c", code).stdout for code in (look, f"import jaxcluster.rank.autoagree; {look}")
     )
     assert "num_processes" in plain
     assert plain == agreeing

@@ -20,9 +20,9 @@ import startform
 
 from jaxcluster import wire
 from jaxcluster.cluster import array_queries
-from jaxcluster.panel import protocol
-from jaxcluster.panel.operations import OPERATIONS, Operations
-from jaxcluster.panel.protocol import Answer, Cell, Hello, Request, State, plain
+from jaxcluster.notebook.panel import protocol
+from jaxcluster.notebook.panel.operations import OPERATIONS, Operations
+from jaxcluster.notebook.panel.protocol import Answer, Cell, Hello, Request, State, plain
 from jaxcluster.views import cell_outputs, report, shards
 
 ROOT = Path(__file__).parents[2]

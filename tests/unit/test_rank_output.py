@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxcluster.engine import output
-from jaxcluster.engine.output import CellOutput, LogTail, RankStream
-from jaxcluster.engine.places import CELL_DIRECTORY
+from jaxcluster.rank import output
+from jaxcluster.rank.output import CellOutput, LogTail, RankStream
+from jaxcluster.rank.places import CELL_DIRECTORY
 
 # --------------------------------------------------------------------------- the log
 

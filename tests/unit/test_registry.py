@@ -13,8 +13,8 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
-from jaxcluster.records import registry
-from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.hosts.records import registry
+from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.supervision.processes import pid_space, process_token
 
 

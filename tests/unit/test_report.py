@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jaxcluster.records.reports import Report
+from jaxcluster.hosts.records.reports import Report
 from jaxcluster.views import report as views
 
 FOUND = Report(

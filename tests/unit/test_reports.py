@@ -8,8 +8,8 @@ import pytest
 
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
+from jaxcluster.hosts.records.reports import MOST, Report, Reports, made_of
 from jaxcluster.model.outputs import CellRecord, RankRecord
-from jaxcluster.records.reports import MOST, Report, Reports, made_of
 from jaxcluster.wire import CellReply, ErrorInfo
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.records import registry, runtimefolder
+from jaxcluster.hosts.records import registry, runtimefolder
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from jaxcluster import arguments, scripts, wire
+from jaxcluster import scripts, wire
 from jaxcluster.errors import LaunchError, UsageError
+from jaxcluster.options import arguments
 
 
 @pytest.fixture(autouse=True)
@@ -328,8 +329,8 @@ def test_a_start_that_fails_leaves_no_folder(
 
 PROCESS = """
 import json, sys
-from jaxcluster.engine.job import Job
-from jaxcluster.engine.script import run_script
+from jaxcluster.rank.job import Job
+from jaxcluster.rank.script import run_script
 from jaxcluster.wire.ops.start import Script
 run_script(Script(**json.loads(sys.argv[1])), Job(0, 1, 5.0, leaves_alone=True))
 """
@@ -384,7 +385,7 @@ STOPPED = """
 import os, signal, sys, threading, time
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.agreement.server import Server
-from jaxcluster.engine.job import Job
+from jaxcluster.rank.job import Job
 server, job = Server(2, sys.argv[1]), Job(0, 2, 5.0, leaves_alone=True)
 threading.Thread(target=server.serve, daemon=True).start()
 other = Job(1, 2, 5.0, leaves_alone=True)

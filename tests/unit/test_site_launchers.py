@@ -11,11 +11,11 @@ import pytest
 import sitelauncher
 import startform
 
-from jaxcluster.arguments import Parser
 from jaxcluster.cluster import make_spec
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions, describe
 from jaxcluster.options import known
+from jaxcluster.options.arguments import Parser
 from jaxcluster.options.known import GROUP
 
 OURS = ["ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp"]
@@ -72,7 +72,7 @@ def test_a_site_s_launcher_is_one_file_of_forty_lines(rack: Site) -> None:
     made = rack.started("--launcher rack --rack b --machines 2 -n 4")
     assert str(made) == "Rack(num_processes=4, rack='b', machines=2)"
     plan = made.render(AgentOptions("main", "KEY", "python"), "/f")  # type: ignore[attr-defined]
-    assert "rack-run b 2 python -P -m jaxcluster.agent" in describe(plan)
+    assert "rack-run b 2 python -P -m jaxcluster.hosts.agent" in describe(plan)
     assert "host" not in known.known().broken
 
 

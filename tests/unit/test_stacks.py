@@ -10,7 +10,7 @@ from types import FrameType
 import pytest
 from helpers import python
 
-from jaxcluster.engine.stacks import stack_of
+from jaxcluster.rank.stacks import stack_of
 
 
 class Waiting:
@@ -67,7 +67,7 @@ def test_of_a_thread_that_has_ended_nothing_is_left(waiting: Waiting) -> None:
 # faulthandler, one or the other of these ends in a segmentation fault on one Python or another.
 STRESS = """
 import functools, gc, sys, threading, time
-from jaxcluster.engine.stacks import stack_of
+from jaxcluster.rank.stacks import stack_of
 sys.setswitchinterval(1e-6)
 
 class Finalizer:

@@ -11,7 +11,7 @@ import pytest
 from helpers import until
 
 from jaxcluster import wire
-from jaxcluster.records.registry import ClusterRecord
+from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.views import blocks, status
 from jaxcluster.views.displays import Display, StatusLine
 from jaxcluster.views.live import StartDisplay

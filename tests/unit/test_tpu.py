@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.engine import bootstrap
 from jaxcluster.errors import LaunchError, LauncherUnavailable, PlanError, UsageError
 from jaxcluster.host.tpus import TpuWorker, wait_for_libtpu
 from jaxcluster.launchers import tpu as module
@@ -25,6 +24,7 @@ from jaxcluster.launchers.commands import Run
 from jaxcluster.launchers.hosts import Host, parse_hosts
 from jaxcluster.launchers.tpu import TPU
 from jaxcluster.plan.placement import plan_ranks
+from jaxcluster.rank import bootstrap
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 
 OPTIONS = "-i /h/.ssh/google_compute_engine -o CheckHostIP=no -o HostKeyAlias=tpu.1-{n}-ab"

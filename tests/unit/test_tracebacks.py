@@ -8,12 +8,12 @@ from pathlib import Path
 
 from helpers import python
 
-from jaxcluster.engine import places, questions
+from jaxcluster.rank import places, questions
 
 SCRIPT = """
 import json, os, sys, traceback
 import jax, jax.numpy as jnp
-from jaxcluster.engine import tracebacks
+from jaxcluster.rank import tracebacks
 said = {}
 jax.config.update("jax_traceback_filtering", "tracebackhide")
 cell = compile("def f(x):\\n    return x.foo\\njax.jit(f)(1.0)", "/tmp/cell.py", "exec")
@@ -52,11 +52,11 @@ def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
 
 TEXT = """
 import jax
-from jaxcluster.engine import tracebacks
+from jaxcluster.rank import tracebacks
 text = (
     "INTERNAL: Traceback (most recent call last):\\n"
     '  File "/usr/lib/python3/runpy.py", line 8, in main\\n'
-    f'  File "{tracebacks.OURS}/engine/cells.py", line 1, in run\\n    run()\\n'
+    f'  File "{tracebacks.OURS}/rank/cells.py", line 1, in run\\n    run()\\n'
     '  File "/tmp/ipykernel_jaxcluster/7-0123456789ab.py", line 5, in <module>\\n'
     f'  File "{jax.__file__}", line 2, in call\\n'
     '  File "/usr/lib/numpy/core.py", line 3, in add\\n'

@@ -20,8 +20,6 @@ import pytest
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.cluster import transfer
-from jaxcluster.engine.names import LostNames
-from jaxcluster.engine.values import BadName, CannotPickle, Values
 from jaxcluster.errors import (
     NotAddressable,
     NotSerialisable,
@@ -29,7 +27,9 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.model import layout
+from jaxcluster.rank.names import LostNames
 from jaxcluster.rank.state.states import States
+from jaxcluster.rank.values import BadName, CannotPickle, Values
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.saving import Bind, Drop, Made

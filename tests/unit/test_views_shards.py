@@ -15,10 +15,11 @@ from typing import Any
 import layouts
 import pytest
 
-from jaxcluster import arguments, wire
+from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.errors import NotAddressable, UsageError
 from jaxcluster.model import layout
+from jaxcluster.options import arguments
 from jaxcluster.views import arrays, blocks, shards
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.arguments import Parser, start_options
 from jaxcluster.cluster import dry_run, make_spec
+from jaxcluster.options.arguments import Parser, start_options
 from jaxcluster.options.known import known
 from jaxcluster.plan.repeated_start import typed
 

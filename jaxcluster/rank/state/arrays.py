@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcluster.engine.arrays import Bounds, bounds, exactly
-from jaxcluster.engine.private.kinds import with_type
+from jaxcluster.rank.arrays import Bounds, bounds, exactly
+from jaxcluster.rank.private.kinds import with_type
 from jaxcluster.rank.state.file import StateFile
 
 OWN = -1  # the rank itself

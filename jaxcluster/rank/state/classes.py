@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from cloudpickle import cloudpickle
 
-from jaxcluster.engine.private import pytrees
+from jaxcluster.rank.private import pytrees
 from jaxcluster.rank.state.arrays import Lost
 
 CELLS = "__main__"

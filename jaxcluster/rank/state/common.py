@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.engine.arrays import is_array, is_living, leaves_of
-from jaxcluster.engine.private.kinds import is_imported, kinds
+from jaxcluster.rank.arrays import is_array, is_living, leaves_of
+from jaxcluster.rank.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
 COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc

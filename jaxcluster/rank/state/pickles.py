@@ -25,7 +25,8 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 
-from jaxcluster.engine.arrays import (
+from jaxcluster.model.pickling import FILES, reference_to
+from jaxcluster.rank.arrays import (
     Patience,
     bounds,
     devices_hash,
@@ -33,8 +34,7 @@ from jaxcluster.engine.arrays import (
     is_tracer,
     shorten,
 )
-from jaxcluster.engine.private.kinds import info_of, is_imported, jitted, kinds
-from jaxcluster.model.pickling import FILES, reference_to
+from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
 from jaxcluster.rank.state.common import contents, judge

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.engine.names import LostNames, is_users
-from jaxcluster.engine.private import pytrees
+from jaxcluster.rank.names import LostNames, is_users
+from jaxcluster.rank.private import pytrees
 from jaxcluster.rank.state import classes, file, pickles, settings
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS
 from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save, Saved
 
 if TYPE_CHECKING:
-    from jaxcluster.engine.control import Request
+    from jaxcluster.rank.control import Request
 
 RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
 

@@ -8,7 +8,7 @@ the request as ``request.body``; a notebook sends an object of it, and gets what
 given: a message, a list or dict of them, or a value of JSON. ``codec.read`` makes both of what
 has come, and refuses one that lacks a field or has one of another type. Who changes a field of a
 message raises ``PROTOCOL_VERSION``. Agents and fork servers are asked in the same way
-(``agent.requests``, ``wire.forks``).
+(``hosts.agent.requests``, ``wire.forks``).
 """
 
 from __future__ import annotations

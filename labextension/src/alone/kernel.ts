@@ -1,4 +1,4 @@
-/** The store of the sidebar in a cell's output: jaxcluster/panel/widget.py. No part of Jupyter in here. */
+/** The store of the sidebar in a cell's output: jaxcluster/notebook/panel/widget.py. No part of Jupyter in here. */
 
 import type { IHeard, IHello, IOperations, Message, Operation } from '../protocol';
 import { NOTHING, Requests, Store, greeted, reduce, type Result } from '../store';

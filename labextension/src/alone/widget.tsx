@@ -1,4 +1,4 @@
-/** The sidebar as an anywidget (jaxcluster/panel/widget.py): for pages without JupyterLab's extensions. */
+/** The sidebar as an anywidget (jaxcluster/notebook/panel/widget.py): for pages without JupyterLab's extensions. */
 
 import * as React from 'react';
 import { render } from 'preact';

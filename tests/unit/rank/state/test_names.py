@@ -22,7 +22,7 @@ from savednames import (
     through_files,
 )
 
-from jaxcluster.engine import arrays as engine_arrays
+from jaxcluster.rank import arrays as engine_arrays
 from jaxcluster.rank.state import arrays, pickles
 from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace

@@ -1,3 +1,0 @@
-"""What runs on the ranks' side: it imports the standard library, numpy, jax, IPython's kernel
-parts and ``jaxcluster.wire``, and nothing of the notebook's side (law 2 of docs/architecture.md).
-"""

@@ -1,0 +1,189 @@
+"""What an agent can be asked, and what it does with files: all of them in its own folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import field
+from pathlib import Path
+from typing import Any
+
+from jaxcluster.host import ringfile
+from jaxcluster.host.facts import HostFacts
+from jaxcluster.host.free_space import free_nbytes, memory_room
+from jaxcluster.host.procfs import state_of
+from jaxcluster.hosts.agent.folder import Folder
+from jaxcluster.wire.codec import Buffer
+from jaxcluster.wire.ops import Operation
+
+AGENT = b"agent"  # to or from the agent; else a rank's number
+CHUNK = 4 << 20  # bytes of a file in one message
+DRAFT = ".part~"
+FREED_NBYTES = 1 << 20  # that have been read of a file before their room is given back
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # of Linux's fallocate
+
+
+class Quit(Operation[None], op="quit"):
+    """End, with all that runs there."""
+
+
+class Detach(Operation[None], op="detach"):
+    """It is nobody's now; or its owner's again.
+
+    Attributes:
+      found_by: files there without which nobody finds the way to it: it ends with one of them. The
+        first one is locked meanwhile, which shows that it lives.
+    """
+
+    detached: bool
+    found_by: list[str] = field(default_factory=list)
+
+
+class Facts(Operation[HostFacts], op="host_facts"):
+    """What the host has now."""
+
+
+class Listen(Operation[int], op="listen"):
+    """Take in who tries an address of it, until the next of these ("": nowhere); the port."""
+
+    address: str
+
+
+class Ways(Operation[list[tuple[str, str]]], op="ways"):
+    """Its own address on the way to each of these, and why that can't be reached, or "".
+
+    Takes 5 s at most.
+    """
+
+    to: list[tuple[str, int]]
+
+
+class RelayFrames(Operation[None], op="relay_frames"):
+    """Carry what ranks say on a socket here to the cluster's referee, and back."""
+
+    path: str
+    host: str
+    port: int
+    key: str
+
+
+class Look(Operation[dict[int, str]], op="processes"):
+    """The kernel's letters for what these processes do."""
+
+    pids: list[int]
+
+
+class Mkdir(Operation[int | None], op="mkdir"):
+    """Make a folder; what may be written there, of memory without doing harm.
+
+    Its client's ``own`` goes when the client does.
+    """
+
+    path: str
+    own: bool = False
+
+
+class Put(Operation[None], op="put"):
+    """Write data into a file: at 0 in place of what it has, in one step; at its end behind that."""
+
+    path: str
+    at: int = 0
+
+
+class Get(Operation[int], op="get"):
+    """At most ``CHUNK`` bytes of a file, from the end where ``at`` is negative; its size."""
+
+    path: str
+    at: int = 0
+    nbytes: int = CHUNK
+
+
+class Tail(Operation[list[int]], op="tail"):
+    """What these files have from these positions on; how much of each. Missing ones are empty.
+
+    The caller has read all before these positions, which need not be kept.
+    """
+
+    files: list[tuple[str, int]]
+
+
+class Ring(Operation[tuple[int, int, int]], op="ring"):
+    """What ``ringfile.read`` finds there: its start, end and size."""
+
+    path: str
+    at: int = 0
+
+
+class Remove(Operation[None], op="remove"):
+    """Remove a file or a folder; what is not there is not an error."""
+
+    path: str
+
+
+def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple[Any, Buffer]:
+    """Do what a request says of files; returns the answer, and the bytes that go beside it.
+
+    Raises:
+      OSError: it can't be done, or the path is not in the folder.
+    """
+    if isinstance(request, Look):
+        return {pid: state_of(pid) for pid in request.pids}, b""
+    if isinstance(request, Tail):
+        each = CHUNK // max(1, len(request.files))
+        parts = [_part(folder.inside(path), at, each) for path, at in request.files]
+        return [len(part) for part in parts], b"".join(parts)
+    path = folder.inside(request.path)  # type: ignore[attr-defined]
+    match request:
+        case Mkdir():
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            in_memory = not path.is_relative_to(os.path.realpath(folder.path))
+            return memory_room(path) if in_memory else free_nbytes(path), b""
+        case Put():
+            _put(path, request.at, data)
+        case Get():
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                at = request.at if request.at >= 0 else size + max(request.at, -CHUNK)
+                file.seek(max(0, at))
+                return size, file.read(min(request.nbytes, CHUNK))
+        case Ring():
+            part = ringfile.read(path, request.at)
+            return (part.start, part.end, part.size), part.data
+        case Remove() if path.is_dir():
+            shutil.rmtree(path)
+        case Remove():
+            path.unlink(missing_ok=True)
+    return None, b""
+
+
+def _part(path: Path, at: int, nbytes: int) -> bytes:
+    try:
+        with open(path, "r+b" if at >= FREED_NBYTES else "rb") as file:
+            if file.writable():
+                _free(file.fileno(), max(0, at - 2 * CHUNK), at)
+            file.seek(at)
+            return file.read(nbytes)
+    except FileNotFoundError:
+        return b""
+
+
+def _free(file: int, begin: int, end: int) -> None:
+    """Give a part's room back: a script may print for days, and this may be memory.
+
+    Python has no name for it. Where the file system can't do it, the room stays taken.
+    """
+    import ctypes  # not at an agent's start
+
+    begin_of, nbytes = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
+    ctypes.CDLL(None).fallocate(file, KEEP_SIZE | PUNCH_HOLE, begin_of, nbytes)
+
+
+def _put(path: Path, at: int, data: Buffer) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    to = path if at else path.with_name(path.name + DRAFT)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (0 if at else os.O_TRUNC)
+    with open(os.open(to, flags, 0o600), "wb") as file:
+        file.seek(at)
+        file.write(data)
+    if not at:
+        to.replace(path)

@@ -1,0 +1,336 @@
+"""The processes of one generation of ranks, on all hosts of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from jaxcluster import wire
+from jaxcluster.agreement.frames import KEY
+from jaxcluster.errors import LaunchError
+from jaxcluster.host.procfs import Silence, explain
+from jaxcluster.host.ringfile import Part
+from jaxcluster.hosts.agent.client import Asked, OnMessage, answers
+from jaxcluster.hosts.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring, Tail
+from jaxcluster.hosts.fleet import Fleet, Host, ask_each
+from jaxcluster.hosts.records import registry
+from jaxcluster.hosts.records.registry import ClusterRecord
+from jaxcluster.hosts.states import HostStates, Memory
+from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Signal, Spawn, Stop, rank_socket
+from jaxcluster.wire.link import Channel, Link
+from jaxcluster.wire.ops import Operation
+
+R = TypeVar("R")
+
+ASK_S = 10.0
+LOOK_S = 1.0
+FILE_S = 30.0  # for the controller to say how engines reach it
+LOG_NBYTES = 4 << 20
+KINDS = ("engine", "client")  # of ipyparallel's connection files
+
+# In each agent's folder.
+HISTORY = "history"  # what cells printed
+COMPILED = "compiled"  # programs
+OUTLIVING = (HISTORY, COMPILED)  # they outlive a generation
+SECURITY = f"{RANKS}/profile/security"  # of ipyparallel's controller
+REFEREE = "referee.sock"  # beside the ranks' own sockets, on each host
+
+
+class Processes:
+    """The processes of one generation of ranks.
+
+    Args:
+      spec: with what the hosts' devices have decided.
+      fleet: the hosts, whose fork servers have them as children.
+      record: that of a cluster that another process has started; None: this one starts it.
+    """
+
+    def __init__(
+        self, spec: wire.ClusterSpec, fleet: Fleet, record: ClusterRecord | None = None
+    ) -> None:
+        self.spec, self.fleet = spec, fleet
+        self.is_ours = record is None
+        self._may_quit = record is not None and not record.owner  # it ends with its ranks
+        self._pids = record.pids if record is not None else []
+
+    @classmethod
+    def joined(cls, record: ClusterRecord) -> Processes:
+        """Those of a cluster that another process of this user has started.
+
+        Raises:
+          LaunchError: a host does not answer.
+          NoCluster: this user has no key to it.
+        """
+        return cls(record.spec, Fleet.joined(record), record)
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        """The hosts that have ranks, or may; the first one has rank 0."""
+        return self.fleet.hosts
+
+    def start(self, are_scripts: bool = False) -> list[int]:
+        """Start the ranks, with ipyparallel's controller; returns their pids, each on its own host.
+
+        Args:
+          are_scripts: their processes become a script's, and need no controller.
+
+        Raises:
+          LaunchError: a fork server did not start them in time.
+        """
+        role = "script" if are_scripts else "rank"
+        deadline = time.monotonic() + self.spec.timeout_s
+        asked = [] if are_scripts else [self._begin_controller()]
+        asked += [h.begin(Spawn([self._rank(r, h, role) for r in h.ranks])) for h in self.hosts]
+        found = [one.wait(max(0.1, deadline - time.monotonic()))[0] for one in asked]
+        self._pids = [pid for pids in found[not are_scripts :] for pid in pids]
+        if not are_scripts:
+            threading.Thread(
+                target=self._hand_out, name="jaxcluster-controller", daemon=True
+            ).start()
+        return self._pids
+
+    def _begin_controller(self) -> Asked[list[int]]:
+        first = self.hosts[0]
+        first.ask(Mkdir(SECURITY), ASK_S)
+        argv = (
+            f"--profile-dir={first.folder}/{RANKS}/profile",
+            f"--ip={first.address}",
+            f"--location={first.address}",
+        )
+        # It needs no jax, which fork servers import last.
+        return first.begin(Spawn([self._process("controller", first, argv=argv)]))
+
+    def _process(
+        self,
+        role: str,
+        where: Host,
+        argv: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        rank: int | None = None,
+    ) -> Process:
+        log = f"{where.folder}/{RANKS}/{role if rank is None else f'rank-{rank}'}.log"
+        return Process(role, {**self.spec.env, **(env or {})}, os.getcwd(), log, argv, rank)
+
+    def _rank(self, rank: int, where: Host, role: str = "rank") -> Process:
+        folder = f"{where.folder}/{RANKS}"
+        about: dict[str, Any] = {
+            "rank": rank,
+            "address": rank_socket(where.folder, rank),
+            "host_address": where.address,
+            "host": "" if where.is_here else where.name,
+        }
+        if role == "script":
+            about |= {"num_ranks": self.spec.num_processes, "output": f"{folder}/rank-{rank}"}
+        else:
+            security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
+            about |= {
+                "connection_file": security if where is self.hosts[0] else f"{folder}/engine.json",
+                "log_path": f"{folder}/rank-{rank}.log",
+                "compiled": f"{where.folder}/{COMPILED}",
+                "history": f"{where.folder}/{HISTORY}/rank-{rank}",
+            }
+        env = {"JAXCLUSTER_ENGINE": json.dumps(about)}
+        return self._process(role, where, env=env, rank=rank)
+
+    def _hand_out(self) -> None:
+        """Bring the controller's connection file to the hosts, and its client's to the notebook."""
+        first, *others = self.hosts
+        security = f"{SECURITY}/ipcontroller"
+        deadline = time.monotonic() + FILE_S
+        while time.monotonic() < deadline:
+            try:
+                asked = {kind: first.begin(Get(f"{security}-{kind}.json")) for kind in KINDS}
+                found = {kind: bytes(one.wait(FILE_S)[1]) for kind, one in asked.items()}
+                for text in found.values():
+                    json.loads(text)
+            except (LaunchError, ValueError):  # it is not there yet, or not whole
+                time.sleep(0.02)
+                continue
+            with contextlib.suppress(LaunchError, OSError):
+                ask_each(others, Put(f"{RANKS}/engine.json"), FILE_S, data=found["engine"])
+                path = registry.client_file(self.spec.name)
+                for folder in (path.parent.parent, path.parent):
+                    folder.mkdir(exist_ok=True)  # the cluster's own may be gone by now
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                    file.write(found["client"])
+            return
+
+    def connect(self) -> Link:
+        """The way to the ranks."""
+
+        def open(rank: int, on_message: OnMessage) -> Channel:
+            host = self.host_of(rank)
+            own = rank_socket(host.folder, rank) if host.is_here else ""
+            return host.rank(rank, on_message, own)
+
+        return Link(range(self.spec.num_processes), open)
+
+    def start_coordinator(self, address: str, relays: str = "", key: str = "") -> int:
+        """Start the referee beside rank 0, with JAX's coordination service; returns its pid.
+
+        Args:
+          address: where JAX's service listens; at port 0 a free one. "": it is rank 0's own.
+          relays, key: where the referee hears other hosts, and what these have to know.
+
+        Raises:
+          LaunchError: the fork server did not start it in time.
+        """
+        words = [
+            f"--num-processes={self.spec.num_processes}",
+            f"--referee={self.socket_path(REFEREE)}",
+            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
+        ]
+        words += [f"--address={address}"] if address else []
+        words += [f"--relays={relays}"] if relays else []
+        first = self.hosts[0]
+        procs = [self._process("coordinator", first, argv=words, env={KEY: key} if key else {})]
+        return first.ask(Spawn(procs), self.spec.timeout_s)[0]
+
+    def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
+        """The referee's socket for each rank, on its own host.
+
+        Args:
+          address, port, key: of the referee, for relays on other hosts.
+
+        Raises:
+          LaunchError: a host could not reach it.
+        """
+        first, *others = self.hosts
+        paths = {host: f"{host.folder}/{RANKS}/{REFEREE}" for host in self.hosts}
+        for host in others if port else ():  # else all are on one machine
+            host.ask(RelayFrames(paths[host], address, port, key), self.spec.timeout_s)
+        ranks = range(self.spec.num_processes)
+        return {rank: paths[self.host_of(rank) if port else first] for rank in ranks}
+
+    def host_of(self, rank: int) -> Host:
+        """The host that a rank is on."""
+        return self.fleet.host_of(rank)
+
+    def memory(self, ranks: Iterable[int]) -> Memory:
+        """A folder in the memory of these ranks' hosts, by which bytes go there and come here."""
+        return Memory({rank: self.host_of(rank) for rank in ranks})
+
+    def socket_path(self, name: str) -> str:
+        """Where a Unix socket of the cluster's may lie, on rank 0's host."""
+        return f"{self.hosts[0].folder}/{RANKS}/{name}"
+
+    def stop(self, why: str = STOPPED) -> None:
+        """End every process of the cluster; returns when all are reaped. Others are told why.
+
+        What another process has started has agents of its own, which end with it.
+        """
+        with contextlib.suppress(LaunchError):
+            self.fleet.command(Stop(why), 10.0)
+            if self._may_quit:
+                self.fleet.quit()
+        if not self.is_ours:
+            self.fleet.close()
+
+    def leave(self) -> None:
+        """Let go of them; they run on."""
+        if not self.is_ours or self.spec.detach:
+            self.fleet.close()
+
+    def kill(self, rank: int) -> None:
+        """End a rank's process, and return when it is reaped.
+
+        Raises:
+          LaunchError: its host is lost, or its fork server does not answer.
+        """
+        self.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
+
+    def _ask(
+        self, ranks: Iterable[int], request: Callable[[list[int]], Operation[R]], timeout_s: float
+    ) -> list[tuple[list[int], R, memoryview]]:
+        """(ranks, answer, data) of each host of these ranks that answers; they are asked at once.
+
+        Args:
+          request: what a host is asked of its ranks.
+        """
+        there: dict[Host, list[int]] = {}
+        for rank in ranks:
+            if not (host := self.host_of(rank)).lost:
+                there.setdefault(host, []).append(rank)
+        asked = [(host, host.begin(request(its))) for host, its in there.items()]
+        return [(there[host], *found) for host, found in answers(asked, timeout_s).items()]
+
+    def _pids_of(self, ranks: Iterable[int]) -> list[int]:
+        return [self._pids[rank] for rank in ranks]
+
+    def signal(self, number: int, ranks: Iterable[int]) -> None:
+        """Send the processes of ranks a signal. Hosts that do not answer are passed over."""
+        self._ask(ranks, lambda its: Signal(self._pids_of(its), number), ASK_S)
+
+    def tail(self, read: Mapping[int, Sequence[int]]) -> dict[int, list[bytes]]:
+        """What scripts have printed since, on standard output and on standard error.
+
+        Args:
+          read: by rank, how much of both has been read.
+        """
+
+        def rest(ranks: list[int]) -> Tail:
+            ends = [(rank, at) for rank in ranks for at in (0, 1)]
+            return Tail([(f"{RANKS}/rank-{r}.{('out', 'err')[at]}", read[r][at]) for r, at in ends])
+
+        found = dict[int, list[bytes]]()
+        for ranks, sizes, data in self._ask(read, rest, ASK_S):
+            ends = [0, *itertools.accumulate(sizes)]
+            parts = [bytes(data[a:b]) for a, b in itertools.pairwise(ends)]
+            found |= {rank: parts[2 * at : 2 * at + 2] for at, rank in enumerate(ranks)}
+        return found
+
+    def why_silent(self, ranks: Sequence[int]) -> dict[int, Silence]:
+        """Why ranks do not answer, by what their hosts' kernels say of their processes."""
+        near = [rank for rank in ranks if self.host_of(rank).cut_s == 0]
+        asked = self._ask(near, lambda its: Look(self._pids_of(its)), LOOK_S)
+        states = {pid: state for _, found, _ in asked for pid, state in found.items()}
+        told = {}
+        for rank in ranks:
+            host, pid = self.host_of(rank), self._pids[rank]
+            if rank in near and pid in states:
+                told[rank] = explain(pid, states[pid])
+            elif host.cut_s < 1:
+                told[rank] = Silence("is not responding, and its host can't be asked why")
+            else:
+                cut = f"host {host.name} has not been reached for {host.cut_s:.0f} s"
+                told[rank] = Silence(f"is not responding: {cut}; still waiting")
+        return told
+
+    def read_log(self, name: str, nbytes: int | None = None) -> str:
+        """A log, or its end: ``rank-0``, ``controller`` or ``coordinator``. "" if it is gone.
+
+        At most the last ``LOG_NBYTES``.
+        """
+        rank = name.partition("-")[2]
+        where = self.host_of(int(rank)) if rank else self.hosts[0]
+        if where.lost:
+            return ""
+        request = Get(f"{RANKS}/{name}.log", -(nbytes or LOG_NBYTES))
+        found = answers([(name, where.begin(request))], ASK_S)
+        return bytes(found[name][1]).decode(errors="replace") if found else ""
+
+    def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
+        """What ranks have written of their cells, also when they are busy, or dead.
+
+        All hosts are asked at once; of one that does not answer there is nothing.
+
+        Args:
+          log: ``cells`` or ``output``.
+          wanted: by rank, from which position on.
+        """
+        asked = [
+            (rank, self.host_of(rank).begin(Ring(f"{HISTORY}/rank-{rank}/{log}", at)))
+            for rank, at in wanted.items()
+            if not self.host_of(rank).lost
+        ]
+        return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
+
+    def state_folder(self) -> HostStates:
+        """A new place for what the ranks save."""
+        return HostStates(self.fleet)

@@ -1,0 +1,276 @@
+"""Files on hosts, brought there and back by their agents: large values, and what ranks have saved.
+
+A file travels in parts. Each is a request, and a few of them are on their way at once: one is
+encrypted while another travels and a third is decrypted. What else goes to a host or comes from
+there, a cell's output or the answer of a rank, waits for no more than those few.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from jaxcluster.errors import LaunchError
+from jaxcluster.hosts.agent.client import Asked, answers
+from jaxcluster.hosts.agent.requests import Get, Mkdir, Put, Remove
+from jaxcluster.hosts.fleet import Fleet, Host
+from jaxcluster.ranks import tell_each
+from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops.saving import Saved
+
+ASK_S = 10.0
+LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
+PART_NBYTES = 1 << 20
+WINDOW = 8  # parts on their way, for each host
+PART_S = 600.0  # a slow connection takes its time; the stop button ends it sooner
+R = TypeVar("R")
+
+
+def _in_turn(asked: Iterable[Asked[R]], num_hosts: int = 1) -> Iterator[tuple[R, memoryview]]:
+    """The answers of all, while the next ``WINDOW`` for each host are on their way."""
+    under_way = deque[Asked[R]]()
+    for one in asked:
+        under_way.append(one)
+        if len(under_way) > WINDOW * num_hosts:
+            yield under_way.popleft().wait(PART_S)
+    for one in under_way:
+        yield one.wait(PART_S)
+
+
+def _write(paths: Mapping[Host, str], parts: Iterable[tuple[int, Any]]) -> None:
+    """Write one file on each of these hosts; ``parts`` are where each begins, and what it has."""
+    asked = (host.begin(Put(path, at), data) for at, data in parts for host, path in paths.items())
+    for _ in _in_turn(asked, len(paths)):
+        pass
+
+
+# --------------------------------------------------------------------------- values
+
+
+class NoRoom(Exception):
+    """There is no memory on the way for so many bytes: they travel as frames."""
+
+
+class Memory:
+    """A folder in the memory of the hosts of ranks, by which bytes go there and come here.
+
+    It is there in a ``with``.
+
+    Args:
+      places: by rank.
+
+    Raises:
+      NoRoom: it would be this machine's, which they share already.
+      LaunchError: a host does not answer.
+    """
+
+    def __init__(self, places: Mapping[int, Host]) -> None:
+        name = f"value-{secrets.token_hex(6)}"
+        self._places = places
+        self._folders = {host: f"{host.memory}/{name}" for host in places.values()}
+
+    def __enter__(self) -> Self:
+        if any(host.is_here for host in self._folders):
+            raise NoRoom
+        try:
+            asked = [(host, host.begin(Mkdir(path))) for host, path in self._folders.items()]
+            answers(asked, ASK_S, passed_over=())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host, path in self._folders.items():
+            host.begin(Remove(path))
+
+    def path(self, rank: int, name: str) -> str:
+        """Of a file in it, for a rank."""
+        return f"{self._folders[self._places[rank]]}/{name}"
+
+    def put(self, name: str, buffers: Mapping[int, memoryview]) -> None:
+        """Write one file into the memory of each host.
+
+        Args:
+          buffers: what is in it, by where it begins.
+
+        Raises:
+          NoRoom: a host has none.
+          LaunchError: a host does not answer.
+        """
+        parts = [(0, memoryview(b""))]
+        for begin, buffer in buffers.items():
+            for at in range(0, len(buffer), PART_NBYTES):
+                parts.append((begin + at, buffer[at : at + PART_NBYTES]))
+        try:
+            _write({host: f"{path}/{name}" for host, path in self._folders.items()}, parts)
+        except LaunchError as error:
+            if os.strerror(errno.ENOSPC) in error.message:
+                raise NoRoom from None
+            raise
+
+    def get(self, rank: int, name: str, nbytes: int) -> bytearray:
+        """What is in a file of that rank's host.
+
+        Raises:
+          LaunchError: the host does not answer, or the file is shorter.
+        """
+        host, path, found = self._places[rank], self.path(rank, name), bytearray()
+        begins = range(0, nbytes, PART_NBYTES)
+        asked = (host.begin(Get(path, at, min(PART_NBYTES, nbytes - at))) for at in begins)
+        for _, data in _in_turn(asked):
+            found += data
+        if len(found) != nbytes:
+            raise LaunchError(f"A part of a value from host {host.name} was lost on the way.")
+        return found
+
+
+# --------------------------------------------------------------------------- saved variables
+
+
+class Folder:
+    """A folder that all ranks see, as a checkpoint's: what they have saved in it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
+        """The ranks whose files can't be read now, each with the reason."""
+        return {}
+
+    def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
+        """Where ``rank`` finds the files ``of`` these ranks, brought to its host if need be.
+
+        Raises:
+          LaunchError: a host does not answer, or has no room.
+        """
+        return dict.fromkeys(of, self._path)
+
+    def remove(self) -> None:
+        """Remove it, unless it is the user's. Ranks may still be writing into it."""
+
+
+class HostStates(Folder):
+    """A folder in the memory of each host, and one on its disk, until new processes have read them.
+
+    Both are the agent's, and gone with it, or with the connection of this process to it. Files that
+    a rank needs of another host are brought to its own, through the notebook.
+    """
+
+    hint = (
+        "Free some space there, then: %jaxcluster restart\n"
+        "For another disk, set TMPDIR=/path there before the cluster is started."
+    )
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._name = fleet, f"state-{secrets.token_hex(4)}"
+        # Of these ranks: the next ones may be on other hosts.
+        self._homes = {rank: host for host in fleet.hosts for rank in host.ranks}
+        self._brought: dict[tuple[int, Host], str] = {}  # (whose, to which host): its folder
+        self._rooms = self._each(lambda path: Mkdir(path, own=True))
+
+    def _paths(self, host: Host) -> list[str]:
+        """In memory where there is such a folder, and on disk."""
+        return [f"{folder}/{self._name}" for folder in dict.fromkeys((host.memory, host.folder))]
+
+    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+        """The folders that a rank may write to, the best one first; of memory, how much of it."""
+        host = self._homes[rank]
+        *memory, disk = self._paths(host)
+        rooms = [(path, room) for path in memory if (room := self._rooms.get(path))]
+        return [*((path, room // max(1, len(host.ranks))) for path, room in rooms), (disk, None)]
+
+    def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
+        found, asked = {}, []
+        for rank, report in reports.items():
+            host = self._homes[rank]
+            if host.lost:
+                verb = "is" if host in self._fleet.hosts else "was"  # it has another agent
+                found[rank] = f"host {host.name} {verb} lost: {host.lost}"
+            else:
+                first = f"{report.folder}/{report.files[0]}"
+                asked.append((rank, host.begin(Get(first, nbytes=1))))
+        deadline = time.monotonic() + LOOK_S  # for all: they may be cut off together
+        for rank, one in asked:
+            try:
+                one.wait(max(0.0, deadline - time.monotonic()))
+            except LaunchError as error:
+                found[rank] = error.message.rstrip(".")
+        return found
+
+    def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
+        here, found = self._fleet.host_of(rank), {}
+        for one in of:
+            there, key = self._homes[one], (one, here)
+            if there is not here and key not in self._brought:
+                self._brought[key] = self._bring(there, reports[one], here)
+            found[one] = reports[one].folder if there is here else self._brought[key]
+        return found
+
+    def _bring(self, there: Host, report: Saved, here: Host) -> str:
+        """Copy a rank's files to where another host has room for them; returns the folder."""
+        refused = LaunchError(f"Host {here.name} has no room for {report.nbytes} bytes.")
+        roots = self._paths(here)
+        for root in roots:
+            folder = f"{root}/brought-{len(self._brought)}"
+            try:
+                here.ask(Mkdir(root, own=True), ASK_S)
+                room = here.ask(Mkdir(folder), ASK_S)
+                if room is None or report.nbytes <= room or root == roots[-1]:
+                    for name in report.files:
+                        parts = there.chunks(f"{report.folder}/{name}")
+                        _write({here: f"{folder}/{name}"}, parts)
+                    return folder
+            except LaunchError as error:
+                refused = error
+                with contextlib.suppress(LaunchError):
+                    here.ask(Remove(folder), ASK_S)
+        raise refused
+
+    def remove(self) -> None:
+        self._each(Remove)
+
+    def _each(self, request: Callable[[str], Operation[R]]) -> dict[str, R]:
+        """Ask it of all hosts that there are, for their folders; what they answer, by the path."""
+        paths = [(host, path) for host in self._fleet.there for path in self._paths(host)]
+        asked = [(path, host.begin(request(path))) for host, path in paths]
+        return {path: answer for path, (answer, _) in answers(asked, ASK_S).items()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The saved variables of a cluster's ranks.
+
+    Attributes:
+      folder: where they are.
+      reports: what each rank that could be saved says of its files.
+      num_processes: how many ranks there were.
+      had: the names, as far as they are known, of ranks that could not be saved.
+      gone: why files that were saved can't be read any more, by rank.
+    """
+
+    folder: Folder
+    reports: Mapping[int, Saved]
+    num_processes: int
+    had: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    gone: Mapping[int, str] = field(default_factory=dict)
+
+    def looked_at(self) -> Kept:
+        """What of it can be read now: a host may be lost since, with what its ranks had saved."""
+        gone = self.folder.lost(self.reports)
+        left = {rank: report for rank, report in self.reports.items() if rank not in gone}
+        had = {rank: frozenset(self.reports[rank].kept) for rank in gone}
+        return replace(self, reports=left, had={**self.had, **had}, gone={**self.gone, **gone})
+
+    @property
+    def why_gone(self) -> str:
+        """The ranks whose files can't be read any more, and why; "" where all can."""
+        return tell_each(self.gone)

@@ -1,0 +1,183 @@
+"""The operations that a page may ask for.
+
+Each runs on a thread of its own, while the notebook's main thread may be in a cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jaxcluster import cluster, wire
+from jaxcluster.cluster import array_queries, events
+from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
+from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.rewrite import AutoMode
+from jaxcluster.notebook.panel import protocol
+from jaxcluster.notebook.panel.model import Model
+from jaxcluster.options import arguments
+from jaxcluster.ranks import name_ranks
+from jaxcluster.views import shards, status
+from jaxcluster.views.cell_outputs import MOST_CHARS, Output, in_notebook, notebook_outputs
+
+
+class Operations:
+    """The operations. Their errors say what to do next.
+
+    Args:
+      auto: the switch of ``%jaxcluster auto``.
+      model: the panel's, which keeps the cells' outputs.
+    """
+
+    def __init__(self, auto: AutoMode, model: Model) -> None:
+        self._mode = auto
+        self._model = model
+        self._making = threading.Lock()  # held while a start or restart of a page goes on
+
+    def __call__(self, op: str, args: dict[str, Any]) -> Any:
+        """The result of one operation, as JSON's own types.
+
+        Raises:
+          JaxClusterError: why it can't be done, and what to do instead.
+        """
+        if op not in OPERATIONS:
+            raise JaxClusterError(
+                f"This kernel's jaxcluster has no {op!r}.",
+                "Install the same version of jaxcluster for the kernel and for JupyterLab.",
+            )
+        handler: Callable[..., Any] = getattr(self, op)
+        return protocol.plain(handler(**args))
+
+    # ------------------------------------------------------------------ clusters
+
+    def auto(self, on: bool) -> None:
+        """Whether every following cell is an %%spmd cell."""
+        self._mode.on = bool(on)
+
+    def start(self, line: str) -> str:
+        """``line`` is what would follow %jaxcluster start. The result is its last line."""
+        parsed = arguments.Parser("%jaxcluster start").read(line)
+        with self._alone():
+            spec = cluster.make_spec(**arguments.start_options(parsed))
+            return cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec)
+
+    def cancel(self) -> None:
+        """End the start, or the restart, that goes on."""
+        course = events.course
+        if course is None or course.failure:
+            raise UsageError("No cluster is being started.")
+        course.stopped.set()
+
+    def attach(self, name: str) -> str:
+        """Run this notebook's cells on a cluster that runs, connected to already or not."""
+        return f"Cells of this notebook now run on {cluster.attach(name).name!r}."
+
+    def stop(self, name: str) -> str:
+        """Stop a cluster, also one that this kernel is not connected to."""
+        return cluster.stop_by_name(name)
+
+    def restart(self, clean: bool) -> str:
+        """Give the ranks new processes, with their variables or without."""
+        running = cluster.current()
+        with self._alone():
+            kept = running.restart(clean=clean)
+            return f"{running.summary()}\n{kept}"
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if cluster.is_starting() or not self._making.acquire(blocking=False):
+            raise ClusterExists(
+                f"A cluster is already being started ({events.progress or '...'}).",
+                "Wait until it runs, or stop the cell that starts it.",
+            )
+        try:
+            yield
+        finally:
+            self._making.release()
+
+    def interrupt(self) -> list[int]:
+        """Interrupt what runs; the result is the ranks that were interrupted."""
+        running = cluster.current()
+        cells = running.cells
+        hit = {rank for c in cells for rank in c.record.ranks if rank not in c.record.replies}
+        for cell in cells:
+            cell.stop()  # as the stop button does it
+        # Else it is another notebook's cell, or one that nobody waits for.
+        return sorted(hit) or running.interrupt()
+
+    # ------------------------------------------------------------------ texts
+
+    def logs(self, rank: int | None, lines: int) -> str:
+        """The last lines of a rank's log; if None, of all ranks, each line with its rank."""
+        running = cluster.current()
+        if rank is not None:
+            return running.logs(rank, lines)[-MOST_CHARS:]
+        each = max(20, lines // running.num_processes)
+        logged = [
+            f"[{one}] {line}"
+            for one in range(running.num_processes)
+            for line in running.logs(one, each).splitlines()
+        ]
+        return "\n".join(logged)[-MOST_CHARS:]
+
+    def stacks(self) -> str:
+        """Where all ranks are."""
+        return status.stacks(cluster.current().stacks())
+
+    def outputs(self, cell_id: str, rank: int) -> list[Output]:
+        """The output of one rank in a cell."""
+        record = self._record(cell_id)
+        if rank not in record.records:
+            raise UsageError(
+                f"Rank {rank} did not run that cell.", f"It ran on {name_ranks(record.ranks)}."
+            )
+        one = record.records[rank]
+        return notebook_outputs(one, record.execution_count)
+
+    def _record(self, cell_id: str) -> CellRecord:
+        record = self._model.record(cell_id)
+        if record is None:
+            raise UsageError("The outputs of that cell are no longer kept.", "Run it again.")
+        return record
+
+    def shown(self, cell_id: str, mark: str) -> protocol.Shown:
+        """The output below a cell, for a page that has not seen it run.
+
+        ``mark`` is the last answer's, or "".
+        """
+        record = self._record(cell_id)
+        is_over = record.is_over  # before its outputs are looked at: it may end meanwhile
+        outputs = in_notebook(record)
+        now = hashlib.sha256(json.dumps(outputs).encode()).hexdigest()
+        changed = None if now == mark else outputs
+        return protocol.Shown(record.execution_count, is_over, now, changed)
+
+    # ------------------------------------------------------------------ arrays
+
+    def variables(self) -> list[wire.VariableInfo]:
+        """The arrays of the ranks, and what has arrays in it."""
+        return array_queries.variables(cluster.current().world)
+
+    def look(self, name: str) -> shards.Document:
+        """The document that static/shardview draws. ``name`` may be a part: params['w']."""
+        found: shards.Document = self.ask(name, {"op": "look"})
+        return found
+
+    def ask(self, name: str, question: array_queries.Question) -> Any:
+        """What static/shardview asks of a document; its `ask`."""
+        return shards.answers(cluster.current(), name)(question)
+
+    def mesh(self) -> shards.Document:
+        """The document of all meshes."""
+        return shards.mesh(cluster.current()).document
+
+    def memory(self) -> shards.Document:
+        """The document of what is held on each device."""
+        return shards.memory(cluster.current()).document
+
+
+OPERATIONS = tuple(name for name in vars(Operations) if not name.startswith("_"))

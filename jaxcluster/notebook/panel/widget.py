@@ -1,0 +1,81 @@
+"""The sidebar in a cell's output, as a widget: for pages that don't have the Lab extension.
+
+It is one more page of the panel. What is shown is a trait, so it is saved with the notebook and
+needs no kernel; requests are custom messages, as on the rpc comm. Nothing comes from a page by
+itself, so a page that was closed is not known to be gone: the ranks are asked on, which an idle
+kernel does not show.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from jaxcluster.errors import UsageError
+from jaxcluster.notebook.panel import protocol
+
+BUILT = Path(__file__).parents[2] / "static" / "sidebar"  # by labextension/widget.mjs
+TOO_LATE = "The kernel ran a cell meanwhile. Click again."
+
+
+def _built(file: str) -> str:
+    """A file of the build.
+
+    Raises:
+      UsageError: this installation was made without Node.
+    """
+    try:
+        return (BUILT / file).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            "This installation has no sidebar: there was no Node when it was made.",
+            "Install Node 20 or newer, then jaxcluster again. Without it: %jaxcluster status",
+        ) from None
+
+
+class SidebarWidget(anywidget.AnyWidget):
+    """Shows the state, and passes on what its pages ask.
+
+    Args:
+      ask: given each request, on whichever thread has received it.
+
+    Attributes:
+      html: what a notebook has of it where no widget is drawn; ``plain`` is the same as text.
+    """
+
+    _esm = _built("widget.js")
+    _css = _built("widget.css")
+    state = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, ask: Callable[[dict[str, Any]], None]) -> None:
+        self._ask = ask
+        self.html = self.plain = ""
+        super().__init__()
+        self.on_msg(self._on_request)
+
+    def follow(self, state: dict[str, Any]) -> None:
+        """Show this state, unless only the time is another."""
+        if {**self.state, "now": 0} != {**state, "now": 0}:
+            self.state = state
+
+    def _on_request(self, widget: Any, request: Any, buffers: Any) -> None:
+        if not isinstance(request, dict) or "op" not in request:
+            return
+        id = str(request.get("id"))
+        if time.time_ns() / 1e6 > request.get("until", math.inf):  # it waited for a cell's end
+            late: protocol.Answer = {"type": "answer", "id": id, "error": TOO_LATE}
+            self.send(late)
+            return
+        heard: protocol.Heard = {"type": "heard", "id": id}
+        self.send(heard)
+        self._ask(request)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        return {**data, "text/plain": self.plain, "text/html": self.html}, metadata

@@ -1,0 +1,257 @@
+"""From a forked process to a JAX process.
+
+A ``jax.distributed.initialize`` that can't reach its coordinator aborts the process, without an
+exception, and a busy port segfaults it: so both are looked at first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from jaxcluster import wire
+from jaxcluster.errors import UsageError
+from jaxcluster.host import tpus
+from jaxcluster.host.reachability import why_not_listen
+from jaxcluster.rank.cells import CellRunner
+from jaxcluster.rank.control import ControlChannel, Request
+from jaxcluster.rank.job import Job, agree_on_launches
+from jaxcluster.rank.private import (
+    compilations,
+    coordination,
+    moved,
+    pytrees,
+    transfers,
+)
+
+POLL_S = 0.002
+LOOPBACK = "127.0.0.1"
+LEAVE_OUT = (
+    "Leave out --coordinator-address, or say where it listens on rank 0's host: "
+    "--coordinator-bind-address"
+)
+UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
+
+
+def dial_until(dial: Callable[[], object], timeout_s: float) -> None:
+    """Return once ``dial`` has found somebody who listens.
+
+    Raises:
+      OSError: nobody did within ``timeout_s``, or the name is not known.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            dial()
+            return
+        except OSError as error:
+            is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+            if is_unknown or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def wait_for_coordinator(address: str, timeout_s: float) -> None:
+    """Return once rank 0's coordination service listens.
+
+    A client that dials before it listens waits out gRPC's backoff of a whole second.
+
+    Raises:
+      TimeoutError: it did not within ``timeout_s``.
+      UsageError: its name is not known.
+    """
+    try:
+        dial_until(lambda: _dial(address), timeout_s)
+    except socket.gaierror as error:
+        told = f"the coordinator's address {address} is not known here ({error.strerror})."
+        raise UsageError(told, LEAVE_OUT) from None
+    except OSError as error:
+        raise TimeoutError(
+            f"the coordinator at {address} gave no answer in {timeout_s:.0f} s ({error})"
+        ) from None
+
+
+def check_coordinator(address: str) -> None:
+    """Refuse an address at which rank 0 can't listen: JAX would abort, and others wait in vain.
+
+    Raises:
+      UsageError: it can't be resolved, is another host's, or its port is taken.
+    """
+    if not address.startswith(UNIX) and (why := why_not_listen(address)):
+        told = f"JAX's coordinator can't listen at {address} on rank 0's host ({why})."
+        raise UsageError(told, LEAVE_OUT)
+
+
+def _dial(address: str) -> None:
+    """Connect to ``HOST:PORT`` or ``unix:/PATH``, and leave again."""
+    if address.startswith(UNIX):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(unquote(address.removeprefix(UNIX)))  # a URI's, as gRPC reads it
+    else:
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1).close()
+
+
+def become_jax_process(
+    asked: wire.Inbox[Request[wire.InitializeRequest]],
+    owner: CellRunner | Job,
+    connect: Callable[[str], Any],
+    note: Callable[[str], None],
+    compiled: str = "",
+) -> list[wire.DeviceInfo]:
+    """JAX's devices of this process, once it is asked to initialize. The main thread.
+
+    Args:
+      owner: has the process's agreement, and the hashes of what it gives to launches.
+      connect: connects the main thread to the referee, by the path of its socket.
+      note: says a line about a script that initializes JAX itself.
+      compiled: the folder for compiled programs, for ranks that come after this one; "": none.
+    """
+    devices: list[wire.DeviceInfo] = []
+
+    def initialize_as_asked(request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
+        reply = initialize(request.body, owner, connect, note, compiled)
+        devices.extend(reply.devices)
+        return reply
+
+    while not devices:  # who has asked ends a process that can't
+        ControlChannel.answer(initialize_as_asked, asked.get())
+    return devices
+
+
+def initialize(
+    request: wire.InitializeRequest,
+    owner: CellRunner | Job,
+    connect: Callable[[str], Any],
+    note: Callable[[str], None],
+    compiled: str,
+) -> wire.InitializeReply:
+    """Make this process rank ``process_id`` of the cluster and start its backend.
+
+    Must run on the main thread, before anything has touched a JAX device.
+
+    Raises:
+      RuntimeError: what JAX says, e.g. that a backend was already started.
+    """
+    started = time.perf_counter()
+    os.environ.update(request.env)
+    if request.platforms == "tpu" and not request.env.get(tpus.SHARED):
+        # A process that was killed gives its chips back a while later.
+        tpus.wait_for_libtpu(max(1, request.initialization_timeout - 1))
+    import jax
+
+    settings: dict[str, Any] = {
+        "jax_platforms": request.platforms,
+        "jax_num_cpu_devices": request.num_cpu_devices,
+        # JAX's preemption service swallows SIGTERM, so that a stop takes 5 s instead of 1.
+        "jax_enable_preemption_service": False,
+        # Cells are compiled from files under one constant name, and yet other sources may lie
+        # under a path with a pid: without it, equal programs have unequal fingerprints.
+        "jax_hlo_source_file_canonicalization_regex": r".*/ipykernel_[^/]*/",
+    }
+    for name, value in settings.items():
+        if value is not None:
+            with contextlib.suppress(AttributeError):  # a jax that doesn't have this setting
+                jax.config.update(name, value)
+    if request.collectives_address is not None:
+        coordination.set_collectives_address(request.collectives_address)
+    # The referee may still start.
+    dial_until(lambda: connect(request.referee), request.initialization_timeout)
+    agreement = owner.agreement
+    is_checked = request.is_checked and agree_on_launches(agreement, owner.given)
+    if compiled:
+        compilations.keep_compiled(Path(compiled))
+    pytrees.can_save()
+    # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
+    is_announced = is_checked and transfers.announce_transfers(agreement)
+    if is_announced and request.collectives_address == LOOPBACK:
+        with contextlib.suppress(ImportError, AttributeError, OSError):
+            transfers.allow_transfers()
+    keep_proxies_away(request.coordinator_address)
+    elsewhere = request.coordinator_process and coordination.coordinate_elsewhere()
+    if elsewhere or request.process_id != 0:
+        # It gives up before the notebook does, so that its reason is heard.
+        wait_s = max(1, request.initialization_timeout - 1)
+        wait_for_coordinator(request.coordinator_address, wait_s)
+    else:
+        check_coordinator(request.coordinator_bind_address or request.coordinator_address)
+    jax.distributed.initialize(
+        coordinator_address=request.coordinator_address,
+        num_processes=request.num_processes,
+        process_id=request.process_id,
+        local_device_ids=request.local_device_ids,
+        # JAX's own detection goes wrong on leaked SLURM_* and MPI variables: all is assigned.
+        cluster_detection_method="deactivate",
+        initialization_timeout=request.initialization_timeout,
+        heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
+        coordinator_bind_address=request.coordinator_bind_address,
+        **coordination.one_partition(request.platforms),
+    )
+    coordination.keep_initialized(note)
+    coordination.join_cpu_slices()
+    devices = [_device_info(d) for d in jax.local_devices()]
+    if is_checked:  # the backend has been given JAX's own client
+        coordination.announce_waits(agreement)
+    if devices[0].platform == "cpu":
+        coordination.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
+    _limit_blas_threads(request.num_processes)
+    if jax.process_index() != request.process_id:
+        raise RuntimeError(
+            f"JAX numbered this process {jax.process_index()}, and jaxcluster {request.process_id}."
+            + (
+                " A TPU's hosts are numbered by their place in the slice: name them in that order."
+                if request.platforms == "tpu"
+                else ""
+            )
+        )
+    return wire.InitializeReply(
+        rank=request.process_id,
+        process_count=jax.process_count(),
+        device_count=jax.device_count(),
+        devices=devices,
+        seconds=time.perf_counter() - started,
+        recording=is_checked,
+        moved=dict(moved),
+    )
+
+
+def keep_proxies_away(coordinator_address: str) -> None:
+    """Have gRPC connect to the coordinator itself where a proxy is set.
+
+    With ``http_proxy`` in the environment gRPC asks the proxy for a tunnel even to 127.0.0.1, and
+    ``initialize`` waits for it until its time is up.
+    """
+    if coordinator_address.startswith(UNIX):
+        return
+    host = coordinator_address.rpartition(":")[0].strip("[]")
+    # gRPC reads the lower-case names alone.
+    exempt = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy") or ""  # noqa: SIM112
+    if host not in exempt.split(","):
+        os.environ["no_grpc_proxy"] = f"{exempt},{host}".lstrip(",")  # noqa: SIM112
+
+
+def _device_info(device: Any) -> wire.DeviceInfo:
+    coords = getattr(device, "coords", None)
+    return wire.DeviceInfo(
+        id=device.id,
+        kind=device.device_kind,
+        platform=device.platform,
+        process_index=device.process_index,
+        local_hardware_id=getattr(device, "local_hardware_id", None),
+        coords=list(coords) if coords is not None else None,
+    )
+
+
+def _limit_blas_threads(num_processes: int) -> None:
+    """Share the cores among the ranks: the fork server starts numpy's BLAS with one thread."""
+    if os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"):
+        return
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(max(1, (os.cpu_count() or 1) // num_processes))

@@ -1,0 +1,357 @@
+"""A rank's own socket and the thread behind it, which answers whatever the main thread is doing.
+
+JAX releases the GIL while it waits in a collective, so this thread can report where the main
+thread sits, interrupt it, and send what it prints, also when the main thread never comes back.
+
+Requests are handled at once, on this thread (``now``: must take microseconds), or on a few helper
+threads (``side``: may block, must not need the main thread).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import zmq
+
+from jaxcluster import wire
+from jaxcluster.rank import log
+from jaxcluster.rank.tracebacks import message_of
+from jaxcluster.wire import sockets
+from jaxcluster.wire.ops import OPERATIONS, Operation
+
+Q = TypeVar("Q", bound=Operation[Any])
+Handler = Callable[["Request[Any]"], Any]
+Buffer = bytes | memoryview
+
+STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
+TICK_S = 0.05  # between looks at what C code has printed
+STREAM_MAX_CHARS = 1 << 20  # text that is gathered at most
+LONG_CHARS = 1 << 16  # text that is sent at once
+SEND_HWM = 32  # messages in zmq's own queue to a notebook; then they wait here
+RETRY_S = 0.005  # how soon it is tried again to send what found no room
+FULL_PIECES = 1000  # that wait: they are sent, and print() waits for that, but not longer than
+FULL_S = 5.0
+CLOSE_MS = 1000  # that the notebook has to take the last messages
+
+
+@dataclass(frozen=True)
+class Text:
+    """What was printed: pieces ``of`` one stream share a message."""
+
+    of: tuple[str, int, int, str]  # the request's id, rank, seq, and the stream's name
+    text: str
+    at: float
+
+
+Message = tuple[bytes, Sequence[Buffer]]
+
+
+@dataclass
+class Request(Generic[Q]):
+    """One message from a notebook, and the way back to it."""
+
+    control: ControlChannel
+    ident: bytes
+    id: str
+    op: str
+    body: Q
+    buffers: Sequence[Buffer]
+    _unanswered: list[None] = field(default_factory=lambda: [None], repr=False)
+
+    def reply(self, body: Any = None, buffers: Sequence[Buffer] = ()) -> None:
+        """Answer it, unless it has been: the first answer is the one that there is."""
+        self._answer("reply", body, buffers)
+
+    def send(self, op: str, body: Any) -> None:
+        """Send something that comes before the reply."""
+        self.control.post(self.ident, wire.encode(op, self.id, body))
+
+    def fail(self, error: BaseException) -> None:
+        """Answer with an exception: of ours, with its message and hint, or anybody's."""
+        message, hint = getattr(error, "message", ""), getattr(error, "hint", "")
+        failure = wire.Failure(
+            wire.type_name(type(error)),
+            message if isinstance(message, str) and message else message_of(error),
+            hint if isinstance(hint, str) else "",
+        )
+        self._answer("error", failure, ())
+
+    def _answer(self, op: str, body: Any, buffers: Sequence[Buffer]) -> None:
+        message = wire.encode(op, self.id, body)
+        try:
+            self._unanswered.pop()
+        except IndexError:
+            return
+        self.control.post(self.ident, message, buffers)
+
+
+class ControlChannel:
+    """Serves one ROUTER socket on a thread of its own, which alone sends and receives.
+
+    Attributes:
+      on_tick: called on the thread now and then while ``ticking`` is set.
+      call_main: hands a function to the main thread, which sets it once it has a loop.
+    """
+
+    call_main: Callable[[Callable[[], None]], None]
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.handlers: dict[str, tuple[str, Handler]] = {}
+        self.on_tick: Callable[[], None] = lambda: None
+        self.ticking = False
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
+        self._thread = threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True)
+        self._closing = False
+        self._thread_id = 0
+        # By notebook. Without a lock, as a finalizer or a signal's handler may print at any time.
+        self._waiting: dict[bytes, deque[Message | Text]] = {}
+        self._full: set[bytes] = set()  # notebooks that take less than they are sent
+        self._tick_at = 0.0
+        self._send_s: float | None = None  # until there is something to send
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._woken = False
+        self._bound = threading.Event()
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._poller = select.poll()
+
+    def handle(self, kind: type[Q], where: str, handler: Callable[[Request[Q]], Any]) -> None:
+        """Answer an operation with what ``handler`` returns.
+
+        That is its reply, a tuple of its reply and buffers, or ``DEFERRED``.
+        """
+        self.handlers[kind.op] = (where, handler)
+
+    def inbox(self, kind: type[Q]) -> wire.Inbox[Request[Q]]:
+        """Where requests of this kind wait for the main thread, which answers them."""
+        found: wire.Inbox[Request[Q]] = wire.Inbox()
+
+        def defer(request: Request[Q]) -> object:
+            found.put(request)
+            return DEFERRED
+
+        self.handle(kind, "now", defer)
+        return found
+
+    def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
+        """Have the thread call something, which takes microseconds, when this can be read."""
+        self._watched[descriptor] = on_readable
+        self._poller.register(descriptor, select.POLLIN)
+        self._wake()
+
+    def unwatch(self, descriptor: int) -> None:
+        """No longer: on the thread."""
+        self._poller.unregister(descriptor)
+        del self._watched[descriptor]
+
+    def start(self) -> None:
+        self._thread.start()
+        self._bound.wait(10)
+
+    def close(self) -> None:
+        """End the thread, once all is sent: a script has no threads of ours."""
+        self._closing = True
+        self._wake()
+        self._thread.join()
+        self._pool.shutdown()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    # ------------------------------------------------------------------ sending
+
+    def post(self, ident: bytes, envelope: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        """Send a message, after what waits already. Any thread."""
+        try:
+            self._waiting.setdefault(ident, deque()).append((envelope, buffers))
+        finally:
+            self._wake()
+
+    def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
+        """Send printed text; what follows within 20 ms shares its message. Any thread."""
+        waiting = self._waiting.setdefault(request.ident, deque())
+        waiting.append(made := Text((request.id, rank, seq, name), text, time.monotonic()))
+        # Else the thread is awake already, and looks again within 20 ms.
+        if len(waiting) <= 1 or not _is_short(made, waiting):
+            self._wake()
+        if self.is_behind(request.ident) and threading.get_ident() != self._thread_id:
+            deadline = time.monotonic() + FULL_S
+            while self.is_behind(request.ident) and time.monotonic() < deadline:
+                time.sleep(0.001)
+
+    def is_behind(self, ident: bytes) -> bool:
+        """Whether a notebook takes less than it is sent, or the thread has not got to it."""
+        return ident in self._full or len(self._waiting.get(ident, ())) >= FULL_PIECES
+
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            try:
+                os.write(self._wake_write, b"x")
+            except BlockingIOError:
+                pass
+            except BaseException:  # a signal's handler has raised
+                self._woken = False
+                raise
+
+    # ------------------------------------------------------------------ the thread
+
+    def _serve(self) -> None:
+        self._thread_id = threading.get_ident()
+        # A context of its own: the main thread's may be stuck or torn down.
+        context = zmq.Context()
+        socket = context.socket(zmq.ROUTER)
+        # A queue without a bound would take all that a rank prints faster than it can be sent.
+        socket.setsockopt(zmq.SNDHWM, SEND_HWM)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses what is sent to it
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.bind(self.address)
+        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        self.address = endpoint.decode() if isinstance(endpoint, bytes) else self.address
+        # Not zmq's own poller, which touches the socket whenever it likes.
+        poller = self._poller
+        poller.register(socket.fileno(), select.POLLIN)
+        poller.register(self._wake_read, select.POLLIN)
+        self._bound.set()
+        while any(list(self._waiting.values())) or not self._closing:
+            try:
+                self._turn(socket, poller)
+            except Exception as error:  # a rank whose thread had ended would not be heard of again
+                log.error(error)
+                self._wake()  # the message that can't be sent is dropped: for what comes after it
+        socket.close(CLOSE_MS)
+        context.term()
+
+    def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
+        """Wait for something to do, and do it."""
+        wait_s = self._send_s
+        if self.ticking:
+            tick_s = max(0.0, self._tick_at - time.monotonic())
+            wait_s = tick_s if wait_s is None else min(tick_s, wait_s)
+        events = dict(poller.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
+        if self._wake_read in events:
+            os.read(self._wake_read, 4096)
+        for descriptor in self._watched.keys() & events.keys():
+            self._watched[descriptor]()
+        self._woken = False
+        self._receive(socket)
+        now = time.monotonic()
+        if self.ticking and now >= self._tick_at:
+            self._tick_at = now + TICK_S
+            self.on_tick()
+        self._send_s = None
+        for ident, waiting in list(self._waiting.items()):
+            self._send_out(socket, ident, waiting, now)
+        self._receive(socket)  # to send has taken the news of it from the descriptor
+
+    def _send_out(
+        self, socket: zmq.Socket[bytes], ident: bytes, waiting: deque[Message | Text], now: float
+    ) -> None:
+        """Send what there is; what a notebook has no room for waits, and nobody else with it."""
+        while waiting:
+            first, last = waiting[0], waiting[-1]
+            is_short = isinstance(first, Text) and _is_short(last, waiting)
+            if is_short and now < first.at + STREAM_PERIOD_S:  # type: ignore[union-attr]
+                self._send_s = self._send_s or STREAM_PERIOD_S
+                return
+            message = _next(waiting)  # one that can't be sent is tried once
+            if not self._is_sent(socket, ident, *message):
+                waiting.appendleft(message)
+                self._full.add(ident)
+                self._send_s = RETRY_S
+                return
+        self._full.discard(ident)
+
+    def _is_sent(
+        self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
+    ) -> bool:
+        """Whether a message needs no more care: it is sent, or there is nobody to send it to."""
+        try:
+            return sockets.send(socket, [ident, envelope, *buffers])
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return True
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        while sockets.has_come(socket):
+            ident, data, *buffers = (frame.buffer for frame in sockets.receive(socket))
+            peer = bytes(ident)
+            try:
+                told = wire.decode(data)
+            except ValueError as error:
+                failure = wire.Failure("ValueError", str(error))
+                self.post(peer, wire.encode("error", "", failure))
+                continue
+            request = Request[Any](self, peer, told["id"], told["op"], told.get("body"), buffers)
+            try:
+                if (kind := OPERATIONS.get(request.op)) is not None:
+                    request.body = wire.read(kind, request.body or {}, f"request {request.op!r}")
+                self._dispatch(request)
+            except wire.WrongFields as error:
+                request.fail(error)
+
+    def _dispatch(self, request: Request[Any]) -> None:
+        where, handler = self.handlers.get(request.op, ("", None))
+        if handler is None:
+            request.fail(ValueError(f"this rank can't answer a {request.op!r} request yet"))
+        elif where == "now":
+            self.answer(handler, request)
+        else:
+            self._pool.submit(self.answer, handler, request)
+
+    @staticmethod
+    def answer(handler: Handler, request: Request[Any]) -> None:
+        """Reply with what ``handler`` returns or raises."""
+        try:
+            result = handler(request)
+        except BaseException as error:  # code of the user's may exit
+            if not hasattr(error, "hint"):  # nobody expected it
+                log.error(error)
+            request.fail(error)
+            return
+        if result is DEFERRED:
+            return
+        if isinstance(result, tuple):
+            request.reply(*result)
+        else:
+            request.reply(result)
+
+
+def _is_short(last: Message | Text, waiting: deque[Message | Text]) -> bool:
+    """Whether this is text, to which more may come before it is sent."""
+    is_short = isinstance(last, Text) and len(last.text) <= LONG_CHARS
+    return is_short and len(waiting) < FULL_PIECES
+
+
+def _next(waiting: deque[Message | Text]) -> Message:
+    """What is to be sent next: a message, or the text of one stream that stands together."""
+    first = waiting.popleft()
+    if not isinstance(first, Text):
+        return first
+    parts, size = [first.text], len(first.text)
+    while waiting and size <= STREAM_MAX_CHARS:
+        following = waiting[0]
+        if not isinstance(following, Text) or following.of != first.of:
+            break
+        waiting.popleft()
+        parts.append(following.text)
+        size += len(following.text)
+    id, rank, seq, name = first.of
+    output = wire.RankOutput(rank, seq, "stream", {"name": name, "text": "".join(parts)})
+    return wire.encode("output", id, output), ()
+
+
+DEFERRED = object()  # a handler returns it when it will reply later, by itself

@@ -1,0 +1,130 @@
+"""ipyparallel's controller, whose child processes end with it, and which starts without a pause.
+
+``python -m jaxcluster.rank.controller ARGS...`` takes the arguments of ``ipcontroller``, behind
+our own.
+
+ipyparallel's controller starts its heart monitor (and, without ``--usethreads``, eight schedulers)
+as processes, and leaves them running for ever when it is killed. Each therefore asks the kernel,
+right after its fork, to be ended with its parent.
+
+It does a part of what ipyparallel leaves to a process beside each engine, its nanny, which
+costs a start the imports of one more process a rank: it tells clients at once of a rank that has
+died. A rank's identity ends in its pid (``JaxEngine.ident``). The other part, signals,
+is the rank's own (``RankKernel.signal_request``).
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import re
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import zmq
+from ipyparallel.controller import app
+from ipyparallel.controller.broadcast_scheduler import BroadcastScheduler
+from ipyparallel.controller.hub import Hub
+
+from jaxcluster.supervision.processes import die_with_parent, pid_space_mark
+
+# Heartbeats are rare, as they and the engines' looks at them were a third of what an idle cluster
+# costs; a minute of misses keeps engines that are busy in C code.
+# Schedulers on threads: cells don't pass through them, and eight processes less come up sooner.
+# One broadcast scheduler, not a tree: see ``SingleScheduler``.
+ARGS = (
+    "--usethreads",
+    "--IPController.broadcast_scheduler_depth=0",
+    "--HeartMonitor.period=10000",
+    "--HeartMonitor.max_heartmonitor_misses=6",
+    "--log-level=40",
+    # ipyparallel signs its messages and sends them in clear over TCP: without this any user of this
+    # machine can read what cells run through it print. It costs a start 0.05 s.
+    *(("--IPController.enable_curve=True",) if zmq.has("curve") else ()),
+)
+MOST_TRIES = 4
+_TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
+_PROCESS = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)$")
+
+
+def process_of(identity: bytes) -> int | None:
+    """The pid of an engine; None for one of another host, or not of ours."""
+    found = _PROCESS.search(identity)
+    return int(found[2]) if found and found[1].decode() == pid_space_mark() else None
+
+
+class WatchingHub(Hub):
+    """Hears of an engine when it comes, and when its process has ended, not by its heart."""
+
+    def register_engine(self, reg: Any, msg: Any) -> Any:
+        id, heart = super().register_engine(reg, msg), msg["content"]["uuid"].encode()
+        if heart in self.incoming_registrations:
+            self.finish_registration(heart)
+        return id
+
+    def finish_registration(self, heart: bytes) -> None:
+        super().finish_registration(heart)
+        pid, id = process_of(heart), self.by_ident.get(heart)
+        if pid is None or id is None:
+            return
+        try:
+            ended = os.pidfd_open(pid)
+        except OSError:  # it has ended already
+            return
+
+        def unregister(*_: Any) -> None:
+            self.loop.remove_handler(ended)
+            os.close(ended)
+            if self.by_ident.get(heart) == id:
+                self.unregister_engine(heart, {"content": {"id": id}})
+
+        self.loop.add_handler(ended, unregister, self.loop.READ)
+
+
+class SingleScheduler(BroadcastScheduler):
+    """The broadcast scheduler where there is no tree of them (``broadcast_scheduler_depth=0``).
+
+    ipyparallel's in a tree keep their coalesced replies in their class (9.2): on threads of one
+    process each takes the others' for its own, and no reply ever comes. Where it is alone its
+    replies lack the ranks of their parts, which clients read.
+    """
+
+    def send_to_targets(
+        self, msg: Any, original_msg_id: Any, targets: Any, idents: Any, is_coalescing: bool
+    ) -> None:
+        super().send_to_targets(msg, original_msg_id, targets, idents, is_coalescing)
+        if is_coalescing:
+            self.accumulated_targets[original_msg_id] = msg["metadata"]["targets"]
+
+
+def main(argv: list[str]) -> None:
+    me = os.getpid()
+    os.register_at_fork(after_in_child=lambda: die_with_parent(me))
+    # Its processes are forked, as before Python 3.14, whose fork server is no child of this one: it
+    # and its folder in /tmp would outlive a kill.
+    multiprocessing.set_start_method("fork", force=True)
+    # It sleeps 0.25 s before it writes its connection files, and waits for nothing (its one sleep,
+    # in init_hub; ipyparallel 9.2). All ranks would wait with it.
+    app.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
+    app.Hub = WatchingHub
+    app.BroadcastScheduler = SingleScheduler
+    sys.argv = ["ipcontroller", *ARGS, *argv]
+    try:
+        app.IPController.launch_instance(argv=sys.argv[1:])
+    except zmq.ZMQError as failed:
+        tries = int(os.environ.get(_TRIES, "0"))
+        if failed.errno != errno.EADDRINUSE or tries == MOST_TRIES:
+            raise
+        # Another process has taken a port between its choice and its use: as the same process,
+        # from the beginning. No connection file is written yet: the hub's ports are bound before.
+        os.environ[_TRIES] = str(tries + 1)
+        os.execv(sys.executable, [sys.executable, "-P", "-m", __name__, *argv])
+
+
+if __name__ == "__main__":
+    from jaxcluster.rank.controller import main as launch  # its classes are named by this module
+
+    launch(sys.argv[1:])

@@ -1,0 +1,125 @@
+"""Debuggers on a rank: ``breakpoint()``, ``pdb``, ``%debug`` and the post-mortem of a cell.
+
+IPython's debugger, with three differences. Where the stop button leaves it the cell is left too, as
+the other ranks leave it. It stops in the user's code alone: neither in JAX's frames nor in those
+around the cell. And it never takes SIGINT's handler, which is the runner's.
+"""
+
+from __future__ import annotations
+
+import bdb
+import pdb  # noqa: T100
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from IPython.core import debugger
+
+from jaxcluster.rank import interrupts
+from jaxcluster.rank.places import is_folded, is_library_file, outward
+from jaxcluster.rank.questions import DEBUGGER
+
+if TYPE_CHECKING:
+    from jaxcluster.rank.cells import CellRunner
+
+# Of what these run every line is the user's: %%debug, pdb.run and pdb.runcall.
+_RUN = {run.__code__ for run in (bdb.Bdb.run, bdb.Bdb.runeval, bdb.Bdb.runcall)}
+QUIT = bdb.BdbQuit.__name__  # what leaving the debugger by ``q`` raises in the cell
+
+_runner: CellRunner  # set by ``install``
+
+
+class RankPdb(debugger.InterruptiblePdb):
+    """The debugger of a rank."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "nosigint": True})
+
+    def interaction(self, frame: FrameType | None, tb_or_exc: Any) -> None:
+        """Talk to the user, however long that takes."""
+        with _runner.asking.held_by(DEBUGGER):
+            super().interaction(frame, tb_or_exc)  # type: ignore[no-untyped-call]
+        running = _runner.current
+        if running is not None and running.interrupted:  # IPython leaves the debugger alone
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+    def postcmd(self, stop: bool, line: str) -> bool:
+        """Whether to leave after a command: after the stop button, whatever has caught it there."""
+        running = _runner.current
+        if running is not None and running.interrupted:
+            return True
+        return super().postcmd(stop, line)
+
+    def get_stack(self, f: Any, t: Any) -> Any:
+        """The frames, and where to begin: after an error in the innermost that is not JAX's."""
+        stack, at = super().get_stack(f, t)  # type: ignore[no-untyped-call]
+        if t is not None:
+            own = [i for i, (frame, _) in enumerate(stack) if not is_folded(frame.f_code)]
+            at = own[-1] if own else at
+        return stack, at
+
+    def _hidden_predicate(self, frame: FrameType) -> Any:
+        if is_folded(frame.f_code) and frame is not self.curframe:
+            return True
+        return super()._hidden_predicate(frame)  # type: ignore[no-untyped-call]
+
+    def stop_here(self, frame: FrameType) -> bool:
+        """In a cell and what it calls: neither in JAX nor in libraries that JAX calls.
+
+        A step past the end of a statement goes to the cell's next one.
+        """
+        if not _is_steppable(frame):
+            return False
+        return bool(super().stop_here(frame))  # type: ignore[no-untyped-call]
+
+    def user_call(self, frame: FrameType, argument_list: Any) -> None:
+        if not _is_statement(frame):
+            super().user_call(frame, argument_list)
+
+    def user_return(self, frame: FrameType, return_value: Any) -> None:
+        """A statement of a cell is a frame of its own: its end is no place to stop at."""
+        if _is_statement(frame):
+            self.set_step()
+        else:
+            super().user_return(frame, return_value)
+
+
+def install(runner: CellRunner) -> None:
+    """Have all that starts a debugger on this rank start this one."""
+    global _runner
+    _runner = runner
+    module: Any = debugger
+    module.Pdb = module.InterruptiblePdb = RankPdb
+    library: Any = pdb
+    library.Pdb, library.set_trace = RankPdb, debugger.set_trace
+    runner.shell.InteractiveTB.debugger_cls = RankPdb  # %debug and %pdb
+    sys.breakpointhook = sys.__breakpointhook__  # which calls pdb.set_trace
+
+
+def end() -> None:
+    """After a cell: none of its debuggers follows what comes now."""
+    trace = getattr(sys.gettrace(), "__self__", None)
+    if isinstance(trace, bdb.Bdb):
+        sys.settrace(None)
+
+
+def _is_steppable(frame: FrameType) -> bool:
+    """Whether a frame is a cell's statement or was called by one, and not for JAX's own sake.
+
+    What JAX calls of the user's, as it traces a function, is; so is code on a thread.
+    """
+    is_library = is_library_file(frame.f_code.co_filename)
+    for at in outward(frame):
+        if is_folded(at.f_code) and (is_library or at is frame):
+            return False
+        if _is_statement(at) or (at.f_back is not None and at.f_back.f_code in _RUN):
+            return True
+    return not is_library
+
+
+def _is_statement(frame: FrameType) -> bool:
+    """Whether it is a statement of a cell at its top level."""
+    caller = frame.f_back
+    is_run = caller is not None and caller.f_code in interrupts.RUNS
+    return is_run and frame.f_code.co_filename in _runner.cell_numbers

@@ -1,0 +1,247 @@
+"""The process that starts a cluster's processes on one host, watches them, and ends them.
+
+``python -m jaxcluster.rank.forkserver [FOLDER]...``
+
+It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
+from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
+and makes no zmq context, so forking it is safe.
+
+It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when the
+host's agent is gone: then its standard input ends. Should it be killed itself, the kernel ends its
+children (PDEATHSIG).
+
+It leaves nothing on its host, also when the agent was killed: it takes in what its processes leave
+behind, in sessions of their own too, ends that when none of them is there any more, and removes the
+agent's folders if that has not told it to end.
+
+Its standard input is a connection to the agent, in both directions: lines of JSON come there
+(``spawn``, ``end``), and pids and ends of processes go there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.host.processes import allow_files, redirect_output
+from jaxcluster.rank.forked import become_a_process_of_its_own
+from jaxcluster.supervision import ends, processes
+from jaxcluster.wire import forks
+from jaxcluster.wire.ops import Operation
+
+RANK = "jaxcluster.rank.app"  # which is made of this room's parts
+# What a rank imports only when its kernel is made or its first cell runs: imported
+# here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
+LATE_MODULES = (
+    "IPython.core.completerlib",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "ipykernel.debugger",  # debugpy, some 0.1 s: the kernel class names it, used or not
+    "jaxlib.mlir.dialects.builtin",
+    "jaxlib.mlir.dialects.mhlo",
+    "pygments.formatters.terminal256",
+    "stack_data",  # and a second of others, for the first traceback
+    "threadpoolctl",
+    "tornado.platform.asyncio",
+)
+
+
+class Forked(BaseException):
+    """Leaves the server's loop, in a process that was forked from it: a script is below no loop."""
+
+
+class ForkServer:
+    """One loop over the agent's connection and SIGCHLD.
+
+    Args:
+      folders: that it removes should the agent be killed.
+    """
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self.folders = folders
+        self.children: set[int] = set()
+        self.has_imported = False
+        self._inbox = b""
+
+    # ------------------------------------------------------------------ loop
+
+    def run(self) -> None:
+        self.wake = processes.wake_on(signal.SIGCHLD)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # All that is imported stays: to look for garbage in it costs a fifth of the time.
+        gc.disable()
+        # The controller needs no jax: let it come up on another core meanwhile.
+        _preload_controller()
+        while self._turn(0):
+            pass
+        self._preload()
+        while True:
+            self._turn()
+
+    def _turn(self, timeout_s: float | None = None) -> bool:
+        """Do what there is, or comes within ``timeout_s``; returns whether there was anything."""
+        ready = select.select([0, self.wake[0]], [], [], timeout_s)[0]
+        if self.wake[0] in ready:
+            os.read(self.wake[0], 4096)
+            self._reap()
+        if 0 in ready:
+            self._hear()
+        return bool(ready)
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(0, 1 << 16)
+        except OSError:
+            data = b""
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        for line in lines:
+            self._do(wire.request_in(wire.decode(line)))
+        if not data:
+            self._end()
+
+    def _preload(self) -> None:
+        if not self.has_imported:
+            self.has_imported = True
+            _preload_rank()
+            gc.freeze()  # permanently: a child that collects garbage would copy all these pages
+            gc.enable()
+
+    def _do(self, request: Operation[Any]) -> None:
+        match request:
+            case forks.Spawn(procs):
+                if any(proc.rank is not None for proc in procs):
+                    self._preload()
+                self._say(wire.encode("reply", "", [self._fork(proc) for proc in procs]))
+            case forks.End():
+                self.folders = ()
+                self._end()
+
+    def _say(self, line: bytes) -> None:
+        data = line + b"\n"
+        with contextlib.suppress(OSError):  # the agent is gone
+            while data:
+                data = data[os.write(0, data) :]
+
+    def _fork(self, proc: forks.Process) -> int:
+        parent = os.getpid()
+        pid = os.fork()
+        if not pid:
+            raise Forked(proc, parent)
+        self.children.add(pid)
+        return pid
+
+    def become(self, proc: forks.Process, parent: int) -> Callable[[], None]:
+        """In the child: be the process until its end, or until the script that is returned."""
+        code = 1
+        try:
+            self._forget(proc, parent)
+            name = RANK if proc.role == "rank" else f"jaxcluster.rank.{proc.role}"
+            module = importlib.import_module(name)
+            run = module.main(*([] if proc.rank is not None else [proc.argv]))
+            if run is not None:
+                return run  # type: ignore[no-any-return]
+            code = 0
+        except SystemExit as exit:
+            code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        with contextlib.suppress(Exception):  # the process ends here, whatever comes
+            sys.stderr.flush()
+        os._exit(code)  # else a rank would wait at JAX's shutdown barrier
+
+    def _forget(self, proc: forks.Process, parent: int) -> None:
+        """Forget the server, and take on the process's own session, log and settings."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in self.wake:
+            os.close(end)
+        os.setsid()
+        processes.die_with_parent(parent)
+        redirect_output(proc.log)
+        os.environ.clear()
+        os.environ.update(proc.env)
+        os.chdir(proc.cwd)
+        become_a_process_of_its_own(proc.cwd)
+        gc.enable()
+
+    # ------------------------------------------------------------------ ends
+
+    def _reap(self) -> None:
+        while True:  # orphans that were taken in are reaped too
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            code = os.waitstatus_to_exitcode(status)
+            if pid not in self.children:
+                continue
+            self.children.discard(pid)
+            ends.kill_groups([pid])  # what it has started, if it ended by itself
+            self._say(forks.line_of(forks.Ended(pid, code)))
+        if not self.children:
+            ends.end_children(2)
+
+    def _end(self) -> None:
+        ends.kill_groups(self.children)
+        ends.end_children(5)
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # the agent's socket
+                os.unlink(folder)
+        os._exit(0)
+
+
+def _preload_controller() -> None:
+    import ipyparallel.controller.app
+    import ipyparallel.engine.app  # noqa: F401
+    import zmq  # noqa: F401
+
+
+def _preload_rank() -> None:
+    """Import what every rank needs. What can't be imported here fails in the rank, with its log."""
+    import jax
+    import jax.experimental.multihost_utils
+    import jax.numpy
+    import jax.sharding  # noqa: F401
+
+    importlib.import_module(RANK)
+    # ipykernel's debugger says this of itself, to the log, when it is imported.
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    for name in LATE_MODULES:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def main() -> None:
+    faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
+    # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
+    # each rank sets its own number of threads after the fork.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    allow_files()
+    processes.adopt_orphans()
+    server = ForkServer(sys.argv[1:])
+    try:
+        server.run()
+    except Forked as forked:
+        proc, parent = forked.args
+    run = server.become(proc, parent)
+    del server
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Hashes of values that have to be equal on several processes.
+
+Of the copies that processes have of parts of arrays the notebook compares the hashes. What the host
+gives to launches has to be equal on all processes of the program:
+A process may launch the same program as the others with other values: a learning rate, a batch of
+``np.random``. JAX compares them in ``device_put`` alone. So a hash of what a main thread gives to
+its next launch is a part of the launch's announcement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxcluster.agreement.refusals import Program
+from jaxcluster.rank.arrays import (
+    Bounds,
+    bounds,
+    host_values,
+    is_array,
+    is_ready,
+    numpy_view,
+    read_numbers,
+    shard_bounds,
+)
+
+WHOLE_NBYTES = 1 << 20  # of a value that is hashed whole, some 1 ms; of a larger one as much
+BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last among them
+LEAST_NBYTES = 1 << 12  # of a copy
+LOOK_NBYTES = 1 << 24  # that a look at a variable does, but for a little of each part
+MOST_LEAVES = 256  # of a pytree
+
+
+class Given:
+    """Hashes what the main thread gives to its next launch. Of other threads' nothing is known."""
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread().ident
+        self._digest: Any = None
+        self._processes: set[tuple[int, ...]] = set()
+
+    def take(self, program: Program) -> int:
+        """A hash of what the next launch of this program is given; 0 for nothing."""
+        if self._digest is None or threading.get_ident() != self._main:
+            return 0
+        digest, self._digest = self._digest, None
+        processes, self._processes = self._processes, set()
+        if processes != {program.processes}:
+            return 0  # for a launch that was not made
+        return int.from_bytes(digest.digest(), "little") or 1
+
+    def forget(self) -> None:
+        """What was given so far was for a launch that was not made."""
+        self._digest, self._processes = None, set()
+
+    def add(self, value: Any, sharding: Any) -> None:
+        """A program of several processes is given a value of the host's, or a local array.
+
+        It is to be equal on all of them, though each may bring no more than its part of it.
+        """
+        if threading.get_ident() != self._main or (is_array(value) and not is_cheap(value)):
+            return
+        values = read_numbers(value) if is_array(value) else np.asarray(value)
+        self._feed(values, sharding)
+
+    def made(self, array: Any) -> None:
+        """An array was made of parts that each process has: what all have is to be equal."""
+        if threading.get_ident() != self._main or array.is_fully_addressable:
+            return
+        if array.is_fully_replicated and is_cheap(array) and array.addressable_shards:
+            self._feed(host_values(array.addressable_shards[0].data), array.sharding)
+
+    def _feed(self, values: np.ndarray[Any, Any], sharding: Any) -> None:
+        if self._digest is None:
+            self._digest = hashlib.blake2b(digest_size=8)
+        self._processes.add(processes_of(sharding))
+        self._digest.update(f"{values.dtype}{values.shape}".encode())
+        feed(self._digest, values)
+
+
+def feed(digest: Any, values: np.ndarray[Any, Any], limit: int = WHOLE_NBYTES) -> None:
+    """Add the bytes to a hash, or blocks of them if they are more than this."""
+    nbytes = values.nbytes
+    if nbytes <= limit:
+        digest.update(values.tobytes())
+        return
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    size = limit // BLOCKS
+    for start in np.linspace(0, nbytes - size, BLOCKS, dtype=np.int64):
+        digest.update(flat[start : start + size].data)
+
+
+@functools.lru_cache(1024)
+def processes_of(sharding: Any) -> tuple[int, ...]:
+    """The processes whose devices an array is on, in order."""
+    return tuple(sorted({device.process_index for device in sharding.device_set}))
+
+
+def is_cheap(array: Any) -> bool:
+    """Whether its values are here, or few: from another device all of a shard is fetched."""
+    shards = array.addressable_shards
+    return not shards or shards[0].device.platform == "cpu" or shards[0].data.nbytes <= WHOLE_NBYTES
+
+
+# --------------------------------------------------------------------------- copies
+
+
+@functools.lru_cache(1024)
+def copied_parts(sharding: Any, shape: tuple[int, ...]) -> frozenset[Bounds]:
+    """The parts of an array of which several processes have a copy."""
+    holders: dict[Bounds, set[int]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        holders.setdefault(bounds(index, shape), set()).add(device.process_index)
+    return frozenset(part for part, processes in holders.items() if len(processes) > 1)
+
+
+def hashes(arrays: Sequence[tuple[int, Any]]) -> list[list[Any]]:
+    """[number, part, hash] of each part of these arrays of which other processes have a copy too.
+
+    Of what is still being computed nothing is told: nobody waits for it. Nor of what has failed.
+    """
+    found: list[list[Any]] = []
+    # Each rank counts the same, whatever it has computed: else equal copies had other hashes.
+    room_nbytes = LOOK_NBYTES // max(1, len(arrays))
+    for number, one in arrays[:MOST_LEAVES]:
+        array = numpy_view(one)
+        if array.is_fully_addressable or not is_ready(array) or not is_cheap(array):
+            continue
+        parts = set(copied_parts(array.sharding, array.shape))
+        limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, room_nbytes) // max(1, len(parts)))
+        for shard in array.addressable_shards:
+            part = shard_bounds(shard, array)
+            if part in parts:
+                parts.remove(part)
+                with contextlib.suppress(RuntimeError):
+                    digest = hashlib.blake2b(digest_size=8)
+                    feed(digest, host_values(shard.data), limit)
+                    found.append([number, [list(b) for b in part], digest.hexdigest()])
+    return found

@@ -1,0 +1,169 @@
+"""Answers about a rank for people: where it is, what its names are, how a line may go on."""
+
+from __future__ import annotations
+
+import linecache
+import math
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxcluster import wire
+from jaxcluster.host.facts import host_gpus
+from jaxcluster.host.gpus import gpu_uses
+from jaxcluster.rank.cells import CellRunner
+from jaxcluster.rank.places import is_folded, is_telling_file
+from jaxcluster.rank.stacks import Place, frames_of, stack_of
+from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
+
+READING_S = 1.0  # between two readings of what the process uses
+WAITS_S = 0.7  # for another completion; then who has asked listens no more
+# IPython's completer is not made for threads: jedi, where two import it at once, finds nothing
+# ever after, and a filter of warnings that one sets is taken away by another.
+_completing = threading.Lock()
+
+
+def rank_state(
+    runner: CellRunner, hostname: str, devices: list[str], is_starting: bool = False
+) -> wire.RankState:
+    """What this rank's main thread is doing, read from another thread in microseconds."""
+    running, refusals = runner.current, runner.agreement.refusals
+    launching = runner.agreement.launching(frames_of(runner.main_thread_id)) or ("", 0.0)
+    known = dict[str, Any](state="starting" if is_starting else "idle")
+    if running is not None:
+        numbers, own = runner.cell_numbers, running.cell.execution_count
+        own_files = {file for file in list(numbers) if numbers[file] == own}
+        # A function of another cell may be further in: its line is not in this cell.
+        stack = stack_of(runner.main_thread_id)
+        known = {
+            "state": "running",
+            "seq": running.cell.seq,
+            "cell": own,
+            "line": next((line for code, line in stack if code.co_filename in own_files), None),
+            "seconds": time.perf_counter() - running.started,
+            # Its code was told that it is closed, and has not come to another launch since.
+            "heard": refusals == 1 or (running.heard and not refusals),
+        }
+    return wire.RankState(
+        rank=runner.rank,
+        pid=os.getpid(),
+        hostname=hostname,
+        devices=devices,
+        queued=len(runner.turns),
+        rss_nbytes=rss_nbytes(),
+        paused=runner.asking.kind,
+        launching=launching[0],
+        launching_s=launching[1],
+        **known,
+    )
+
+
+def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[Any]]:
+    """A stack, outermost first: [file, line, function, source line, cell or None, is folded]."""
+    told = []
+    for file in {code.co_filename for code, _ in stack}:
+        linecache.checkcache(file)
+    for code, line in reversed(stack):
+        file = code.co_filename
+        source = linecache.getline(file, line).strip() if line else ""
+        told.append([file, line, code.co_name, source, cells.get(file), is_folded(code)])
+    return told
+
+
+def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
+    """Where this rank is. Any thread; microseconds."""
+    numbers, stack = runner.cell_numbers, stack_of(runner.main_thread_id)
+    threads = {}
+    for thread in threading.enumerate():
+        if thread.ident in (None, runner.main_thread_id, threading.get_ident()):
+            continue
+        places = stack_of(thread.ident or 0)
+        is_ours = thread.name.startswith("jaxcluster")
+        # Else it is the kernel's.
+        if not is_ours and any(is_telling_file(code.co_filename) for code, _ in places):
+            threads[thread.name] = told_stack(places, numbers)
+    return wire.RankReport(state, told_stack(stack, numbers), threads)
+
+
+def complete(runner: CellRunner, body: Complete) -> Completions:
+    """``complete``: how the cell may go on at the cursor, from this rank's names."""
+    code, cursor, found = body.code, body.cursor, []
+    # Else one that never ends would hold all of the rank's side threads.
+    if runner.shell is not None and _completing.acquire(timeout=WAITS_S):
+        try:
+            from IPython.core.completer import provisionalcompleter, rectify_completions
+
+            with provisionalcompleter():
+                completions = runner.shell.Completer.completions(code, cursor)
+                found = list(rectify_completions(code, completions))
+        finally:
+            _completing.release()
+    if not found:
+        return Completions([], cursor, cursor)
+    return Completions([[c.text, c.type or ""] for c in found], found[0].start, found[0].end)
+
+
+def inspect(runner: CellRunner, body: Inspect) -> Inspection:
+    """``inspect``: what ``name?`` shows, as a MIME bundle; an empty one for an unknown name."""
+    from IPython.utils.tokenutil import token_at_cursor
+
+    name = token_at_cursor(body.code, body.cursor)
+    if not name or runner.shell is None:
+        return Inspection(False, {})
+    try:
+        data = runner.shell.object_inspect_mime(name, detail_level=body.detail)
+    except KeyError:
+        return Inspection(False, {})
+    return Inspection(True, {k: str(v) for k, v in data.items()})
+
+
+def rss_nbytes() -> int:
+    """This process's memory; 0 where that can't be told."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+class Meter:
+    """Reads what the process uses, once a second at most, for all who ask.
+
+    Attributes:
+      gpus: those that are the rank's, as CUDA_VISIBLE_DEVICES has them.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.gpus: list[str] = []
+        self._last = wire.RankResources(rank, 0.0, 0)
+        self._at, self._cpu_s = -math.inf, 0.0
+
+    def read(self, request: object = None) -> wire.RankResources:
+        """The last reading. Some 20 us, with GPUs about a millisecond."""
+        now, cpu_s = time.monotonic(), time.process_time()
+        if now > self._at + READING_S:
+            percent = 100.0 * (cpu_s - self._cpu_s) / (now - self._at)
+            self._at, self._cpu_s = now, cpu_s
+            uses = gpu_uses(self.gpus)
+            known = [use.percent for use in uses if use.percent is not None]
+            self._last = wire.RankResources(
+                self._last.rank,
+                percent,
+                rss_nbytes(),
+                sum(known) / len(known) if known else None,
+                sum(use.used_nbytes for use in uses),
+                sum(use.total_nbytes for use in uses),
+            )
+        return self._last
+
+
+def own_gpus(devices: Sequence[wire.DeviceInfo]) -> list[str]:
+    """The GPUs behind JAX's local devices, as CUDA_VISIBLE_DEVICES has them.
+
+    ``local_hardware_id`` counts the devices that the process may see.
+    """
+    visible = host_gpus(os.environ)
+    ids = [d.local_hardware_id for d in devices if d.platform in ("cuda", "gpu")]
+    return [visible[id] for id in ids if id is not None and id < len(visible)]

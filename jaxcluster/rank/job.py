@@ -1,0 +1,416 @@
+"""Agreement for plain processes: ``jaxcluster.agree``, and the scripts of ``jaxcluster run``.
+
+The whole script is to the referee what a cell is in a notebook: the first refusal closes it on all
+processes. ``jaxcluster run`` has a referee beside its ranks. Where somebody else has started the
+processes, process 0 starts one as its child. It is found through JAX's coordination service, and so
+is its key. Processes on other hosts share a relay.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+from jaxcluster.agreement.cellqueue import Answer, CellSpec
+from jaxcluster.agreement.client import Agreement, Guard
+from jaxcluster.agreement.frames import KEY, receive, unpack
+from jaxcluster.agreement.refusals import Looked, Refusal
+from jaxcluster.model import words
+from jaxcluster.rank.given import Given
+from jaxcluster.rank.places import Places
+from jaxcluster.rank.private import coordination, hostvalues, launches, transfers
+from jaxcluster.ranks import name_ranks
+
+SWITCH_S = 0.0005
+START_S = 300.0  # that other processes have to call ``agree``
+LOOK_S = 0.5
+LEAVE_S = 5.0  # that other processes have to end after a failure
+STUCK_S = 10.0  # ... and this one's threads, such as Orbax's, which may wait for a dead process
+POLL_S = 0.05
+STOP_S = 1.0  # in which the referee closes the script after a stop, or it is not heard any more
+RAISE_S = 0.3  # that a launch has to raise why it is refused, or that is done elsewhere
+ASKED, STALLED, LEAVING = 1, 2, 3  # why the referee is asked who waits
+ERROR_CHARS = 200
+LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
+_set_handler = signal.signal  # Python's, which takes no lock that another thread may have at a fork
+_is_agreed = False
+explain = functools.partial(words.explain, part="script")
+
+
+def is_agreed() -> bool:
+    """Whether launches of this process are agreed on already."""
+    return _is_agreed
+
+
+def agree_on_launches(agreement: Agreement, given: Given) -> bool:
+    """Have this process's launches be agreed on. The main thread, before any program is compiled.
+
+    Returns:
+      False if this jax has moved a private name: launches are not checked.
+    """
+    global _is_agreed
+    if not launches.announce_launches(agreement):
+        return False
+    _is_agreed = True
+    hostvalues.hear_host_values(given)
+    agreement.watch_threads()
+    agreement.guard_signals()
+    # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would
+    # take longer than the agreement.
+    sys.setswitchinterval(SWITCH_S)
+    return True
+
+
+class Job:
+    """One process of the job.
+
+    Args:
+      rank: JAX's process id.
+      stall_s: after how long a wait is told of unasked.
+      leaves_alone: JAX's coordination service is no process's own, so nobody waits for its end.
+
+    Attributes:
+      files: of the script, for messages.
+    """
+
+    def __init__(self, rank: int, num_ranks: int, stall_s: float, leaves_alone: bool) -> None:
+        self._rank, self._num_ranks, self._stall_s = rank, num_ranks, stall_s
+        self._leaves_alone, self._pid = leaves_alone, os.getpid()
+        self.given, self.files = Given(), dict[str, int]()
+        self.agreement = Agreement(rank, Places(self.files).of, self.given.take, explain)
+        self._base: socket.socket | None = None
+        self._has_failed = self._is_closed = False
+        self._over_at, self._outcome = 0.0, ""
+        self._stop_at = 0.0  # when this process was first told to stop
+        self._all_over = threading.Event()  # or nothing more is launched
+        self._connected: list[int] = []
+
+    def connect(self, path: str) -> None:
+        """Connect to the referee, by its socket on this host. The main thread.
+
+        Raises:
+          OSError: it can't be reached.
+        """
+        self._base = self.agreement.connect(path)
+
+    def begin(self) -> None:
+        """Begin the script together with all other processes. The main thread.
+
+        Raises:
+          RuntimeError: other processes did not come to this in time.
+        """
+        assert self._base is not None
+        self.agreement.tell("arrive", CellSpec(1, tuple(range(self._num_ranks))))
+        self._base.settimeout(START_S)
+        if not receive(self._base):
+            raise RuntimeError(
+                f"Not all processes have called jaxcluster.agree() in {START_S:g} s."
+            )
+        self._base.settimeout(None)
+        self.agreement.begin(1)
+        threading.Thread(target=self._watch, name="jaxcluster-agreement", daemon=True).start()
+        signal.signal(signal.SIGUSR1, lambda *_: self._look(ASKED))
+        if (handler := signal.getsignal(signal.SIGINT)) is signal.default_int_handler:
+            self.stop_on(signal.SIGINT)
+        elif callable(handler):
+            signal.signal(signal.SIGINT, handler)  # it is guarded now
+        atexit.register(self._leave)
+
+    def stop_on(self, number: int) -> None:
+        """Have this signal stop all processes, each before the same launch."""
+
+        def handle(pythons: Any, number: int, frame: FrameType | None) -> None:
+            self.agreement.handle(self._on_stop, number, frame)
+
+        # Whoever looks, as asyncio does, finds Python's own handler.
+        guard = Guard(handle, signal.default_int_handler)
+        self.agreement.stops[number] = guard  # asyncio puts Python's back at its end
+        signal.signal(number, guard)
+        give_back_in_children(number)
+
+    # -------------------------------------------------------------------- end
+
+    def end_by(self, error: BaseException) -> None:
+        """This ends the script in this process: the others hear of it at once."""
+        if isinstance(error, SystemExit):
+            has_failed = error.code is not None and error.code != 0
+            self._end(f"exit status {error.code}" if has_failed else "ok")
+            return
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        self._end(text if len(text) <= ERROR_CHARS else text[:ERROR_CHARS] + "...")
+
+    def _end(self, outcome: str) -> None:
+        """The main thread makes no more launches."""
+        if not self._over_at:
+            self._over_at, self._outcome = time.monotonic(), outcome
+            self.agreement.end(outcome)
+
+    def _leave(self) -> None:
+        """At the end of the process, before JAX shuts down, which waits for all processes."""
+        if not (is_child := os.getpid() != self._pid):
+            self._end("ok")
+            self._all_over.wait()
+        if self._has_failed or self._leaves_alone or is_child:
+            coordination.leave_without_others()
+        if not self._has_failed or self._leaves_alone or is_child:
+            return
+        deadline = time.monotonic() + LEAVE_S
+        while self._rank == 0 and self._connected != [0] and time.monotonic() < deadline:
+            self._look(LEAVING)  # without process 0 JAX aborts the others
+            time.sleep(POLL_S)
+        if self._outcome == "ok":  # others failed
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+
+    # ------------------------------------------------------------------ watch
+
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        self._stop_at = self._stop_at or now
+        # No launch has come before which to raise it, or the referee has not answered.
+        if self._is_closed or now > self._stop_at + STOP_S:
+            raise KeyboardInterrupt
+        self.agreement.tell("stop", 1)
+
+    def _watch(self) -> None:
+        """A thread's loop: hears the referee."""
+        assert self._base is not None
+        told = 0.0  # when the wait began that was told of
+        while True:
+            if select.select([self._base], [], [], LOOK_S)[0]:
+                if not (frame := receive(self._base)):
+                    self._is_closed = True  # a stop is this process's own then
+                    self._all_over.set()
+                    return
+                self._hear(frame)
+            if self._has_failed and self._over_at:
+                patience_s = STUCK_S * (2 if self._rank == 0 else 1)  # process 0 ends last
+                if time.monotonic() - self._over_at > patience_s:
+                    _say("Threads of this process do not end, so it is ended.")
+                    sys.stdout.flush()
+                    os._exit(1)
+            record = self.agreement.begun.get(threading.main_thread().ident or 0)
+            since = record[2] if record is not None and record[-1] else told
+            if since != told and time.monotonic() - since > self._stall_s:
+                told = since
+                self._look(STALLED)
+
+    def _look(self, why: int) -> None:
+        self.agreement.tell("look", why, 0)
+
+    def _hear(self, frame: bytes) -> None:
+        told = unpack(frame, Answer)
+        if told.word in ("closed", "over"):
+            if told.refusal is not None and not self._has_failed:
+                self._has_failed = True
+                self._close(told.refusal)
+            self._all_over.set()
+        elif told.looked is not None:
+            self._connected = told.looked.connected
+            first = min((wait.rank for wait in told.looked.waits), default=None)
+            if told.number == ASKED or (told.number == STALLED and first == self._rank):
+                _say(describe(told.looked))
+
+    def _close(self, refusal: Refusal) -> None:
+        """Nothing more is launched: say why, or interrupt code that makes no launch."""
+        is_stop = refusal.kind == "stopped"  # which no other thread raises in place of this one
+        deadline = time.monotonic() + RAISE_S
+        while not self._is_raised(is_stop) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        self._is_closed = True
+        if self._is_raised(is_stop):
+            return
+        if not is_stop:
+            _say(explain(refusal))
+        elif not self._over_at:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def _is_raised(self, in_main: bool) -> bool:
+        """Whether a launch was refused, of the main thread or of any."""
+        return bool(self.agreement.refusals if in_main else self.agreement.is_refused)
+
+
+def give_back_in_children(number: int) -> None:
+    """Have processes that the script forks take this signal as Python has it.
+
+    ``terminate()`` of multiprocessing, and then ``join()``, count on it, also where C code is stuck
+    or the signal comes at once: Python forgets what came before a child begins.
+    """
+    masks = list[Any]()
+
+    def block() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [number]))
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    def give_back() -> None:
+        if signal.getsignal(number) is signal.default_int_handler:  # else it is the script's own
+            is_int = number == signal.SIGINT
+            _set_handler(number, signal.default_int_handler if is_int else signal.SIG_DFL)
+        unblock()
+
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=give_back)
+
+
+def describe(looked: Looked) -> str:
+    """Who waits for whom, as the referee tells it: a line for each launch."""
+    lines = dict[tuple[str, ...], list[int]]()
+    for wait in looked.waits:
+        place = wait.place
+        where = f"line {place.line}   {place.text}" if place.line else place.within
+        since = f"{looked.now - wait.since:.0f} s"
+        lines.setdefault((where, wait.name, name_ranks(wait.missing), since), []).append(wait.rank)
+    if not lines:
+        return "No rank waits for another one."
+    return "\n".join(
+        f"{name_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} for {missing} since {since}:"
+        f"   {where}   {name}"
+        for (where, name, missing, since), ranks in lines.items()
+    )
+
+
+# --------------------------------------------------------------------------- agree()
+
+
+def agree(stall_s: float = 30.0) -> bool:
+    """Have all processes of this job agree on each program before they launch it.
+
+    Call it in the main thread of every process, after ``jax.distributed.initialize()`` and before
+    the first computation. From then on a process that comes to launch another program, that ends
+    early, raises or dies is a ``Divergence`` in the others, at the line of their launch. Nothing is
+    launched then. ``SIGUSR1`` has a process print who waits for whom.
+
+    Costs a round trip on this host for each launch of a program with a collective.
+
+    Args:
+      stall_s: after how many seconds of waiting a process prints this unasked.
+
+    Returns:
+      whether launches are checked: False for a single process, and where this jax is unknown.
+
+    Raises:
+      RuntimeError: JAX is not initialized, or not all processes have called this.
+    """
+    if is_agreed():
+        return True
+    try:
+        client, rank, num_ranks, address = coordination.job()
+    except (ImportError, AttributeError):
+        return _unknown()
+    if client is None:
+        raise RuntimeError("Call jax.distributed.initialize() before jaxcluster.agree().")
+    if num_ranks == 1:
+        return False
+    job = Job(rank, num_ranks, stall_s, leaves_alone=False)
+    if script := getattr(sys.modules["__main__"], "__file__", None):
+        job.files[script] = 1
+    if not agree_on_launches(job.agreement, job.given):
+        return _unknown()
+    job.connect(_referee(client, rank, num_ranks, address))
+    transfers.announce_transfers(job.agreement)
+    job.begin()
+    coordination.announce_waits(job.agreement)
+    show = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        job.end_by(error)  # the others hear of it at once
+        show(kind, error, trace)
+
+    sys.excepthook = excepthook
+    return True
+
+
+def _referee(client: Any, rank: int, num_ranks: int, address: str) -> str:
+    """The path of this host's way to the referee, which process 0 starts.
+
+    Raises:
+      RuntimeError: it could not be started.
+    """
+
+    def tell(name: str, value: str) -> None:
+        client.key_value_set(f"jaxcluster/agree/{name}", value)
+
+    def ask(name: str) -> str:
+        path = f"jaxcluster/agree/{name}"
+        return str(client.blocking_key_value_get(path, int(1000 * START_S)))
+
+    here, host = _host(), address.rpartition(":")[0].strip("[]")
+    tell(f"host/{rank}", here)
+    if rank == 0:
+        try:
+            hosts = [ask(f"host/{each}") for each in range(num_ranks)]
+            key, words = secrets.token_hex(32), [str(num_ranks)]
+            if len({*hosts}) > 1:  # relays reach it at the coordinator's address
+                words += [str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])]
+            path, port = _start("referee", words, key)
+            tell("referee", json.dumps({"path": path, "hosts": hosts, "port": port, "key": key}))
+        except Exception as error:  # the other processes wait for it, and raise as well
+            tell("referee", json.dumps({"error": str(error)}))
+            raise
+    found = json.loads(ask("referee"))
+    if "error" in found:
+        raise RuntimeError(found["error"])
+    first = found["hosts"].index(here)
+    if first == 0:
+        return str(found["path"])
+    if first == rank:
+        path, _ = _start("relay", [host, found["port"]], found["key"])
+        tell(f"relay/{first}", path)
+    return ask(f"relay/{first}")
+
+
+def _start(what: str, arguments: list[str], key: str) -> tuple[str, str]:
+    """Start a child; returns the path that it listens on, and the line that it prints then."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        folder = "/tmp"
+    path = os.path.join(tempfile.mkdtemp(prefix="jaxcluster-agree-", dir=folder), what)
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "jaxcluster.agreement", what, path, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, KEY: key},
+        start_new_session=True,  # Ctrl-C is for the script
+    )
+    _children.append(child)
+    assert child.stdout is not None
+    line = child.stdout.readline().strip()
+    if not line:
+        raise RuntimeError(f"The {what} of jaxcluster.agree() did not start.")
+    return path, line
+
+
+_children: list[subprocess.Popen[str]] = []  # they end by themselves
+
+
+def _host() -> str:
+    """Equal for processes that can reach each other's Unix sockets."""
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        boot = file.read().strip()
+    spaces = os.stat("/proc/self/ns/mnt").st_ino, os.stat("/proc/self/ns/net").st_ino
+    return f"{boot} {spaces} {os.getuid()} {tempfile.gettempdir()}"
+
+
+def _unknown() -> bool:
+    _say("Launches are not checked: this jax is not known.")
+    return False
+
+
+def _say(text: str) -> None:
+    print(f"jaxcluster: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,271 @@
+"""Where a cell's output goes on a rank: to the notebook that sent the cell, in order.
+
+Three sources are joined: Python's ``sys.stdout``/``sys.stderr``, IPython's displays, and what C
+code and subprocesses write to file descriptors 1 and 2. The last go to the rank's log, which is
+complete also after a crash. While a cell runs the log's new lines are shown, but for the
+transport's own chatter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from jaxcluster import wire
+from jaxcluster.rank.arrays import describe, spans_processes
+from jaxcluster.rank.places import CELL_DIRECTORY, name_cells
+
+if TYPE_CHECKING:
+    from jaxcluster.rank.cells import CellRunner
+
+# gloo's and XLA's own lines: "[Gloo] Rank 0 is connected to 3 peer ranks...", absl's and glog's
+# "E0000 00:00:1729.1 12345 cuda.cc:1] ...", TSL's "2026-01-01 10:00:00.0: I external/...", NCCL's
+# "gpu-07:123:456 [0] NCCL INFO ...".
+CHATTER = re.compile(
+    r"^(\[Gloo\] |[IWEF]\d{4} \d\d:|\d{4}-\d\d-\d\d[ T][\d:.]+: [IWEF] |WARNING: All log messages "
+    r"before absl|\[IPEngine|NCCL version \d|(\[[\d :-]+\] )?\S+:\d+:\d+ \[\d+\] (\S+ ){0,2}NCCL )"
+)
+
+# Two devices of one process write gloo's line at once and in pieces: "[Gloo] Rank [Gloo] Rank 01 is
+# connected to 7 peer ranks. ...: 77", and what is left of it on lines of their own.
+GLOO = re.compile(r"\[Gloo\] Rank|is connected to \d+ peer|connected peer ranks")
+SCRAPS = re.compile(r"[\d\s]*")
+READ_NBYTES = 1 << 20  # at a time while the cell runs, and of a line that does not end
+LAST_NBYTES = 1 << 24  # at the cell's end, which nothing interrupts: a flood may be of gigabytes
+
+
+TAKEN = {"display_data", "update_display_data", "execute_result", "clear_output", "error"}
+VIEW_MIME = "application/vnd.jupyter.widget-view+json"
+
+Sink = Callable[[str, str], bool]
+
+
+class RankStream(io.TextIOWrapper):
+    """A ``sys.stdout`` whose text goes to the running cell's notebook, else to ``inner``."""
+
+    def __init__(self, name: str, fd: int, inner: Any, sink: Sink) -> None:
+        self._raw = _Raw(name, fd, inner, sink)
+        super().__init__(self._raw, "utf-8", "backslashreplace", write_through=True)
+
+    def set_parent(self, parent: Any) -> None:
+        """ipykernel says whose code runs: without it ipyparallel's clients get no output."""
+        if hasattr(self._raw.inner, "set_parent"):
+            self._raw.inner.set_parent(parent)
+
+    def reconfigure(self, **options: Any) -> None:
+        """As of a script's own stream; this one is UTF-8, and holds nothing back."""
+
+    def detach(self) -> Any:
+        """Refused: the next cell prints to it, too."""
+        raise io.UnsupportedOperation("detach")
+
+
+class _Raw(io.RawIOBase):
+    """Takes the bytes of a ``RankStream``."""
+
+    def __init__(self, name: str, fd: int, inner: Any, sink: Sink) -> None:
+        super().__init__()
+        self.name, self.inner = name, inner
+        self._fd, self._sink = fd, sink
+
+    def write(self, data: Any, /) -> int:
+        taken = bytes(data)
+        text = taken.decode("utf-8", "backslashreplace")
+        if self.name == "stderr" and CELL_DIRECTORY in text:
+            text = name_cells(text)
+        if text and not self._sink(self.name, text):
+            self.inner.write(text)
+        return len(taken)
+
+    def flush(self) -> None:
+        self.inner.flush()
+
+    def close(self) -> None:
+        """A cell may close what it prints to; the next one prints all the same."""
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+
+class LogTail:
+    """New lines of the rank's log since ``reset``, without the transport's chatter."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._offset = 0
+        self._after_gloo = False
+
+    def reset(self) -> None:
+        """Begin here."""
+        self._offset = self._size()
+
+    def _size(self) -> int:
+        return os.stat(self.path).st_size if os.path.exists(self.path) else 0
+
+    def read(self, last: bool = False) -> str:
+        """Text to show, of what there is by now; it may be left for later.
+
+        Args:
+          last: this is the cell's end: an unfinished line does not wait, and of very much the end
+            is told alone.
+        """
+        size = self._size()
+        self._offset = min(self._offset, size)  # somebody has emptied it
+        if self._offset == size:
+            return ""
+        note, most = "", LAST_NBYTES if last else READ_NBYTES
+        if last and (too_many := size - self._offset - most) > 0:
+            note = f"\n[... {too_many:,} bytes, only in this rank's log ...]\n"
+            self._offset += too_many
+        with open(self.path, "rb") as log:
+            log.seek(self._offset)
+            data = log.read(min(size - self._offset, most))
+        end = data.rfind(b"\n") + 1
+        if last or (not end and len(data) == most):  # else it waits for its line's end
+            end = len(data)
+        self._offset += end
+        lines = data[:end].decode(errors="replace").splitlines(keepends=True)
+        return note + "".join(line for line in lines if not self._is_chatter(line))
+
+    def _is_chatter(self, line: str) -> bool:
+        if GLOO.search(line):
+            self._after_gloo = True
+            return True
+        if self._after_gloo and SCRAPS.fullmatch(line):
+            return True
+        self._after_gloo = False
+        return CHATTER.match(line) is not None
+
+
+class CellOutput:
+    """That of one rank's cells.
+
+    Attributes:
+      log: what C code and subprocesses write to the rank's log.
+    """
+
+    def __init__(self, runner: CellRunner, log: LogTail) -> None:
+        self._runner = runner
+        self.log = log
+        self._showing = threading.Lock()  # held from the log's being read until it is sent
+
+    def attach(self, shell: Any) -> None:
+        """Take what ``shell`` displays, and its tracebacks, while a cell runs.
+
+        Otherwise (a plain ipyparallel client runs code) it goes to ipyparallel's sockets as ever.
+        """
+        session = shell.kernel.session
+        send = session.send
+
+        def take_or_send(to: Any, what: Any, content: Any = None, *more: Any, **keys: Any) -> Any:
+            made = what if isinstance(what, dict) else {"msg_type": what, "content": content}
+            if made["msg_type"] in TAKEN and self._take(made["msg_type"], made["content"]):
+                return None
+            return send(to, what, content, *more, **keys)
+
+        session.send = take_or_send
+
+    def _take(self, kind: str, content: dict[str, Any]) -> bool:
+        """Whether a message of IPython's goes to a notebook of ours."""
+        if self._runner.current is None and not self._runner.comms.taking:
+            return False
+        content = {key: wire.plain(value) for key, value in content.items()}
+        if "data" in content:  # nbformat asks for text in all but JSON's types
+            content["data"] = {
+                mime: one if mime.endswith("json") or isinstance(one, str) else wire.told(one)
+                for mime, one in content["data"].items()
+            }
+            content["metadata"] = content["metadata"] or {}
+        if kind == "error":
+            self._take_traceback(sys.exc_info()[1], content)
+        else:
+            self.emit(kind, content)
+        return True
+
+    def emit(self, kind: str, content: dict[str, Any]) -> None:
+        runner = self._runner
+        if runner.comms.divert(kind, content) or (running := runner.current) is None:
+            return
+        if runner.is_child():
+            self.print("stdout", content.get("data", {}).get("text/plain", "") + "\n")
+            return
+        view = content.get("data", {}).get(VIEW_MIME)
+        if view is not None and not runner.comms.is_shown(view.get("model_id")):
+            del content["data"][VIEW_MIME]
+        if kind == "execute_result":
+            with contextlib.suppress(Exception):  # its text alone is shown
+                value = runner.shell.displayhook.exec_result.result
+                if spans_processes(value):
+                    content["array"] = asdict(replace(describe(value), shards=()))
+        runner.history.add(kind, content)
+        output = wire.RankOutput(runner.rank, running.cell.seq, kind, content)
+        running.request.send("output", output)
+
+    def _take_traceback(self, error: BaseException | None, content: dict[str, Any]) -> None:
+        """IPython renders an error: the cell's own, or one that the user's code shows."""
+        runner, lines = self._runner, content["traceback"]
+        running = runner.current
+        is_cell = running is not None and running.cell.message is None
+        if running is not None and is_cell and not runner.in_a_cell(sys._getframe(1)):
+            running.lines = lines
+        elif not runner.comms.divert("error", content) and running is not None:
+            if running.error is None and error is not None:
+                running.raised, running.error = error, runner.plain(error)
+            if is_cell:
+                self.print("stderr", "\n".join([*lines, ""]))
+
+    def print(self, name: str, text: str) -> bool:
+        runner = self._runner
+        if runner.comms.divert("stream", {"name": name, "text": text}):
+            return True
+        if runner.is_child():  # without its parent's threads: it is shown as what C code prints
+            os.write(1 if name == "stdout" else 2, text.encode(errors="backslashreplace"))
+            return True
+        if (running := runner.current) is None:
+            return False
+        runner.history.text(name, text)
+        runner.control.stream(running.request, runner.rank, running.cell.seq, name, text)
+        return True
+
+    def show_pages(self) -> None:
+        """What ``name?`` and pagers have left for the frontend."""
+        payloads = self._runner.shell.payload_manager
+        for payload in payloads.read_payload():
+            if payload.get("source") == "page":
+                self.emit(
+                    "display_data",
+                    {"data": wire.plain(payload["data"]), "metadata": {}, "transient": {}},
+                )
+        payloads.clear_payload()
+
+    def show_log(self, last: bool = False) -> None:
+        """On the control thread, while a cell runs: show what has come to the log.
+
+        It waits for nobody: the main thread may wait for this one to send what was printed. What
+        is not read now is read later.
+
+        Args:
+          last: this is the cell's end, on the main thread: show all that is left.
+        """
+        running, control = self._runner.current, self._runner.control
+        if running is None or (not last and control.is_behind(running.request.ident)):
+            return
+        if running.shown and self._showing.acquire(blocking=last):
+            try:
+                # Without ticks the cell has shown its rest, and may be over.
+                if (last or control.ticking) and (text := self.log.read(last)):
+                    self.print("stdout", text)
+            except OSError:  # the cell has used up the file descriptors: another time
+                pass
+            finally:
+                self._showing.release()

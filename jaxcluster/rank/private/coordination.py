@@ -1,0 +1,260 @@
+"""JAX's processes among each other: the coordination service, gloo's addresses and slices."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import os
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from jaxcluster.agreement.client import Agreement
+from jaxcluster.agreement.refusals import Program
+from jaxcluster.rank.private import needs_names
+from jaxcluster.rank.private.programs import hash_of
+
+PARTITION = "JAX_PARTITION_INDEX"  # the user's own choice
+LOOK_MS = 200  # between looks whether a wait for a key is to end
+GETS = ("blocking_key_value_get", "blocking_key_value_get_bytes")
+
+
+@needs_names(
+    "gloo address", "CPU collectives use this host's name, which must resolve to its own address"
+)
+def set_collectives_address(address: str) -> None:
+    """Make CPU collectives (gloo) listen on ``address`` instead of what the hostname resolves to.
+
+    Debian's ``127.0.1.1 host`` line ends in "Connection refused" and an unresolvable name in
+    "enforce fail at device.cc:99". Must come before the backend starts. JAX has no public setting
+    for it (jax 0.10.2 and 0.12: ``xla_bridge.make_cpu_client`` calls
+    ``_jax.make_gloo_tcp_collectives`` without a hostname).
+    """
+    from jax._src import xla_bridge
+
+    client: Any = xla_bridge._jax
+    make = functools.partial(client.make_gloo_tcp_collectives, hostname=address)
+    client.make_gloo_tcp_collectives = make
+
+
+@needs_names("one slice", "jax.make_mesh refuses the CPU devices of several machines")
+def join_cpu_slices() -> None:
+    """Put the CPU devices of all machines into one slice, so that ``jax.make_mesh`` takes them.
+
+    XLA makes a slice of each boot id, and ``make_mesh`` refuses devices of several: meant for TPU
+    pods and GPUs, for which ``initialize(partition_index=0)`` is the remedy; the CPU client takes
+    no such option (jax 0.10.2 and 0.12). ``Mesh(jax.devices(), ...)`` needs none of this.
+    """
+    from jax._src.lib import _jax
+
+    look = _jax.Device.__getattr__
+
+    def slice_of(device: Any, name: str) -> Any:
+        return 0 if device.platform == "cpu" else look(device, name)
+
+    for name in ("slice_index", "partition_index"):
+        setattr(_jax.Device, name, property(functools.partial(slice_of, name=name)))
+
+
+def one_partition(platforms: str | None) -> dict[str, int]:
+    """What ``initialize`` takes so that ``jax.make_mesh`` takes GPUs of several hosts.
+
+    Since jax 0.11 it makes a partition of each host, and ``make_mesh`` refuses devices of several.
+    """
+    import jax
+
+    takes = "partition_index" in inspect.signature(jax.distributed.initialize).parameters
+    is_gpu = any(name in (platforms or "") for name in ("gpu", "cuda", "rocm"))
+    return {"partition_index": 0} if takes and is_gpu and not os.environ.get(PARTITION) else {}
+
+
+# --------------------------------------------------------------------------- the coordinator
+
+
+def coordination_service(
+    address: str, num_processes: int, heartbeat_timeout_s: int, shutdown_timeout_s: int
+) -> Any:
+    """JAX's coordination service, listening on ``address``; it lives as long as the object.
+
+    ``jax.distributed.initialize`` makes it on rank 0 and nowhere else (jax 0.10.2 and 0.12:
+    ``_jax.get_distributed_runtime_service``). Recoverable: a task that dies ends no other.
+
+    Raises:
+      ImportError, AttributeError, TypeError: the private name has moved.
+    """
+    from jax._src.lib import _jax
+
+    return _jax.get_distributed_runtime_service(
+        address,
+        num_processes,
+        heartbeat_timeout=heartbeat_timeout_s,
+        shutdown_timeout=shutdown_timeout_s,
+        recoverable=True,
+    )
+
+
+@needs_names("coordinator process", "rank 0 hosts JAX's coordinator, and its death ends all ranks")
+def coordinate_elsewhere() -> None:
+    """Have ``jax.distributed.initialize`` on rank 0 start no service: another process has one.
+
+    Everything else that ``initialize`` does stays JAX's own.
+    """
+    from jax._src import distributed
+
+    client: Any = distributed._jax
+    _ = client.get_distributed_runtime_service
+    service = SimpleNamespace(shutdown=lambda: None)  # it is not this process's to end
+    client.get_distributed_runtime_service = lambda *args, **kwargs: service
+
+
+# --------------------------------------------------------------------------- waits
+
+
+@needs_names("waits", "a wait in JAX's coordination service can't be stopped")
+def announce_waits(agreement: Agreement) -> None:
+    """Have waits in the coordination service be agreed on, once JAX is initialized."""
+    import jax
+    from jax._src import distributed
+    from jax._src.lib import _jax
+
+    state, its = distributed.global_state, _jax.DistributedRuntimeClient
+    _ = its.wait_at_barrier, *(getattr(its, name) for name in GETS)
+    if state.client is not None:
+        state.client = Client(state.client, agreement, jax.process_count())
+
+
+class Client:
+    """JAX's client of the coordination service, whose waits for other processes are agreed on.
+
+    Libraries (Orbax) reach it by ``jax._src.distributed.global_state.client``. All but the waits
+    goes to JAX's own.
+
+    Args:
+      client: JAX's own.
+      agreement: that of this process.
+      num_processes: how many there are.
+    """
+
+    def __init__(self, client: Any, agreement: Agreement, num_processes: int) -> None:
+        self._client, self._agreement = client, agreement
+        self._everyone = tuple(range(num_processes))
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        return functools.partial(self._get, found) if name in GETS else found
+
+    def wait_at_barrier(
+        self, barrier_id: str, timeout_in_ms: int, process_ids: Sequence[int] | None = None
+    ) -> None:
+        """Go on once all processes are there. A stop, an early end or a death ends the wait."""
+        import jax
+
+        wait = functools.partial(
+            self._client.wait_at_barrier, barrier_id, timeout_in_ms, process_ids
+        )
+        processes = tuple(sorted(process_ids)) if process_ids else self._everyone
+        if self._agreement.rank not in processes:  # an error of JAX's
+            wait()
+            return
+        name = f"wait_at_barrier({str(barrier_id)!r})"
+        program = Program(processes, hash_of(name), name, meets_all=True)
+        late = jax.errors.JaxRuntimeError(
+            f"DEADLINE_EXCEEDED: Barrier timed out. Id: {barrier_id}. Not all of processes "
+            f"{', '.join(map(str, processes))} were there within {timeout_in_ms / 1000:g} s."
+        )
+        with self._agreement.limited(timeout_in_ms / 1000, late):
+            self._agreement.launch(program, wait)
+
+    def _get(self, get: Callable[[str, int], Any], key: str, timeout_in_ms: int) -> Any:
+        """What stands at a key, once it does. A stop ends the wait."""
+        deadline = time.monotonic() + timeout_in_ms / 1000
+        while True:
+            left_ms = int(1000 * (deadline - time.monotonic()))
+            try:
+                return get(key, max(1, min(left_ms, LOOK_MS)))
+            except RuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error) or left_ms <= LOOK_MS:
+                    raise
+
+
+# --------------------------------------------------------------------------- scripts
+
+
+def keep_initialized(say: Callable[[str], None]) -> None:
+    """Have calls that a script makes for a world of its own fit in with this one.
+
+    ``jax.distributed.initialize`` and ``shutdown`` return with one line: the cluster does both. An
+    ``initialize`` for another world is an error. All of this is public.
+    """
+    import jax
+
+    has = {"num_processes": jax.process_count(), "process_id": jax.process_index()}
+    here = f"process {has['process_id']} of {has['num_processes']}"
+    arguments = inspect.signature(jax.distributed.initialize)
+
+    @functools.wraps(jax.distributed.initialize)
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        asked = arguments.bind(*args, **kwargs).arguments
+        for name, value in has.items():
+            if asked.get(name) not in (None, value):
+                raise RuntimeError(
+                    f"jaxcluster has initialized JAX: this is {here}, and the call asks for "
+                    f"{name}={asked[name]}. Leave that out, or start as many, by -n."
+                )
+        say(f"jaxcluster has initialized JAX already: this is {here}.")
+
+    @functools.wraps(jax.distributed.shutdown)
+    def shutdown() -> None:
+        say("%jaxcluster stop shuts JAX down: the ranks go on.")
+
+    jax.distributed.initialize, jax.distributed.shutdown = initialize, shutdown
+
+
+def accept_num_cpu_devices(counts: frozenset[int]) -> None:
+    """Have ``jax_num_cpu_devices`` set to what the cluster has already be no error.
+
+    JAX refuses any value once there are devices (jax 0.10.2 and 0.12), and single-process programs
+    begin with it.
+
+    Args:
+      counts: the devices of this process, and of all.
+    """
+    import jax
+
+    config: Any = type(jax.config)
+    original = config.update
+
+    @functools.wraps(original)
+    def update(self: Any, name: str, val: Any) -> None:
+        if name != "jax_num_cpu_devices" or type(val) is not int or val not in counts:
+            original(self, name, val)
+
+    config.update = update
+
+
+def job() -> tuple[Any, int, int, str]:
+    """This process's place in a job: JAX's client, its number, how many there are, the address.
+
+    Raises:
+      ImportError, AttributeError: the private name has moved.
+    """
+    from jax._src import distributed
+
+    state = distributed.global_state
+    return state.client, state.process_id, state.num_processes, state.coordinator_address or ""
+
+
+def leave_without_others() -> None:
+    """At the end of this process don't wait for the others, some of which have failed.
+
+    JAX's ``shutdown`` waits for all of them. Its service in process 0 aborts the process if it is
+    destroyed before the client, so neither is.
+    """
+    from jax._src import distributed
+
+    state = distributed.global_state
+    for kept in (state.client, state.service):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    state.shutdown = lambda: None  # type: ignore[method-assign]
