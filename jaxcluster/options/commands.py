@@ -126,7 +126,7 @@ OTHERS = {
     "mcp": Command(
         "Serve an assistant in your editor, by the Model Context Protocol on standard input. It "
         "sees your clusters on this machine.",
-        (_own("--allow-run", "let it run cells, interrupt and restart"),)),
+        (_own("--allow-run", "let it run cells, and interrupt them"),)),
     "%%spmd": Command(
         "Run the cell on every rank. Process 0's output is shown as it comes; with --ranks and "
         "--all, the output of all of them. %spmd [OPTIONS] EXPRESSION does one line.", (
@@ -136,7 +136,7 @@ OTHERS = {
             argument="all_ranks"),
         _own("--out", "keep the cell's record under this name: r.stdout(rank=3)", "r",
             metavar="NAME"),
-        _own("--timeout", "stop the cell after S seconds, on all ranks at the same launch", "60",
+        _own("--timeout", "stop the cell after S seconds, on all ranks before the same launch", "60",
             SECONDS, "S", argument="timeout_s"),
         _own("--async", "don't wait for the cell's end; with --out you can wait for it later",
             argument="background"),
