@@ -43,7 +43,7 @@ NAMED_HOSTS = Option("--hosts", HOSTS, "H:N,...", "hosts and their ranks: h1:2,u
     "h1:2,user@h2:2",
     field=Field("Hosts", "With the number of ranks on each", "h1:2,user@h2:2", ("ssh", "mpi")),
 )  # fmt: skip
-HOSTFILE = Option("--hostfile", TEXT, "FILE", "the same, one per line: h1 slots=2", "~/hosts")
+HOSTFILE = Option("--hostfile", TEXT, "FILE", "a file with a host per line: h1 slots=2", "~/hosts")
 DIRECT = Option("--direct", SWITCH, "", "reach the agents by TCP, not by a tunnel")
 NODES = Option("--nodes", COUNT, "N", "how many nodes", "2 --ntasks-per-node 4",
     field=Field("Nodes", "How many", "1"))  # fmt: skip

@@ -58,7 +58,7 @@ class MPI(Launcher):
     options = (
         NAMED_HOSTS, HOSTFILE,
         Option("--mpiexec", PATH, "PATH", "the mpiexec to run", "/opt/mpi/bin/mpiexec"),
-        Option("--mpi-args", WORDS, "WORDS", "further arguments for it", "='--bind-to none'"),
+        Option("--mpi-args", WORDS, "WORDS", "further arguments for mpiexec", "='--bind-to none'"),
     )  # fmt: skip
     refused = "Inside a batch job only its hosts can be named in --hosts, each with its slots."
 

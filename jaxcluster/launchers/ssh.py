@@ -82,7 +82,7 @@ class SSH(Launcher):
         Option("--user", TEXT, "NAME", "login name, for hosts without their own", "ann",
             pattern=NO_OPTION),
         Option("--port", COUNT, "PORT", "sshd's port, for hosts without their own", "2222"),
-        Option("--jump", TEXT, "HOST", "log in through it (ssh -J)", "login.example.org",
+        Option("--jump", TEXT, "HOST", "log in through this host (ssh -J)", "login.example.org",
             pattern=NO_OPTION),
         Option("--ssh-config", PATH, "FILE", "an ssh config (ssh -F)", "~/.ssh/cluster"),
         Option("--ssh-option", TEXTS, "NAME=VALUE", "as for ssh -o; may be repeated",

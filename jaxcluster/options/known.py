@@ -36,7 +36,7 @@ ORDER = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")
 OF_ALL = (
     Option("--python", TEXT, "PATH", "the hosts' Python", "~/venv/bin/python",
         field=Field("Python", "Its path on the hosts; else this kernel's, in a pod python3")),
-    Option("--lease", TEXT, "TIME", "how long ranks wait where the way to their host is cut", "2h",
+    Option("--lease", TEXT, "TIME", "how long ranks wait if their host's connection is cut", "2h",
         pattern=r"\d+[smhd]?"),
 )  # fmt: skip
 

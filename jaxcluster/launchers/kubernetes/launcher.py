@@ -74,7 +74,7 @@ class Kubernetes(Launcher):
             pattern=NAME),
         Option("--label", TEXTS, "NAME=VALUE", "a label of Job and pods (Kueue); may be repeated",
             "team=a", pattern=r"[^=]+=.*"),
-        Option("--pod-template", PATH, "FILE", "a pod to which the rest is added: who it runs as, "
+        Option("--pod-template", PATH, "FILE", "a pod to which the options are added: its user, "
             "other devices", "pod.yaml"),
         Option("--kubeconfig", PATH, "FILE", "as for kubectl", "~/.kube/other"),
         Option("--context", TEXT, "NAME", "a context of the kubeconfig", "gke"),
