@@ -50,12 +50,11 @@ def __getattr__(name: str) -> Any:
 
 
 def seed(number: int) -> None:
-    """Seed ``random`` and ``np.random``: in a cell, so that all ranks draw the same numbers.
+    """Seed ``random`` and ``np.random``. In a cell, all ranks then draw the same numbers.
 
-    As in scripts each process has a seed of its own, so what a cell draws differs from rank to
-    rank; where that becomes data which all ranks should have alike, each computes with its own.
-    JAX's keys (``jax.random.key(0)``) are equal on all ranks anyway, as is
-    ``np.random.default_rng(0)``. For another seed on each rank add ``jax.process_index()``.
+    Without it each process draws other numbers, as in scripts. JAX's keys (``jax.random.key(0)``)
+    are equal on all ranks anyway, and so is ``np.random.default_rng(0)``. For another seed on each
+    rank, add ``jax.process_index()``.
     """
     import random
 

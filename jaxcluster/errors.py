@@ -14,7 +14,7 @@
     │   ├── CellFailed
     │   ├── RankDied
     │   └── RankHung
-    ├── Divergence            ranks came to launch different programs; none was launched
+    ├── Divergence            ranks were about to launch different programs; none was launched
     ├── TransferError         a value could not travel
     │   ├── NotAddressable
     │   └── NotSerialisable
@@ -23,8 +23,8 @@
     KeyboardInterrupt
     └── CellInterrupted       the user stopped a cell on the ranks
 
-Facts are attributes, the text is made from them in ``__str__``, and ``hint`` says what to type
-next. They survive pickling, and IPython shows them without a traceback of ours.
+``hint`` says what to type next. Pickling keeps all attributes, and IPython shows an exception
+without jaxcluster's own frames.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class VersionMismatch(JaxClusterError):
 
 
 class LaunchError(JaxClusterError):
-    """The cluster did not come up. Whatever had been started was ended again."""
+    """The cluster did not come up. All that had been started was ended."""
 
 
 class LauncherUnavailable(LaunchError):
-    """What this launcher needs is not on this machine."""
+    """This machine lacks what this launcher needs."""
 
 
 class EnginesMissing(LaunchError):
-    """Some ranks never reported: ``ranks``."""
+    """The ranks in ``ranks`` never reported."""
 
 
 class PlanError(LaunchError):
@@ -123,7 +123,7 @@ class CellFailed(RankError):
 class CellInterrupted(KeyboardInterrupt):
     """The user stopped a cell, and the ranks have left it.
 
-    A KeyboardInterrupt, so that nothing that catches ordinary errors goes on with the next cell.
+    It is a KeyboardInterrupt, so ``except Exception`` does not catch it.
 
     Attributes:
       ranks: the ranks that were interrupted.

@@ -47,8 +47,8 @@ opened: dict[str, Cluster] = {}  # this process's, by name, also those that are 
 class Cluster:
     """A running cluster of JAX processes, one rank each.
 
-    Use it as a context manager to have it stopped at the end. ``start`` and ``attach`` make one.
-    Thread-safe: a cell that is submitted during a restart runs after it.
+    ``start`` and ``attach`` return one. As a context manager it stops at the end. It is
+    thread-safe: if a cell is submitted during a restart, it runs after that.
 
     Attributes:
       world: its present ranks; a restart makes another one.
@@ -118,7 +118,7 @@ class Cluster:
         return self.world.look(launches)
 
     def late(self) -> Late | None:
-        """Who comes last into most launches that span processes, and by how much; None: nobody."""
+        """The rank that comes last into most launches, and by how much; None if there is none."""
         looked = self.look(waiting.LAUNCHES)
         return waiting.find_late(looked.agreed) if looked is not None else None
 
@@ -175,17 +175,17 @@ class Cluster:
         num_processes: int | None = None,
         when: str = "",
     ) -> str:
-        """Give it new processes; returns in a line what was kept and what was lost.
+        """Give it new processes; returns a line that says what was kept and what was lost.
 
-        The variables of all ranks that live are saved first, and restored on the new processes. A
-        dead rank's successor takes those that all ranks share from a survivor. With another number
-        of ranks, arrays that span processes are cut for the meshes of the devices that there are
-        then, and lost hosts are left out. The stop button is heard meanwhile: see ``recovery``.
+        All living ranks save their variables, and the new processes load them. A dead rank's
+        successor gets from a survivor what all ranks share. For another number of ranks, arrays
+        that span processes are cut for the new devices' meshes, and lost hosts are left out. The
+        stop button ends it: see ``recovery``.
 
         Args:
           clean: keep nothing.
-          num_processes: how many ranks it is to have; as many as before by default.
-          when: when names were lost that are lost, as in "in cell [3]".
+          num_processes: how many ranks it gets; as many as before by default.
+          when: when lost names were lost, as in "in cell [3]".
 
         Raises:
           UsageError: it can't have so many ranks. Nothing was changed.
@@ -218,11 +218,11 @@ class Cluster:
         return self.world.is_ours and self.record.owner == process_token(os.getpid())
 
     def stop(self, force: bool = False) -> float:
-        """End all its processes; returns after how many seconds. A stopped cluster: nothing.
+        """End all its processes; returns the seconds that took. A second call does nothing.
 
         Args:
-          force: where hosts can't be reached, end what can be and forget the rest. What lives
-            there ends when nobody is connected to it: after 20 s, or, detached, with its login.
+          force: if hosts can't be reached, end the others and forget these. What lives there
+            ends once nobody is connected to it: after 20 s, or, detached, with its login.
 
         Raises:
           LaunchError: another process has started it, and a host can't be reached. Nothing is done.
@@ -245,7 +245,7 @@ class Cluster:
         return 0.0 if was_closed else time.perf_counter() - began
 
     def close(self) -> None:
-        """Let go of it without stopping it: the end of an ``attach``."""
+        """Disconnect from it, and leave it running."""
         if not self.closed:
             opened.pop(self.name, None)
             self.world.leave()
@@ -253,7 +253,7 @@ class Cluster:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether it is being given new processes, by some thread."""
+        """Whether some thread gives it new processes."""
         return self._stopped is not None
 
     def press_stop(self) -> None:
@@ -275,10 +275,7 @@ class Cluster:
 
     @property
     def down(self) -> str:
-        """Why it has no processes where a restart was not carried through, and what to type.
-
-        "" otherwise.
-        """
+        """Why a restart has left it without processes, and what to type; otherwise ""."""
         if not self.why:
             return ""
         assert self.world.allocation is not None
@@ -300,7 +297,7 @@ class Cluster:
         return f"{told}{'; '.join([*ways, f'%jaxcluster stop {ends}'])}."
 
     def check_not_closed(self) -> None:
-        """Raises NoCluster, with what to type, where it has no processes that could be asked."""
+        """Raise NoCluster, with what to type, if it has no processes to ask."""
         if self.is_restarting and self.closed:
             raise NoCluster(
                 f"Cluster {self.name!r} is being restarted.", "Wait for the new processes."
@@ -409,7 +406,7 @@ class Cluster:
         return checkpoints.save(self.world, name, folder)
 
     def restore(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
-        """Bind what a checkpoint has saved, on all ranks or on none; returns what came back.
+        """Load a checkpoint on all ranks, or on none; returns what came back.
 
         It may be another cluster's, also with another number of ranks: see ``restart``.
 
@@ -422,7 +419,7 @@ class Cluster:
         return checkpoints.restore(self.world, name, folder)
 
     def restore_last(self) -> str:
-        """Bind on all ranks, or on none, what they had when the last cell ended well.
+        """Load the last autosave on all ranks, or on none; returns what came back.
 
         Raises:
           UsageError: nothing was saved then: ``autosave`` is off, or why it was not.
@@ -445,7 +442,7 @@ class Cluster:
             self.autosave.forget()
 
     def history(self) -> History:
-        """The cells that its ranks have run, whoever has sent them, oldest first.
+        """The cells that all notebooks have run on its ranks, oldest first.
 
         Also while a cell runs, and of ranks that have died. What ranks keep is bounded.
         """
@@ -453,9 +450,9 @@ class Cluster:
         return history.Reader(self.world).look()
 
     def interrupt(self) -> list[int]:
-        """Interrupt whatever the ranks run now; returns those that were running something.
+        """Interrupt what the ranks run now; returns the ranks that were running something.
 
-        While it is being given new processes it is a press of the stop button.
+        During a restart it acts as the stop button.
         """
         if self.is_restarting:
             self.press_stop()
@@ -468,13 +465,13 @@ class Cluster:
     # ------------------------------------------------------------------ values
 
     def push(self, values: Mapping[str, Any], ranks: Sequence[int] | None = None) -> None:
-        """Bind names on the ranks. See ``jaxcluster.cluster.transfer.push``."""
+        """Copy values to the ranks, by their names. See ``jaxcluster.cluster.transfer.push``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
-        """A rank-0 name's value, arrays whole, as numpy. See ``transfer.pull``."""
+        """The value of a name on rank 0. Its arrays are whole, as numpy. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
         return transfer.pull(self.world, name)

@@ -79,7 +79,7 @@ class CellOptions:
 
 
 class RunningCell(verdict.Ending):
-    """A cell on its way. ``wait`` returns its record or raises, as ``Cluster.run`` does.
+    """A cell that was submitted. ``wait`` returns its record or raises, as ``Cluster.run`` does.
 
     Attributes:
       cluster: whose it is.

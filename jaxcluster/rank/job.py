@@ -288,14 +288,14 @@ def describe(looked: Looked) -> str:
 
 
 def agree(stall_s: float = 30.0) -> bool:
-    """Have all processes of this job agree on each program before they launch it.
+    """Make all processes of this job agree on each program before they launch it.
 
     Call it in the main thread of every process, after ``jax.distributed.initialize()`` and before
-    the first computation. From then on a process that comes to launch another program, that ends
-    early, raises or dies is a ``Divergence`` in the others, at the line of their launch. Nothing is
-    launched then. ``SIGUSR1`` has a process print who waits for whom.
+    the first computation. If a process then launches another program, ends early, raises or dies,
+    the others raise ``Divergence`` at the line of their launch, and nothing is launched. After
+    ``SIGUSR1`` a process prints who waits for whom.
 
-    Costs a round trip on this host for each launch of a program with a collective.
+    Each launch of a program with a collective costs a message to the referee and back.
 
     Args:
       stall_s: after how many seconds of waiting a process prints this unasked.
