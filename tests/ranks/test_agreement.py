@@ -509,7 +509,7 @@ def test_a_barrier_of_a_librarys_is_agreed_on(ranks: jaxcluster.Cluster) -> None
     assert printed(record) == ["True\n"] * 4
     with pytest.raises(CellFailed, match="Barrier timed out") as caught:
         ranks.run("if r != 1: client.wait_at_barrier('skipped', 500)", show=False)
-    assert caught.value.ranks == (0, 2, 3)
+    assert {*caught.value.ranks} <= {0, 2, 3}  # one may be late, and is interrupted
     cell = ranks.submit("if r == 1: time.sleep(60)\nclient.wait_at_barrier('stopped', 60_000)")
     until(lambda: len(ranks.look().waits) == 3, "the others are there")
     cell.stop()
