@@ -147,7 +147,7 @@ def resized(spec: wire.ClusterSpec, num_processes: int) -> wire.ClusterSpec:
     """
     if spec.platform == "tpu" and not spec.is_here:
         raise UsageError(
-            "The hosts of a TPU slice belong together, so their ranks can't be others in number.",
+            "The hosts of a TPU slice belong together, so the number of their ranks is fixed.",
             "Stop it, and start it on another slice.",
         )
     known().by_name["num_processes"].check(num_processes)

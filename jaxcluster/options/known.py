@@ -103,7 +103,7 @@ class Known:
             option = self.of_launchers.get(one)
             if option is None or kind not in option.launchers:
                 flag = f"--{one.replace('_', '-')}" if option is None else option.flag
-                of = f"; it is one of {join_words(option.launchers)}" if option is not None else ""
+                of = f", an option of {join_words(option.launchers)}" if option is not None else ""
                 mine = " ".join(o.flag for o in self.options if kind in o.launchers)
                 raise UsageError(
                     f"--launcher {kind} does not know {flag}{of}.",

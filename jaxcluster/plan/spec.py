@@ -82,7 +82,7 @@ def check_spec(spec: ClusterSpec, others: Sequence[str] = ()) -> None:
     for name, value in spec.env.items():
         if not isinstance(value, str):
             raise UsageError(
-                f"env has {name!r}: {value!r}, which is no text.", f"{start} --env A=B"
+                f"env has {name!r}: {value!r}, which is not text.", f"{start} --env A=B"
             )
         if (option := ASSIGNED_ENV.get(name)) is not None:
             raise UsageError(

@@ -85,10 +85,10 @@ def test_what_is_typed_becomes_a_launcher(
         ("--launcher ssh:x --hosts h1", "There is no launcher 'ssh:x'"),
         ("--launcher ipp", "ipp needs the name of one of ipyparallel's launchers."),
         ("--launcher ssh", "--launcher ssh needs hosts."),
-        ("--hosts h1", "--launcher local does not know --hosts; it is one of ssh, mpi and tpu."),
+        ("--hosts h1", "--launcher local does not know --hosts, an option of ssh, mpi and tpu."),
         (
             "--launcher ssh --hosts h1 --partition gpu",
-            "--launcher ssh does not know --partition; it is one of slurm.\nIt takes: --hosts",
+            "--launcher ssh does not know --partition, an option of slurm.\nIt takes: --hosts",
         ),
         ("--launcher slurm --nodes two", "--nodes must be a whole number from 1 up, not 'two'."),
         ("--launcher slurm --partition ''", "--partition has no value."),
@@ -119,7 +119,7 @@ def test_every_option_is_refused_by_every_launcher_that_does_not_know_it() -> No
         for kind, base in bases.items():
             if kind not in option.launchers:
                 told = refused(f"{base} {option.flag}{value}")
-                assert told.startswith(f"--launcher {kind} does not know {option.flag}; ")
+                assert told.startswith(f"--launcher {kind} does not know {option.flag}, ")
                 assert known().examples[kind] in told
 
 

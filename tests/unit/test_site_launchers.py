@@ -82,7 +82,7 @@ def test_all_that_is_made_of_options_knows_a_site_s(rack: Site) -> None:
     assert rack.refused("--launcher rack --rack ''").startswith("--rack has no value.")
     assert rack.refused("--launcher rack --machines 0").startswith("--machines must be a whole")
     said = rack.refused("--launcher rack --hosts h1")
-    assert said.startswith("--launcher rack does not know --hosts; it is one of ssh, mpi and tpu.")
+    assert said.startswith("--launcher rack does not know --hosts, an option of ssh, mpi and tpu.")
     assert "It takes: --rack --machines --python --lease." in said
     assert "ipp:NAME, rack." in rack.refused("--launcher shh")
     spec = make_spec(launcher="rack", rack="b", machines=2)

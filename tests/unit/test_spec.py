@@ -77,7 +77,7 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
         ({"env": {"JAX_PLATFORMS": "vulkan"}}, "There is no platform 'vulkan'"),
         ({"env": {"JAX_NUM_CPU_DEVICES": "8"}}, "JAX_NUM_CPU_DEVICES is assigned by jaxcluster"),
         ({"env": {"JAX_PROCESS_ID": "0"}}, "JAX_PROCESS_ID is assigned by jaxcluster"),
-        ({"env": {"A": 1}}, "env has 'A': 1, which is no text."),
+        ({"env": {"A": 1}}, "env has 'A': 1, which is not text."),
         ({"name": "a b"}, "'a b' can't be a cluster's name"),
         ({"num_processes": 2, "local_device_ids": [[0]]}, "has 1 list for 2 ranks"),
         ({"detach": "no"}, "--detach must be True or False, not 'no'."),
