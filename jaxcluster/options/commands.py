@@ -167,7 +167,7 @@ def list_commands(prog: str = "%jaxcluster", names: Iterable[str] = COMMANDS) ->
     """Every command, with a line."""
     abouts = [(name, command_of(name).about.partition(". ")[0].rstrip(".")) for name in names]
     lines = [f"  {name:<12}{about}" for name, about in abouts]
-    return "\n".join([f"{prog} COMMAND", *lines, "", f"{prog} COMMAND --help says what it takes."])
+    return "\n".join([f"{prog} COMMAND", *lines, "", f"{prog} COMMAND --help shows its options."])
 
 
 # What takes the place of commands that early users may know. It goes after 0.1.
