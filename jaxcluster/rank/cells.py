@@ -344,7 +344,8 @@ class CellRunner:
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
         """An error that went past IPython: a hook's, or IPython's own or ours, told as such."""
-        if tracebacks.line_of(error, self.cell_numbers) is not None:
+        is_deep = isinstance(error, RecursionError)  # Python's parser raises it of a nested cell
+        if is_deep or tracebacks.line_of(error, self.cell_numbers) is not None:
             return self.plain(error)
         log.error(error)
         told = tracebacks.of_ours(error)

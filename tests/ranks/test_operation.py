@@ -450,7 +450,9 @@ def test_cells_that_python_or_the_magic_refuses_get_one_clear_error(notebook: No
     notebook.ok("%jaxcluster start -n 2 --name words")
     for line, told in {
         "%%spmd --timeout nan\n1": "--timeout must be more than 0 seconds, not nan.",
-        "%%spmd\nx = (0\n" + "+ 1\n" * 20_000 + ")": "nested too deeply for Python",
+        "%%spmd\nx = (0\n"
+        + "+ 1\n" * 20_000
+        + ")": "RecursionError: maximum recursion depth exceeded",
     }.items():
         cell = notebook.run(line)
         assert told in cell.error, cell.text
