@@ -14,32 +14,39 @@ ASK_S = 10.0
 
 
 def try_ways(
-    hosts: Sequence[Host], at: Mapping[Host, str]
+    hosts: Sequence[Host],
+    at: Mapping[Host, str],
+    passed_over: tuple[type[Exception], ...] = (LaunchError,),
 ) -> tuple[dict[Host, int], dict[Host, dict[Host, tuple[str, str]]]]:
     """Have some hosts listen at these addresses, and all ``hosts`` try to reach them.
+
+    Args:
+      passed_over: see ``answers``.
 
     Returns:
       The ports of those that listen; and for each host that answers, by those: its own address on
       the way there, and why there is no way, or "".
     """
-    asked = [(host, host.begin(Listen(address))) for host, address in at.items()]
-    ports = {host: port for host, (port, _) in answers(asked, ASK_S).items()}
-    to = [(at[host], port) for host, port in ports.items()]
-    found = answers([(host, host.begin(Ways(to))) for host in hosts], ASK_S)
-    for host in at:
-        host.begin(Listen(""))
+    try:
+        asked = [(host, host.begin(Listen(address))) for host, address in at.items()]
+        ports = {host: port for host, (port, _) in answers(asked, ASK_S, passed_over).items()}
+        to = [(at[host], port) for host, port in ports.items()]
+        found = answers([(host, host.begin(Ways(to))) for host in hosts], ASK_S, passed_over)
+    finally:
+        for host in at:
+            host.begin(Listen(""))
     return ports, {host: dict(zip(ports, ways, strict=True)) for host, (ways, _) in found.items()}
 
 
 def own_addresses(hosts: Sequence[Host]) -> list[str]:
     """Each rank's own address on the way to rank 0; on one machine that of the loopback.
 
-    Each host must reach every other one, because collectives use all ways in both directions.
+    Each host with ranks must reach every other: collectives use all ways in both directions.
 
     Raises:
-      LaunchError: one does not; else JAX would hang, or abort silently.
+      LaunchError: one does not, or can't say; else JAX would hang, or abort silently.
     """
-    machines = {host.facts.host_key: host for host in reversed(hosts)}
+    machines = {host.facts.host_key: host for host in reversed(hosts) if host.ranks}
     first, *others = machine = [host for host in hosts if host in machines.values()]
     own = {first: first.address if others else LOOPBACK}
     if others:
@@ -52,11 +59,9 @@ def own_addresses(hosts: Sequence[Host]) -> list[str]:
 def _check(
     hosts: Sequence[Host], at: Mapping[Host, str]
 ) -> dict[Host, dict[Host, tuple[str, str]]]:
-    ports, found = try_ways(hosts, at)
+    ports, found = try_ways(hosts, at, ())
     for to, address in at.items():
-        if to not in ports:
-            raise LaunchError(f"Host {to.name} can't listen at {address}{to.condition}.")
-        deaf = [h.name for h in hosts if h is not to and (h not in found or found[h][to][1])]
+        deaf = [h.name for h in hosts if h is not to and found[h][to][1]]
         if deaf:
             raise LaunchError(
                 f"Host {to.name} (it listens at {address}, port {ports[to]}) can't be reached from "

@@ -14,10 +14,12 @@ from helpers import until
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.hosts.agent.client import State
+from jaxcluster.hosts.agent.requests import Ways
 from jaxcluster.hosts.agent.transport import new_keys
 from jaxcluster.hosts.allocation import Allocation
 from jaxcluster.hosts.fleet import Fleet, Host
 from jaxcluster.hosts.placing import share_out
+from jaxcluster.hosts.ways import own_addresses
 from jaxcluster.launchers.commands import StartedAgent
 from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.wire import forks
@@ -142,6 +144,30 @@ def test_what_a_replaced_agent_says_late_is_not_of_the_new_one(
     say(new, exit_of(1))
     until(lambda: told, "the new one's event", 10)
     assert told == [exit_of(1, "h1")] and not new.lost
+
+
+# --------------------------------------------------------------------------- ways between them
+
+
+def test_hosts_with_ranks_alone_have_to_reach_each_other(fleet: Fleet) -> None:
+    why = "no answer"
+
+    def begin(request: Any) -> Any:
+        said = [("10.0.1.1", why) for _ in request.to] if isinstance(request, Ways) else 4000
+        return SimpleNamespace(wait=lambda timeout_s: (said, b""))
+
+    first, other = fleet.hosts[:] = [
+        host(fleet, number, ranks, host_key=f"{number}", address=f"10.0.0.{number}")
+        for number, ranks in enumerate(ranks_by_host([2, 0]))
+    ]
+    first.begin = other.begin = begin  # type: ignore[assignment,method-assign]
+    assert own_addresses(fleet.hosts) == ["127.0.0.1"] * 2
+    other.ranks = range(2, 3)
+    told = r"Host h1 \(it listens at 10.0.0.0, port 4000\) can't be reached from host h2\."
+    with pytest.raises(LaunchError, match=told):
+        own_addresses(fleet.hosts)
+    why = ""
+    assert own_addresses(fleet.hosts) == ["10.0.0.0", "10.0.0.0", "10.0.1.1"]
 
 
 # --------------------------------------------------------------------------- hosts left out
