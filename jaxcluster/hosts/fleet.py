@@ -280,8 +280,6 @@ class Fleet:
         if (reason := self._ended.pop(host.number, None)) is not None:
             why = re.sub(r'\.("?)\.?$', r"\1", reason.message)  # no sentence's end
             self._lose(host, why, self._owns or reason.has_ended)
-            if host.gone:
-                host.close(why)  # nobody waits for an answer of a process that has ended
         elif host.ends is not None and time.monotonic() > host.ends[0]:
             self._lose(host, host.ends[1], True)
         elif is_gone:
@@ -306,6 +304,8 @@ class Fleet:
         """``gone``: its agent has ended, or will; else that is not known here."""
         if not host.lost:
             host.lost, host.gone = why, gone
+            if gone:
+                host.close(why)  # nobody waits for its answer
             if self.on_event is not None:
                 self.on_event(host)
 
