@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> None:
     if address:
         from jaxcluster.rank.private import coordination
 
-        with contextlib.suppress(ImportError, AttributeError, TypeError):  # a name has moved
+        with contextlib.suppress(ImportError, AttributeError):  # a name has moved
             service = coordination.coordination_service(
                 address, args.num_processes, args.heartbeat_timeout, SHUTDOWN_TIMEOUT_S
             )

@@ -164,6 +164,8 @@ class Commands:
             start_new_session=True,
             pass_fds=kept_open,
         )
+        # Not once it is left: Python 3.12 starts no thread at its own exit.
+        threading.Thread(target=self._keeper.wait, name="jaxcluster-keeper", daemon=True).start()
 
     def run(self, task: Task, on_line: OnLine, on_end: OnEnd) -> Running:
         """Start a command.
@@ -251,7 +253,6 @@ class Commands:
         if self._keeper is not None and self._keeper.stdin is not None:
             with contextlib.suppress(OSError):
                 self._keeper.stdin.close()
-            threading.Thread(target=self._keeper.wait, daemon=True).start()
 
     def _tell(self, **message: object) -> None:
         if self._keeper is not None and self._keeper.stdin is not None:
