@@ -40,7 +40,7 @@ from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import Operation
 
-RANK = "jaxcluster.rank.app"  # which is made of this room's parts
+RANK = "jaxcluster.rank.app"  # which takes seconds to import
 # What a rank imports only when its kernel is made or its first cell runs: imported
 # here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
 LATE_MODULES = (

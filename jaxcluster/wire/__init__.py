@@ -2,9 +2,9 @@
 
 Every message is one JSON object, an envelope, followed by any number of raw buffers:
 
-    {"v": 6, "op": "cell", "id": "7f3a...", "body": {...}}        a request
-    {"v": 6, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
-    {"v": 6, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
+    {"v": 8, "op": "cell", "id": "7f3a...", "body": {...}}        a request
+    {"v": 8, "op": "reply", "id": "7f3a...", "body": {...}}       its one reply
+    {"v": 8, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
 
 ``body`` is one of the frozen dataclasses in ``ops``, where each operation stands with its request
 and its reply. ``codec`` makes bytes of it and it of bytes. JSON only: nothing that arrives on
