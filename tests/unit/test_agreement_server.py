@@ -15,6 +15,7 @@ import pytest
 from helpers import until
 from refereepeers import Peer, serving
 
+from jaxcluster.agreement import frames
 from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End, Skipped
 from jaxcluster.agreement.frames import BUFFER, LONG, Relay, Stream, pack, unpack
 from jaxcluster.agreement.referee import SILENT_S, TICK_S
@@ -364,7 +365,9 @@ def test_ranks_of_another_host_reach_the_referee_through_a_relay(
         peer.socket.close()
 
 
-def test_messages_of_a_relay_in_a_row_do_not_wait_for_an_acknowledgement() -> None:
+def test_messages_of_a_relay_in_a_row_come_whole_and_wait_for_no_acknowledgement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     listener, accepted = Listener(("127.0.0.1", 0), "AF_INET", 1), list[Stream]()
     accepting = threading.Thread(target=lambda: accepted.append(Stream(listener.accept())))
     accepting.start()
@@ -381,6 +384,15 @@ def test_messages_of_a_relay_in_a_row_do_not_wait_for_an_acknowledgement() -> No
         referee.flush()
         relay.receive()
     assert time.monotonic() - began < 0.4  # each round would take 40 ms
+    for buffer in BUFFER, 7:  # bytes that are read at once
+        monkeypatch.setattr(frames, "BUFFER", buffer)
+        for _ in range(2):
+            relay.queue((0, ""), b"a launch")
+            relay.flush()
+        told = referee.receive()
+        while buffer == 7 and len(told) < 2:
+            told += referee.receive()
+        assert told == [((0, ""), b"a launch")] * 2
     for one in (relay.socket, referee.socket, listener):
         one.close()
 
@@ -390,7 +402,6 @@ def test_the_end_of_a_relay_is_the_end_of_its_ranks(served: Server, tmp_path: Pa
     base = Peer(tmp_path / "relay.sock", 1, BASE)
     until(lambda: (1, BASE) in served.sends, "it is known")
     relay._stream.socket.shutdown(socket.SHUT_RDWR)
-    base.tell("look", 1, 1)
     until(lambda: served.referee.cells.dead == {1}, "it counts as dead")
     base.socket.close()
 
