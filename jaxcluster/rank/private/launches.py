@@ -40,7 +40,9 @@ def announce_launches(agreement: Agreement) -> None:
     original_cpp_call = pxla.MeshExecutable.create_cpp_call
     original_compile: Any = pxla.MeshComputation.compile
     register: Any = tree_util.dispatch_registry.register_node
-    _ = programs.hlo_print_options().fingerprint, layout.Layout._to_xla_layout
+    call_class: Any = pxla.ExecuteReplicated
+    _ = programs.hlo_print_options().fingerprint, call_class.xla_executable
+    _ = vars(layout.Layout(())), layout.Layout._to_xla_layout  # a copy gets one of its own
 
     class AskingExecutable:
         """XLA's executable, which is launched once that is agreed."""
