@@ -89,7 +89,6 @@ class Pickler(cloudpickle.Pickler):
             type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
         }
         self._ids: dict[type, Callable[[Any], Any]] = {
-            kinds().array: lambda array: ("array", self._number(array), array.sharding),
             jax.Device: lambda device: ("device", *arrays.places([device])[0]),
             jax.sharding.Mesh: arrays.mesh_id,
         }
@@ -101,10 +100,19 @@ class Pickler(cloudpickle.Pickler):
 
     def _begin(self) -> None:
         """Begin a pickle that knows nothing."""
+        parts, buffers = self.parts, self.buffers = list[Part](), list[int]()
+
+        def is_small(buffer: pickle.PickleBuffer) -> bool:
+            """Whether a buffer lies in the pickle; else it is a section of its own."""
+            if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
+                buffers.append(len(parts))
+                parts.append(Part(raw.nbytes, lambda: raw))
+            return raw.nbytes < LARGE_NBYTES
+
+        # Nothing here holds the pickler itself: it would keep arrays until a garbage collection.
         self.file = io.BytesIO()
-        super().__init__(self.file, protocol=5, buffer_callback=self._is_small)
-        self.spanning, self.common = set[str](), list[str]()
-        self.parts, self.buffers, self.arrays = list[Part](), list[int](), list[SavedArray]()
+        super().__init__(self.file, protocol=5, buffer_callback=is_small)
+        self.spanning, self.common, self.arrays = set[str](), list[str](), list[SavedArray]()
         self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
         self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
         self._own = {id(one): ("own", n) for n, one in own_objects(self._namespace).items()}
@@ -163,19 +171,14 @@ class Pickler(cloudpickle.Pickler):
             self.parts.append(Part(data.nbytes, lambda: host_values(data)))
         return self._sections[key]
 
-    def _is_small(self, buffer: pickle.PickleBuffer) -> bool:
-        """Whether a buffer lies in the pickle; else it is a section of its own."""
-        if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
-            self.buffers.append(len(self.parts))
-            self.parts.append(Part(raw.nbytes, lambda: raw))
-        return raw.nbytes < LARGE_NBYTES
-
     def persistent_id(self, obj: Any) -> Any:
         if (own := self._own.get(id(obj))) is not None:
             return own
         if (broken := self._broken.get(id(obj))) is not None:
             raise Lost(broken[1])
-        known = self._ids.get(type(obj))
+        if (kind := type(obj)) is kinds().array:
+            return "array", self._number(obj), obj.sharding
+        known = self._ids.get(kind)
         return known(obj) if known is not None else None
 
     def reducer_override(self, obj: Any) -> Any:

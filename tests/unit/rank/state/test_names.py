@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +79,19 @@ def test_a_buffer_that_arrays_share_is_saved_once(tmp_path: Path) -> None:
         "copies = jax.device_put(np.zeros(1 << 20, 'int8'), NamedSharding(mesh, P()))\n"
     )
     assert 2 << 20 < save(names, tmp_path).nbytes < 2.2 * (1 << 20)
+
+
+def test_a_save_holds_no_array_for_longer(tmp_path: Path) -> None:
+    """Else autosave takes memory of the devices until Python next looks for garbage."""
+    names = cell("big, gen = jnp.zeros(1 << 20), (i for i in range(3))\n@jax.jit\ndef f(): pass")
+    gc.collect()
+    gc.disable()
+    try:
+        save(names, tmp_path)
+        big = weakref.ref(names.pop("big"))
+        assert big() is None
+    finally:
+        gc.enable()
 
 
 # ---------------------------------------------------------------------- functions
