@@ -289,12 +289,12 @@ class Processes:
         """Why ranks do not answer, by what their hosts' kernels say of their processes."""
         near = [rank for rank in ranks if self.host_of(rank).cut_s == 0]
         asked = self._ask(near, lambda its: Look(self._pids_of(its)), LOOK_S)
-        states = {pid: state for _, found, _ in asked for pid, state in found.items()}
+        states = {r: found[self._pids[r]] for its, found, _ in asked for r in its}
         told = {}
         for rank in ranks:
-            host, pid = self.host_of(rank), self._pids[rank]
-            if rank in near and pid in states:
-                told[rank] = explain(pid, states[pid])
+            host = self.host_of(rank)
+            if rank in states:
+                told[rank] = explain(self._pids[rank], states[rank])
             elif host.cut_s < 1:
                 told[rank] = Silence("is not responding, and its host can't be asked why")
             else:

@@ -16,6 +16,7 @@ from jaxcluster.cluster import world as worlds
 from jaxcluster.cluster.world import tell_silences as tell
 from jaxcluster.errors import RecoveryError
 from jaxcluster.host.procfs import Silence, explain, state_of
+from jaxcluster.hosts.processes import Processes
 
 HUNG = explain(800, "S")
 
@@ -38,6 +39,18 @@ def test_the_kernel_tells_a_stopped_process_from_one_that_has_ended() -> None:
         until(lambda: state_of(process.pid) == "T", "it is stopped")
         process.kill()
     assert state_of(process.pid) == ""
+
+
+def test_ranks_with_equal_pids_on_their_hosts_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in pods, each of which counts its own."""
+    found = [([0], {800: "T"}, b""), ([1], {800: "S"}, b"")]
+    monkeypatch.setattr(Processes, "_ask", lambda *_: found)
+    monkeypatch.setattr(Processes, "host_of", lambda *_: SimpleNamespace(cut_s=0))
+    ranks = object.__new__(Processes)
+    ranks._pids = [800, 800]
+    assert [why.is_held for why in ranks.why_silent([0, 1]).values()] == [True, False]
 
 
 @pytest.mark.parametrize("state", ["T", "t"])
