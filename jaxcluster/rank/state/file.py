@@ -109,7 +109,8 @@ class StateFile:
         with _opened(path) as file:
             version, at, digest = HEAD.unpack(file.read(HEAD.size).ljust(HEAD.size))
             if version.rstrip(b"\0") != VERSION.encode():
-                raise BadFile(f"{path} is no file of saved variables of {VERSION}")
+                told = "is of another version, or no file of saved variables"
+                raise BadFile(f"{path} can't be read by {VERSION}: it {told}")
             file.seek(min(at, path.stat().st_size))
             index = file.read()
         if checksum(as_bytes(index)).encode() != digest:
