@@ -206,6 +206,7 @@ class Cluster:
             spec = resized(self.spec, num_processes) if num_processes is not None else None
             when = when or ("when it was resized" if spec is not None else "in a restart")
             stopped = self._stopped = threading.Event()
+            self.is_stopping = False  # whoever has waited to stop it may have given that up
             try:
                 with stopbutton.held(self.press_stop), events.going_on(progress) as say:
                     return recovery.renew(self, say, stopped, clean=clean, when=when, spec=spec)

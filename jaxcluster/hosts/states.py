@@ -31,24 +31,29 @@ LOOK_S = 3.0  # whether files are still there; a host that says nothing may have
 PART_NBYTES = 1 << 20
 WINDOW = 8  # parts on their way, for each host
 PART_S = 600.0  # a slow connection takes its time; the stop button ends it sooner
+FILE_S = 30.0  # for a part where it does not: a restart hears it between its steps
 R = TypeVar("R")
 
 
-def _in_turn(asked: Iterable[Asked[R]], num_hosts: int = 1) -> Iterator[tuple[R, memoryview]]:
+def _in_turn(
+    asked: Iterable[Asked[R]], num_hosts: int = 1, timeout_s: float = PART_S
+) -> Iterator[tuple[R, memoryview]]:
     """The answers of all, while the next ``WINDOW`` for each host are on their way."""
     under_way = deque[Asked[R]]()
     for one in asked:
         under_way.append(one)
         if len(under_way) > WINDOW * num_hosts:
-            yield under_way.popleft().wait(PART_S)
+            yield under_way.popleft().wait(timeout_s)
     for one in under_way:
-        yield one.wait(PART_S)
+        yield one.wait(timeout_s)
 
 
-def _write(paths: Mapping[Host, str], parts: Iterable[tuple[int, Any]]) -> None:
+def _write(
+    paths: Mapping[Host, str], parts: Iterable[tuple[int, Any]], timeout_s: float = PART_S
+) -> None:
     """Write one file on each of these hosts; ``parts`` are where each begins, and what it has."""
     asked = (host.begin(Put(path, at), data) for at, data in parts for host, path in paths.items())
-    for _ in _in_turn(asked, len(paths)):
+    for _ in _in_turn(asked, len(paths), timeout_s):
         pass
 
 
@@ -227,7 +232,7 @@ class HostStates(Folder):
                 if room is None or report.nbytes <= room or root == roots[-1]:
                     for name in report.files:
                         parts = there.chunks(f"{report.folder}/{name}")
-                        _write({here: f"{folder}/{name}"}, parts)
+                        _write({here: f"{folder}/{name}"}, parts, FILE_S)
                     return folder
             except LaunchError as error:
                 refused = error
