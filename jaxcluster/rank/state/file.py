@@ -12,6 +12,7 @@ import os
 import pickle
 import struct
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,7 +62,7 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
     """
     is_large = sum(part.nbytes for part in parts) >= LARGE_NBYTES
     paths = [path, *(Path(f"{path}.{n}") for n in range(1, THREADS if is_large else 1))]
-    sections, left = {}, iter([*enumerate(parts)])
+    sections, left, is_over = {}, iter([*enumerate(parts)]), threading.Event()
 
     def fill(path: Path) -> None:
         """Write sections to one of the files, while there are any."""
@@ -70,6 +71,8 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
         with open(path, "r+b") as file:
 
             def put(at: int, chunk: Bytes) -> Any:
+                if is_over.is_set():
+                    raise BadFile(f"{path} was given up")
                 copied, read = both[:, : len(chunk)]
                 copied[:] = chunk  # a cell may change it meanwhile
                 file.write(copied.data)
@@ -86,7 +89,10 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
 
     remove(path)
     with ThreadPoolExecutor(len(paths)) as pool:
-        list(pool.map(fill, paths))
+        try:
+            list(pool.map(fill, paths))
+        finally:  # the stop button: threads would go on to the end
+            is_over.set()
     index = pickle.dumps(([sections[n] for n in range(len(parts))], about))
     with open(path, "r+b") as file:
         at = file.seek(0, os.SEEK_END)
@@ -109,8 +115,7 @@ class StateFile:
         with _opened(path) as file:
             version, at, digest = HEAD.unpack(file.read(HEAD.size).ljust(HEAD.size))
             if version.rstrip(b"\0") != VERSION.encode():
-                told = "is of another version, or no file of saved variables"
-                raise BadFile(f"{path} can't be read by {VERSION}: it {told}")
+                raise BadFile(f"{path} is not of {VERSION}, or no file of saved variables")
             file.seek(min(at, path.stat().st_size))
             index = file.read()
         if checksum(as_bytes(index)).encode() != digest:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +64,22 @@ def test_what_cells_change_meanwhile_is_whole(tmp_path: Path) -> None:
     assert StateFile(tmp_path / "a").copy(0).nbytes == own.nbytes
 
 
+def test_a_stop_ends_it_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[int]()
+
+    def one() -> bytes:
+        read.append(1)
+        if len(read) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.02)
+        return bytes(100)
+
+    monkeypatch.setattr(file, "THREADS", 2)
+    with pytest.raises(KeyboardInterrupt):
+        file.write(tmp_path / "a", [Part(LARGE_NBYTES, one)] * 500, {})
+    assert len(read) < 200
+
+
 @pytest.mark.parametrize("at", [0, 5, 42, 60, 80, 128, 4000, 2 * CHUNK, 3 * CHUNK, -1, -20, -60])
 def test_a_changed_byte_is_found(tmp_path: Path, at: int) -> None:
     path = tmp_path / "a"
@@ -84,5 +103,5 @@ def test_a_file_that_was_cut_off_or_is_gone_is_none(tmp_path: Path, size: int | 
         StateFile(path)
     for other in (b"something else", b"jaxcluster state 3\n"):
         path.write_bytes(other * 99)
-        with pytest.raises(BadFile, match="is of another version, or no file of saved variables"):
+        with pytest.raises(BadFile, match=r"is not of jaxcluster state .*, or no file of saved"):
             StateFile(path)
