@@ -23,10 +23,13 @@ def on(values, spec):
 x = on(np.arange(12.0), P("i"))
 w = on(np.arange(6.0), P())
 lr, mine, table = 0.5, f"of rank {rank}", np.arange(3)
+big = np.arange(3 << 18)  # so large that its rank's variables are in several files
+wide = on(big.astype("float32"), P("i"))
 """
 WHOLE = """%%spmd --all
 total = float(process_allgather(jnp.float32(1 + jax.process_index())).sum())
 assert w.sharding.mesh.size == jax.device_count() and table.tolist() == [0, 1, 2]
+assert (process_allgather(wide, tiled=True) == big).all() and big[-1] == (3 << 18) - 1
 print(total, float(w.sum()), lr, jax.process_index(), globals().get("mine"), socket.gethostname())
 """
 START = "%jaxcluster start --launcher ssh --hosts h1:2,h2:2"
