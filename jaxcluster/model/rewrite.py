@@ -16,31 +16,31 @@ ASSIGNS_MAGIC = re.compile(r"(\s*[\w.,\s]+)=\s*[%!]")
 
 
 def with_magic_line(body: str) -> str:
-    """The cell with an empty line for its ``%%spmd`` line, so that line numbers are the notebook's.
+    """The cell with a line for its ``%%spmd`` line, so that line numbers are the notebook's.
 
-    A body that begins with a cell magic (``%%time``) must keep it on its first line. So the empty
-    one comes after it if the rest is Python, and is left out if not.
+    A body that begins with a cell magic (``%%time``) must keep it on its first line. So an empty
+    one comes after it if the rest is Python, and none if not.
     """
     end = 0  # of the lines of magics whose body is Python
     while (found := PYTHON_MAGIC.match(body, end)) is not None:
         end = found.end()
     if body[end:].lstrip().startswith("%%"):
         return body
-    return with_all_lines(f"{body[:end]}\n{body[end:]}")
+    return with_all_lines(f"{body[:end]}\n{body[end:]}", "# %%spmd")
 
 
-def with_all_lines(source: str) -> str:
+def with_all_lines(source: str, first: str = "#") -> str:
     """A cell that begins with empty lines, so that the ranks count these too.
 
     IPython strips them before it compiles, and tracebacks would name other lines than the notebook
-    has. A cell magic must stay the first thing there. The comment is indented as the code is, so
-    that IPython takes the indentation of a pasted cell away.
+    has. A cell magic must stay the first thing there. The comment ``first`` is indented as the code
+    is, so that IPython takes the indentation of a pasted cell away.
     """
     code = source.lstrip()
     above = source[: len(source) - len(code)]
     if "\n" not in above or not code or code.startswith("%%"):
         return source
-    return above.rpartition("\n")[2] + "#\n" + source.partition("\n")[2]
+    return above.rpartition("\n")[2] + first + "\n" + source.partition("\n")[2]
 
 
 @functools.lru_cache(maxsize=256)  # each look at the ranks asks for them

@@ -58,6 +58,7 @@ class Running:
       task: it runs its lines, which may await.
       raised: what its code has raised, or shown as ``%run`` does.
       lines: as IPython has rendered that.
+      is_profiled: JAX's profiler was started for it.
     """
 
     request: Request[wire.CellRequest]
@@ -74,6 +75,7 @@ class Running:
     lines: list[str] | None = None
     error: wire.ErrorInfo | None = None
     status: str = ""
+    is_profiled: bool = False
 
     @property
     def cell(self) -> wire.CellRequest:
@@ -263,7 +265,7 @@ class CellRunner:
             log.write("\n".join(running.error.traceback if running.error else []))
             _end_child(0 if running.status == "ok" else 1)
         self._end_turn(running)
-        if cell.profile:
+        if running.is_profiled:
             attempt(_end_profile)
         self.asking.end()
         debugging.end()
@@ -300,6 +302,7 @@ class CellRunner:
         try:
             if cell.profile:
                 _begin_profile(cell, self.rank)
+                running.is_profiled = True  # else it is the user's own, of an earlier cell
             if cell.message is not None:
                 self.comms.deliver(running.request, cell.message)
         except BaseException as error:

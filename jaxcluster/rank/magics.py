@@ -5,7 +5,7 @@ from 1, and gives it a name that all of them share. Nothing said in which cell, 
 it failed or launched something.
 
 All ranks of a host would install into one environment at once, and files would go missing. Whoever
-gets the lock first runs the command; the others find that it has done so in the same cell.
+gets the lock first runs the command; the others find its exit status, of the same cell.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> 
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]
         def __call__(self, code: Any, filename: str, *args: Any, **more: Any) -> Any:
-            if running and filename in _BODIES:
+            # A line's magic in ``capture`` is at its own line, whose frame is a cell's.
+            if running and running[-1] != "capture" and filename in _BODIES:
                 filename = self.cache(source(), shell.execution_count)
             return super().__call__(code, filename, *args, **more)
 
@@ -76,18 +77,18 @@ def run_once(shell: Any, cell: Callable[[], str]) -> None:
             return
         name = hashlib.blake2b(sys.prefix.encode(), digest_size=8).hexdigest()
         path = f"{tempfile.gettempdir()}/jaxcluster-install-{os.getuid()}-{name}"
-        flags, done = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, f"{cell()} {command}"
+        flags, own = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, f"{cell()} {command}"
         with open(os.open(path, flags, 0o600), "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if file.read() == done:
-                shell.user_ns["_exit_code"] = 0
-                return
-            system(command)
-            if code := int(shell.user_ns.get("_exit_code") or 0):
-                told = f"The command failed with exit status {code}: {command.strip()}"
-                raise RuntimeError(told)
-            file.seek(0)
-            file.truncate()
-            file.write(done)
+            code, _, done = file.read().partition(" ")
+            if done != own:
+                system(command)
+                code = str(shell.user_ns.get("_exit_code") or 0)
+                file.seek(0)
+                file.truncate()
+                file.write(f"{code} {own}")
+        shell.user_ns["_exit_code"] = int(code)
+        if int(code):
+            raise RuntimeError(f"The command failed with exit status {code}: {command.strip()}")
 
     shell.system = once

@@ -6,6 +6,7 @@ debuggers and of ours are folded where the user's lines are to be seen.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib.util
 import linecache
@@ -34,6 +35,9 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 SOURCE_CHARS = 80  # of a line
 KEPT = 4096  # places
+
+# What IPython makes of a line such as "%run train.py".
+_MAGIC = re.compile(r"get_ipython\(\)\.run_line_magic\(('\w+', '(?:[^'\\]|\\.)*')\)")
 
 
 class Places:
@@ -84,7 +88,10 @@ def _at(frame: FrameType | None) -> tuple[str, int]:
 
 
 def _source(file: str, line: int) -> str:
-    return linecache.getline(file, line).strip()[:SOURCE_CHARS]
+    text = linecache.getline(file, line).strip()
+    if (magic := _MAGIC.fullmatch(text)) is not None:
+        text = "%" + " ".join(ast.literal_eval(magic[1])).rstrip()
+    return text[:SOURCE_CHARS]
 
 
 def short_name(file: str) -> str:

@@ -60,6 +60,10 @@ def test_a_cell_that_can_not_be_profiled_does_not_run(
     with pytest.raises(CellFailed, match="NotADirectoryError"):
         ready.run("ran = 1", profile=tmp_path / "file")
     assert ready.run("print(ran)", show=False).stdout(1) == "0\n"
+    ready.run(f"jax.profiler.start_trace({str(tmp_path / 'own')!r})")
+    with pytest.raises(CellFailed, match="RuntimeError"):
+        ready.run("ran = 1", profile=tmp_path / "more")
+    ready.run("jax.profiler.stop_trace()")  # the user's own has gone on
 
 
 @pytest.mark.one_machine("what a notebook shows is the same")

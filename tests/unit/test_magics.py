@@ -54,6 +54,7 @@ def test_each_line_of_a_body_is_a_cells_with_the_number_that_it_has_there(
     ]
     assert places(shell, f"%%{magic}\nhere()") == [("/cells", 2)]
     assert places(shell, f"%%capture a\n%%{magic}\n\nhere()") == [("/cells", 4)]
+    assert places(shell, "%%capture a\n\n%time here()") != [("/cells", 1)]  # it is not its own
 
 
 @pytest.mark.parametrize("magic", MAGICS[:2])  # ``capture`` shows it, and goes on
@@ -116,10 +117,11 @@ def test_in_each_cell_one_of_many_ranks_installs(command: str) -> None:
 
 
 def test_a_failed_install_is_an_error_on_all_ranks() -> None:
-    shells, _ = ranks(2, "cell 7", code=1)
+    shells, ran = ranks(2, "cell 7", code=1)
     for shell in shells:
         with pytest.raises(RuntimeError, match="failed with exit status 1: pip install nosuch"):
             shell.system("pip install nosuch")
+    assert len(ran) == 1
 
 
 @pytest.mark.parametrize("command", ["pip list", "ls", "echo pip", "python train.py install"])

@@ -25,3 +25,4 @@ def place(code: str, line: int = 2) -> Place:
 def test_a_line_is_shown_as_it_was_typed() -> None:
     assert place("total = x.sum()") == Place(4, 2, "total = x.sum()", "")
     assert place("y = " + "a" * 90) == Place(4, 2, "y = " + "a" * 76, "")
+    assert place(r"get_ipython().run_line_magic('run', 'it\'s.py -n')").text == "%run it's.py -n"

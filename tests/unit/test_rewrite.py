@@ -19,7 +19,7 @@ from jaxcluster.model.rewrite import (
 
 
 def test_the_magic_line_is_counted_so_that_line_numbers_are_the_notebooks() -> None:
-    assert with_magic_line("a\nb") == "#\na\nb"
+    assert with_magic_line("a\nb") == "# %%spmd\na\nb"
     assert with_magic_line("") == "\n"
 
 
@@ -37,7 +37,7 @@ def test_one_whose_body_is_python_leaves_each_line_of_it_where_it_is(magics: str
 
 def test_a_pasted_cell_may_be_indented_as_a_local_one() -> None:
     source = with_magic_line("\n    x = 1\n    if x:\n        y = 2\n")
-    assert TransformerManager().transform_cell(source) == "#\n\nx = 1\nif x:\n    y = 2\n"
+    assert TransformerManager().transform_cell(source) == "# %%spmd\n\nx = 1\nif x:\n    y = 2\n"
 
 
 @pytest.mark.parametrize(
