@@ -89,6 +89,7 @@ def run_once(shell: Any, cell: Callable[[], str]) -> None:
                 file.write(f"{code} {own}")
         shell.user_ns["_exit_code"] = int(code)
         if int(code):
-            raise RuntimeError(f"The command failed with exit status {code}: {command.strip()}")
+            told = f"The command failed with exit status {code}: {command.strip()}"
+            raise RuntimeError(f"{told}\n%jaxcluster outputs shows what it has printed.")
 
     shell.system = once
