@@ -13,6 +13,7 @@ import pytest
 from helpers import GONE_S, Home, Notebook, until
 
 import jaxcluster
+from jaxcluster.cluster import live_records
 from jaxcluster.hosts.here import quit_warm
 
 # --------------------------------------------------------------------------------- several hosts
@@ -156,7 +157,7 @@ def nothing_left_over(home: Home) -> Iterator[None]:
     yield
 
     def left() -> list[str]:
-        clusters = {record.name for record in jaxcluster.cluster.live_records()}
+        clusters = {record.name for record in live_records()}
         own = {child.pid for child in psutil.Process().children(recursive=True)}
         # A browser of other tests has had this home, too.
         found = {pid: line for pid, line in home.processes().items() if "/chrom" not in line}
