@@ -54,7 +54,7 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class AgentFacts(HostFacts):
-    """What an agent's line says: where it listens, its public key, its process, its two folders."""
+    """An agent's line: where it listens, its public key, its process, its two folders."""
 
     endpoint: str = ""
     key: str = ""

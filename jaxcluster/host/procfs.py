@@ -1,4 +1,4 @@
-"""What the kernel says of a process that says nothing itself, or has ended.
+"""Why a process says nothing, or how it has ended, by the kernel's word.
 
 A rank's control channel is a thread of its own. A rank that does not answer is stopped, gets no
 processor, is in C code that keeps Python's global lock (the GIL), or runs another program

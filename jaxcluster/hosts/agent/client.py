@@ -351,7 +351,7 @@ def answers(
     timeout_s: float,
     passed_over: tuple[type[Exception], ...] = (LaunchError,),
 ) -> dict[K, tuple[R, memoryview]]:
-    """What agents answer that were asked at once, in a time for all: they may be cut off together.
+    """The answers of agents that were asked at once, in a time for all: a cut may be one for all.
 
     Args:
       passed_over: what is not raised of those that refuse, are lost, or answer too late.

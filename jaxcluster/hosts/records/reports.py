@@ -1,4 +1,4 @@
-"""What went wrong on a cluster, cell by cell, for whoever asks later.
+"""Reports of cells that went wrong on a cluster, for whoever asks later.
 
 A report has what a notebook has shown, and the last launches. The cluster's folder keeps it.
 """
