@@ -201,7 +201,7 @@ class Starting:
         return dataclasses.replace(plan, requests=requests), pid
 
     def _ports(self, world: World) -> tuple[int, int]:
-        """Where the referee hears other hosts, and JAX's service listens, as their log says."""
+        """The ports of the referee, for other hosts, and of JAX's service, by their log."""
         while self.left_s > LEAST_S:
             self._check()
             if found := re.search(r"^ports: (\d+) (\d+)$", world.log_end("coordinator"), re.M):

@@ -98,7 +98,7 @@ class Memory:
             host.begin(Remove(path))
 
     def path(self, rank: int, name: str) -> str:
-        """Of a file in it, for a rank."""
+        """The path of a file in it, for a rank."""
         return f"{self._folders[self._places[rank]]}/{name}"
 
     def put(self, name: str, buffers: Mapping[int, memoryview]) -> None:
@@ -269,7 +269,7 @@ class Kept:
     gone: Mapping[int, str] = field(default_factory=dict)
 
     def looked_at(self) -> Kept:
-        """What of it can be read now: a host may be lost since, with what its ranks had saved."""
+        """The part that can be read now: a host may be lost since, with its ranks' saved variables."""
         gone = self.folder.lost(self.reports)
         left = {rank: report for rank, report in self.reports.items() if rank not in gone}
         had = {rank: frozenset(self.reports[rank].kept) for rank in gone}

@@ -1,4 +1,4 @@
-"""What a launcher is: it gets one agent onto each host, and nothing else. Which one a start takes.
+"""Launchers, which get one agent onto each host and do nothing else. Which one a start takes.
 
 ``Launcher.render`` makes of a user's options a ``LaunchPlan``, which ``--dry-run`` shows.
 ``launchers.commands`` carries it out. ``supervision.keeper`` ends what a killed notebook leaves.
