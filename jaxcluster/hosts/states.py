@@ -269,7 +269,7 @@ class Kept:
     gone: Mapping[int, str] = field(default_factory=dict)
 
     def looked_at(self) -> Kept:
-        """The part that can be read now: a host may be lost since, with its ranks' saved variables."""
+        """The part that can be read now: a host may be lost since, with what it had."""
         gone = self.folder.lost(self.reports)
         left = {rank: report for rank, report in self.reports.items() if rank not in gone}
         had = {rank: frozenset(self.reports[rank].kept) for rank in gone}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from typing import Any
 
 from jaxcluster.rank.names import is_own_module
@@ -15,7 +14,7 @@ Registration = dict[str, list[str]] | tuple[Any, ...]
 OF_CELLS = "__main__"
 _of_class: Any = type.__dict__  # a metaclass of the user's is not asked
 FIELDS = {"data_fields", "meta_fields"}
-WITH_KEYS, METHOD = "flatten_with_keys", "tree_flatten_with_keys"
+WITH_KEYS = "flatten_with_keys"
 
 
 @needs_names("saved variables", "new processes have none of the variables of the old ones")
@@ -50,8 +49,6 @@ def registration_of(cls: type) -> Registration | None:
     if is_jaxs and held.keys() >= FIELDS:
         return {name: list(held[name].cell_contents) for name in sorted(FIELDS)}
     keyed = held[WITH_KEYS].cell_contents if is_jaxs and WITH_KEYS in held else None
-    if keyed is None and hasattr(cls, METHOD):  # ``register_pytree_with_keys_class``
-        keyed = operator.methodcaller(METHOD)
     return (None if keyed else flatten), unflatten, keyed
 
 
