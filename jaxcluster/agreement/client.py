@@ -191,6 +191,13 @@ class Agreement:
         """Say something that is answered, if at all, on the control thread's connection."""
         _say(self._base, method, *arguments)
 
+    def stop(self, seq: int | None) -> None:
+        """Stop this cell, or all that run. Any thread.
+
+        The referee hears it before what an interrupt makes the main thread say: see ``handle``.
+        """
+        _say(None if self._main is None else self._main.socket, "stop", seq)
+
     def begin(self, seq: int) -> None:
         """The main thread, which calls it, begins a cell."""
         self.seq, self.refusals = seq, 0

@@ -184,7 +184,7 @@ class Job:
         # No launch has come before which to raise it, or the referee has not answered.
         if self._is_closed or now > self._stop_at + STOP_S:
             raise KeyboardInterrupt
-        self.agreement.tell("stop", 1)
+        self.agreement.stop(1)
 
     def _watch(self) -> None:
         """A thread's loop: hears the referee."""

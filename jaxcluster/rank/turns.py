@@ -87,7 +87,7 @@ class Turns:
           whether that was asked of this rank before, or its turn was closed for another reason: so
           it is to be interrupted at once.
         """
-        self._agreement.tell("stop", seq)
+        self._agreement.stop(seq)
         turn = self._turns.get(self.taken if seq is None else seq)
         if turn is None or turn.is_pressed:
             return turn is not None

@@ -105,7 +105,9 @@ def _redirect(module: Any) -> None:
             options = {**options, "launcher": "ssh", "hosts": where}
         return make_spec(num_processes, **options)
 
-    module.make_spec = elsewhere
+    for one in [*sys.modules.values()]:  # some have imported it by name already
+        if vars(one).get("make_spec") is make_spec:
+            vars(one)["make_spec"] = elsewhere
     # The tests compare sentences; tests/launchers shows that they name the hosts.
     importlib.import_module("jaxcluster.ranks").MOST_HOSTS = 0
 

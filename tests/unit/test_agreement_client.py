@@ -114,7 +114,7 @@ def test_what_is_refused_is_not_launched_and_says_why(rank: Rank) -> None:
 
 
 def test_a_stop_is_raised_before_the_launch(rank: Rank) -> None:
-    rank.later(lambda: rank.agreement.tell("stop", None))
+    rank.later(lambda: rank.agreement.stop(None))
     with pytest.raises(Stopped):
         rank.launch()
     assert issubclass(Stopped, KeyboardInterrupt)
@@ -134,7 +134,7 @@ def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Ran
     for _ in range(FOLDS - 1):
         assert rank.launch(FOLDED) == "made"
     assert rank.agreement.taken() == 0  # they were not agreed on
-    rank.later(lambda: rank.agreement.tell("stop", None))
+    rank.later(lambda: rank.agreement.stop(None))
     with pytest.raises(Stopped):
         rank.launch(FOLDED)
 
@@ -243,6 +243,25 @@ def test_what_a_handler_raises_in_a_wait_leaves_it(guarded: Rank) -> None:
     guarded.other.main.launch(0, 1)
     assert guarded.other.main.is_refused().kind == "left"
     assert not guarded.is_waiting
+
+
+def test_an_interrupt_right_after_a_stop_is_part_of_it(guarded: Rank) -> None:
+    """However late the referee reads what both have made the rank say."""
+    lane, hear = guarded.agreement._main, guarded.server.hear
+
+    def hear_launch(thread: frames.Thread, frame: bytes) -> None:
+        hear(thread, frame)
+        if frame[:1] == b"L":  # it has not looked again for what comes after
+            guarded.agreement.stop(5)
+            send_signal()
+            until(lambda: lane is not None and lane.deferred is not None, "the signal has come")
+            time.sleep(0.05)  # for what its handler says
+
+    guarded.server.hear = hear_launch  # type: ignore[method-assign]
+    with pytest.raises(Late):
+        guarded.launch()
+    told = guarded.other.base.is_told()
+    assert told.refusal is not None and told.refusal.kind == "stopped"
 
 
 def test_in_a_launch_nothing_is_raised_but_after_it(guarded: Rank) -> None:
