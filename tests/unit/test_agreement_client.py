@@ -249,12 +249,15 @@ def test_an_interrupt_right_after_a_stop_is_part_of_it(guarded: Rank) -> None:
     """However late the referee reads what both have made the rank say."""
     lane, hear = guarded.agreement._main, guarded.server.hear
 
+    def is_handled() -> bool:
+        send_signal()  # again where it came between a send and its receive
+        return lane is not None and lane.deferred is not None
+
     def hear_launch(thread: frames.Thread, frame: bytes) -> None:
         hear(thread, frame)
         if frame[:1] == b"L":  # it has not looked again for what comes after
             guarded.agreement.stop(5)
-            send_signal()
-            until(lambda: lane is not None and lane.deferred is not None, "the signal has come")
+            until(is_handled, "the signal is handled")
             time.sleep(0.05)  # for what its handler says
 
     guarded.server.hear = hear_launch  # type: ignore[method-assign]
