@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxcluster import wire
-from jaxcluster.cluster import checkpoints, events, history, recovery, stopbutton
-from jaxcluster.cluster.checkpoints import Autosave
+from jaxcluster.cluster import events, history, recovery, saving, stopbutton
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
+from jaxcluster.cluster.saving import Autosave
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.world import World, who_we_are
 from jaxcluster.errors import NoCluster, RecoveryError, UsageError
@@ -404,7 +404,7 @@ class Cluster:
           UsageError: a checkpoint can't be called so.
           RankError: a rank could not write its file.
         """
-        return checkpoints.save(self.world, name, folder)
+        return saving.checkpoint(self.world, name, folder)
 
     def restore(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Load a checkpoint on all ranks, or on none; returns what came back.
@@ -417,7 +417,7 @@ class Cluster:
             Nothing was restored.
           CellInterrupted: stop was pressed before any rank has bound a name.
         """
-        return checkpoints.restore(self.world, name, folder)
+        return saving.restore(self.world, name, folder)
 
     def restore_last(self) -> str:
         """Load the last autosave on all ranks, or on none; returns what came back.
@@ -433,7 +433,7 @@ class Cluster:
                 "%jaxcluster autosave on saves each from now on.",
             )
         when = f"when the end of cell [{self.autosave.cell}] was restored"
-        return checkpoints.restore_from(self.world, self.autosave.kept, when)
+        return saving.restore_from(self.world, self.autosave.kept, when)
 
     def set_autosave(self, *, is_on: bool) -> None:
         """Save the ranks' variables after each cell, in the background, or no longer."""

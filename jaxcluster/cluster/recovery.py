@@ -139,16 +139,7 @@ def renew(
     when: str,
     spec: wire.ClusterSpec | None,
 ) -> str:
-    """Give a cluster new processes; returns what ``Cluster.restart`` does.
-
-    Args:
-      stopped: set, it ends this at its next step or wait.
-      spec: the cluster, if it is to have another number of ranks.
-
-    Raises:
-      CellInterrupted: stop was pressed; the message says what the cluster is now.
-      NoCluster: another thread stops the cluster.
-    """
+    """See ``Cluster.restart``; ``stopped`` ends it at its next step or wait once it is set."""
 
     def check() -> None:
         if cluster.is_stopping:
@@ -173,11 +164,14 @@ def renew(
             if found.reports:
                 say("restoring the variables ...")
             autosaved = (saves.kept, saves.cell) if saves.kept is not None else None
-            back = saving.load(world, found, check, when, cluster.made_by, autosaved)
+            count, details = saving.load(world, found, check, when, cluster.made_by, autosaved)
             who = plural(world.num_processes, "rank") if spec is not None else "New processes"
-            replaced = f", {name_ranks(back.replaced)} replaced" if back.replaced else ""
-            took, count = time.perf_counter() - began, plural(len(back.names), "variable")
-            told = " ".join([f"{who} after {took:.1f} s{replaced}: {count} kept.", *back.details])
+            lost = [r for r in range(world.num_processes) if r not in found.reports]
+            is_resized = kept.num_processes != world.num_processes
+            replaced = f", {name_ranks(lost)} replaced" if lost and not is_resized else ""
+            took = time.perf_counter() - began
+            told = f"{who} after {took:.1f} s{replaced}: {plural(count, 'variable')} kept."
+            told = " ".join([told, *details])
         check()  # from here on a stop comes too late: it would end what is done
         return told
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jaxcluster.cluster.checkpoints import Autosave
+from jaxcluster.cluster.saving import Autosave
 from jaxcluster.errors import RecoveryError
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.saving import Saved
