@@ -38,7 +38,7 @@ ASK_S = 2.0  # for answers that a control channel gives at once
 
 UNCHECKED = (
     "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
-    "says why). %jaxcluster stacks shows a hang."
+    "says why). %jaxcluster status --stacks shows a hang."
 )
 
 opened: dict[str, Cluster] = {}  # this process's, by name, also those that are being stopped

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 import socket
 import time
-from collections.abc import Iterator
 from types import SimpleNamespace as Namespace
 
 from jaxcluster import cluster, doctor
@@ -22,7 +20,7 @@ from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.page import Page
 from jaxcluster.notebook.panel import Panel
 from jaxcluster.options import arguments
-from jaxcluster.options.commands import COMMANDS, OTHERS, REMOVED, list_commands
+from jaxcluster.options.commands import COMMANDS, OTHERS, list_commands
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, cell_outputs, history, report, status
 from jaxcluster.views import shards as array_views
@@ -65,9 +63,6 @@ class Commands:
         command, _, rest = line.strip().partition(" ")
         if command in ("", "-h", "--help", "help"):
             raise arguments.Help(list_commands())
-        if command in REMOVED:
-            told = f"%jaxcluster {command} was removed."
-            raise UsageError(told, f"In its place: {REMOVED[command]}")
         if command not in COMMANDS:
             close = [MEANT[name] for name in difflib.get_close_matches(command, MEANT, n=1)]
             meant = f": did you mean {close[0]}?" if close else "."
@@ -104,9 +99,7 @@ class Commands:
             self.page.show(array_views.memory(running)._repr_mimebundle_())
             return
         if parsed.mesh is not None:
-            with say_usage():
-                shown = array_views.mesh(running, parsed.mesh or None)
-                self.page.show(shown._repr_mimebundle_())
+            self.page.show(array_views.mesh(running, parsed.mesh or None)._repr_mimebundle_())
             return
         if parsed.live and self.page.rich:
             status.live(running, Display(self.page.shell).refresh, self.page.cell_id)
@@ -304,12 +297,3 @@ class Commands:
     def _export(self, parsed: Namespace) -> None:
         force = bool(parsed.force)
         print("\n".join(export.write(parsed.path, self.logs.last, force=force)))
-
-
-@contextlib.contextmanager
-def say_usage() -> Iterator[None]:
-    """Print what is wrong with a name: nothing to look at is no reason to stop a notebook."""
-    try:
-        yield
-    except UsageError as error:
-        print(error)

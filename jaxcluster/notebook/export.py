@@ -1,7 +1,7 @@
 """``%jaxcluster export``: the cells that the ranks have run, as a script.
 
-IPython's own syntax becomes Python, or a comment with the line as it was typed. The script runs
-under ``jaxcluster run``, ``srun`` and ``mpiexec``, and on TPU hosts.
+IPython's own syntax becomes calls of IPython, as ``jupyter nbconvert --to script`` writes it. The
+script runs under ``jaxcluster run``, ``srun`` and ``mpiexec``, and on TPU hosts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shlex
 import textwrap
 import weakref
 from dataclasses import dataclass, field
@@ -24,13 +23,13 @@ from jaxcluster.ranks import parse_ranks
 from jaxcluster.text import plural
 
 EXAMPLE = "%jaxcluster export train.py"
-QUIET = ("print", "display", "subprocess.run", "os.chdir", "globals().update")  # calls
+QUIET = ("print", "display", "get_ipython().system")  # calls
 
-# As IPython's transformer writes a magic, or a line for the shell.
-_MAGIC = re.compile(r"^(?P<at>\s*)(?P<to>.*?)get_ipython\(\)\.(?P<kind>\w+)\((?P<words>.*)\)$")
-_NO_COMMAND = re.compile(r"[{$]|^\s*(pip|conda|mamba|uv)\b")  # a notebook's values, an installer
-# What times Python, or takes its output: the Python alone goes into the script.
-_TIMED = re.compile(r"(^\s*(?:\w+ *= *)?)(?:%%(?:time|capture)\b.*\n|%time +(?!-))", re.MULTILINE)
+# As IPython's transformer writes what belongs to a notebook alone: an installation, help.
+_NOT_RUN = re.compile(
+    r"^(\s*)(get_ipython\(\)\.(?:run_line_magic\('(?:pip|conda|mamba|uv|pinfo2?)'"
+    r"|system\('(?:pip|conda|mamba|uv)\b).*)$"
+)
 _FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
 HEAD = '''"""The %%spmd cells of {notebook}, in the order in which they ran: by %jaxcluster export.
@@ -42,11 +41,6 @@ HEAD = '''"""The %%spmd cells of {notebook}, in the order in which they ran: by 
     python {path}                # on every host of a TPU slice
 """
 {futures}
-import os
-import runpy
-import subprocess
-import sys
-
 {display}import jax
 
 if not jax.distributed.is_initialized():  # jaxcluster run has done it
@@ -68,6 +62,18 @@ def _nb_show(value):
     if value is not None and jax.process_index() == 0:
         print(repr(value), flush=True)
 '''
+SHELL = """
+import sys
+
+from IPython import get_ipython
+from IPython.terminal.interactiveshell import TerminalInteractiveShell
+from traitlets.config import Config
+
+if get_ipython() is None:  # what runs the magics
+    TerminalInteractiveShell.instance(
+        user_module=sys.modules["__main__"], config=Config(HistoryManager={"enabled": False})
+    )
+"""
 # XLA takes each machine's CPU devices for a slice, and has no option for that (jax 0.10.2, 0.12).
 ONE_SLICE = """    if jax.default_backend() == "cpu":  # else jax.make_mesh refuses several hosts
         for name in ("slice_index", "partition_index"):
@@ -175,8 +181,9 @@ def script(log: Log, notebook: str, path: str) -> tuple[str, list[str]]:
         pushed=f"\n# Pushed from the notebook: set it here.\n{pushed}" if pushed else "",
         display="from IPython.display import display\n" if "display(" in body else "",
     )
-    shown, without_futures = SHOW * ("_nb_show(" in body), _FUTURE.sub(r"# \g<0>", body)
-    text = f"{head}{shown}\n\n{without_futures}\n"
+    own = SHELL * ("get_ipython()" in body) + SHOW * ("_nb_show(" in body)
+    without_futures = _FUTURE.sub(r"# \g<0>", body)
+    text = f"{head}{own}\n\n{without_futures}\n"
     cells = plural(len(log.cells), "cell")
     notes = [f"{path}: {len(parts)} of {cells} of {notebook}: those that have ended well."]
     if pushed:
@@ -191,62 +198,21 @@ def script(log: Log, notebook: str, path: str) -> tuple[str, list[str]]:
 def _python(cell: Cell, num_processes: int, comments: list[str]) -> str:
     """A cell as Python; what becomes a comment is added to ``comments``."""
     ranks = arguments.Parser("%%spmd").read(cell.options).ranks
-    body = _TIMED.sub(r"\1", cell.body).lstrip("\n")
-    if body.startswith("%%"):
-        comments.append(body.partition("\n")[0])
-        return _commented(body)
-    lines = TransformerManager().transform_cell(body).splitlines()
-    text = "\n".join(_line(line, comments) for line in lines)
+    lines = TransformerManager().transform_cell(cell.body.lstrip("\n")).splitlines()
+    comments += [line.strip() for line in lines if _NOT_RUN.match(line)]
+    text = "\n".join(_NOT_RUN.sub(r"\1pass  # \2", line) for line in lines)
     try:
         tree = ast.parse(text)
         compile(text, "<cell>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):  # such as an await
         comments.append(f"cell [{cell.number}], which is Python only in a notebook")
-        return _commented(body)
+        return textwrap.indent(cell.body.strip("\n"), "# ", lambda line: True)
     if ranks is None:
         return _shown(text, tree, "_nb_show({})")
     text = _shown(text, tree, "print(repr({}), flush=True)")
     text = ast.unparse(ast.parse(text))  # texts of several lines can't be indented as they are
     own = tuple(parse_ranks(ranks, num_processes))
     return f"if jax.process_index() in {own}:\n{textwrap.indent(text or 'pass', '    ')}"
-
-
-def _commented(body: str) -> str:
-    return textwrap.indent(body.rstrip("\n"), "# ", lambda line: True)
-
-
-def _line(line: str, comments: list[str]) -> str:
-    """A line of transformed source, with a magic in it as Python, or else as a comment."""
-    if (found := _MAGIC.match(line)) is None:
-        return line
-    words = [str(word) for word in ast.literal_eval(f"[{found['words']}]")]
-    to = found["to"]
-    if found["kind"] != "run_line_magic":
-        typed = f"!{words[0]}"
-        kept, shown = "subprocess.getoutput({!r}).splitlines()", "subprocess.run({!r}, shell=True)"
-        made = None if _NO_COMMAND.search(words[0]) else (kept if to else shown).format(words[0])
-    else:
-        typed = f"%{' '.join(words)}".rstrip()
-        made = _magic(words[0], words[1])
-    if made is None:
-        comments.append(typed)
-        made = f"None  # {typed}" if to else f"pass  # {typed}" if found["at"] else f"# {typed}"
-    return f"{found['at']}{to}{made}"
-
-
-def _magic(name: str, rest: str) -> str | None:
-    if not rest or rest.startswith("-") or re.search(r"[{$]", rest):
-        return None
-    if name == "cd":
-        return f"os.chdir(os.path.expanduser({rest.strip()!r}))"
-    if name == "run":
-        path, *argv = shlex.split(rest)
-        given = f"sys.argv = {[path, *argv]}; " if argv else ""
-        return f"{given}globals().update(runpy.run_path({path!r}, run_name='__main__'))"
-    variable, _, value = rest.partition("=") if "=" in rest else rest.partition(" ")
-    if name in ("env", "set_env") and value:
-        return f"os.environ[{variable.strip()!r}] = {value.strip()!r}"
-    return None
 
 
 def _shown(text: str, tree: ast.Module, show: str) -> str:

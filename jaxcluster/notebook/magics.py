@@ -25,7 +25,7 @@ from jaxcluster.hosts.here import quit_warm
 from jaxcluster.model import rewrite
 from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.cells import Cells, tell_where_names_are
-from jaxcluster.notebook.commands import Commands, say_usage
+from jaxcluster.notebook.commands import Commands
 from jaxcluster.notebook.completion import ask_rank_0
 from jaxcluster.notebook.page import Page
 from jaxcluster.notebook.panel import Panel
@@ -83,12 +83,11 @@ class JaxClusterMagics(Magics):
         """Show which rank and device holds which part of an array."""
         name, options = arguments.shards_line(line)
         running = cluster.current()
-        with say_usage():
-            view = array_views.shards(running, name, check="--check" in options)
-            if "--widget" in options and self.page.rich:
-                self.page.shell.display_pub.publish(*view.widget()._repr_mimebundle_())
-            else:
-                self.page.show(view._repr_mimebundle_())
+        view = array_views.shards(running, name, check="--check" in options)
+        if "--widget" in options and self.page.rich:
+            self.page.shell.display_pub.publish(*view.widget()._repr_mimebundle_())
+        else:
+            self.page.show(view._repr_mimebundle_())
 
     @line_magic
     @tells_plainly
