@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -18,18 +17,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from io import FileIO
-from typing import Any
+from typing import Any, BinaryIO
 
 from jaxcluster.supervision.ends import KILLED_S, end_group, signal_token, wait
 from jaxcluster.supervision.processes import is_alive, process_token
 from jaxcluster.supervision.starting import ROOT
 
 LINE = 1 << 16  # of output; longer ones come in parts
-LAST_READS = 16  # of as much: a pipe holds 1 MiB at most
+READ_S = 0.3  # from a command's end until its last lines are read: somebody may write on for ever
 CANCEL_S = 20.0  # a cancel command has so long
-LOOK_S = 0.5  # how often it is looked whether a command has ended whose output goes on
-ENDING_S = 0.05  # from the end of a command's output to its own
 # Neither a user's site-packages nor the environment's settings are the keeper's.
 SOURCE = (
     f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.keeper import main; main()"
@@ -69,69 +65,17 @@ class Task:
         return {k: v for k, v in os.environ.items() if k not in self.drop} | dict(self.env)
 
 
-class Running:
-    """One command, from its start until all of it is over. Made by ``Commands.run``.
+@dataclass(frozen=True)
+class _Running:
+    """A command that is not over."""
 
-    Attributes:
-      streams: what it writes to, by ``out`` and ``err``.
-    """
-
-    def __init__(self, task: Task, on_line: OnLine, on_end: OnEnd, outlives: bool) -> None:
-        self.task, self.on_line, self.on_end = task, on_line, on_end
-        self._rests = {"out": b"", "err": b""}
-        with contextlib.ExitStack() as theirs:
-            stdin, out, err = (_pipe(theirs, outlives) for _ in range(3))
-            stdin[1].close()
-            self.streams = {"out": out[1], "err": err[1]}
-            kept_open = stdin[0] if outlives else subprocess.PIPE
-            try:
-                self.process = subprocess.Popen(
-                    task.argv,
-                    stdin=kept_open if task.keeps_stdin else subprocess.DEVNULL,
-                    stdout=out[0],
-                    stderr=err[0],
-                    env=task.environ(),
-                    start_new_session=True,
-                )
-            except OSError:
-                for stream in self.streams.values():
-                    stream.close()
-                raise
-        self.token = process_token(self.process.pid)
-        self.finishing = threading.Thread(target=self._finish, name="jaxcluster-end", daemon=True)
-        self.is_over = threading.Event()
-
-    def take(self, name: str) -> bool | None:
-        """Pass on the lines that have come; returns False at their end, and None if none have."""
-        if (data := self.streams[name].read(1 << 16)) is None:
-            return None
-        *lines, rest = (self._rests[name] + data).split(b"\n")
-        if len(rest) > LINE:
-            lines, rest = [*lines, rest], b""
-        self._rests[name] = rest
-        for line in lines:
-            self.on_line(name, line.decode(errors="replace").rstrip("\r"))
-        return bool(data)
-
-    def _finish(self) -> None:
-        for name in self.streams:
-            for _ in range(LAST_READS):  # somebody else may hold the other end, and write for ever
-                if not self.take(name):
-                    break
-            if rest := self._rests[name]:
-                self.on_line(name, rest.decode(errors="replace"))
-        end_group(self.process.pid, self.task.term_s)
-        # Not before: who writes to a closed one is killed.
-        for stream in filter(None, (*self.streams.values(), self.process.stdin)):
-            stream.close()
-        self.on_end(self.process.returncode, *cancel(self.task))
-        self.is_over.set()
+    task: Task
+    process: subprocess.Popen[bytes]
+    over: threading.Thread  # sees it to its end
 
 
 class Commands:
     """Commands of this process, and the keeper that sees to their ends when it is gone.
-
-    One thread reads what all of them say.
 
     Args:
       outlives: whether they go on without this process, once they are detached.
@@ -139,10 +83,7 @@ class Commands:
 
     def __init__(self, outlives: bool = False) -> None:
         self._outlives = outlives
-        self._running: list[Running] = []
-        self._selector = selectors.DefaultSelector()
-        self._lock = threading.Lock()
-        self._reader: threading.Thread | None = None
+        self._running: dict[str, _Running] = {}  # by their processes' tokens
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def keep(
@@ -165,80 +106,72 @@ class Commands:
             pass_fds=kept_open,
         )
         # Not once it is left: Python 3.12 starts no thread at its own exit.
-        threading.Thread(target=self._keeper.wait, name="jaxcluster-keeper", daemon=True).start()
+        _start_thread("keeper", self._keeper.wait)
 
-    def run(self, task: Task, on_line: OnLine, on_end: OnEnd) -> Running:
+    def run(self, task: Task, on_line: OnLine, on_end: OnEnd) -> None:
         """Start a command.
 
         Args:
-          on_line: called with (``out`` or ``err``, a line), on the reader's thread.
+          on_line: called with (``out`` or ``err``, a line), on a thread of each.
           on_end: called on another thread when it is over, with its exit status, the cancel
             command's or None, and the last line of that if it failed.
 
         Raises:
           OSError: it can't be run.
         """
-
-        def ended(*end: Any) -> None:
-            self._tell(over=one.token)
-            on_end(*end)
-            with self._lock:
-                self._running.remove(one)
-
-        one = Running(task, on_line, ended, self._outlives)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            (out, its_out), (err, its_err) = _pipe(theirs), _pipe(theirs)
+            streams = {
+                name: ours.enter_context(open(end, "rb"))
+                for name, end in (("out", out), ("err", err))
+            }
+            stdin = subprocess.PIPE if task.keeps_stdin else subprocess.DEVNULL
+            if task.keeps_stdin and self._outlives:
+                unused, stdin = _pipe(theirs)
+                theirs.callback(os.close, unused)
+            process = subprocess.Popen(
+                task.argv,
+                stdin=stdin,
+                stdout=its_out,
+                stderr=its_err,
+                env=task.environ(),
+                start_new_session=True,
+            )
+            ours.pop_all()
+        token = process_token(process.pid)
         about = {one.name: getattr(task, one.name) for one in fields(Task) if one.name != "argv"}
-        self._tell(command=about, token=one.token)
-        for name, stream in one.streams.items():
-            self._selector.register(stream, selectors.EVENT_READ, (one, name))
-        with self._lock:
-            self._running.append(one)
-            if self._reader is None:
-                name = "jaxcluster-commands"
-                self._reader = threading.Thread(target=self._read, name=name, daemon=True)
-                self._reader.start()
-        return one
+        self._tell(command=about, token=token)
+        readers = [
+            _start_thread("lines", _read, name, stream, on_line) for name, stream in streams.items()
+        ]
 
-    def _read(self) -> None:
-        """On a thread, while there are commands."""
-        looked_at = 0.0
-        while self._reader is threading.current_thread():
-            ends = False
-            for key, _ in self._selector.select(LOOK_S):
-                one, name = key.data
-                if one.take(name) is False:
-                    self._selector.unregister(key.fileobj)
-                    ends = True
-                    with contextlib.suppress(subprocess.TimeoutExpired):  # as a rule it is ending
-                        one.process.wait(ENDING_S)
-            if ends or time.monotonic() - looked_at > LOOK_S:
-                looked_at = time.monotonic()
-                self._look()
+        def see_to_its_end() -> None:
+            process.wait()
+            end_group(process.pid, task.term_s)
+            for reader in readers:
+                reader.join(READ_S)
+            if process.stdin is not None:
+                process.stdin.close()
+            end = process.returncode, *cancel(task)
+            self._tell(over=token)
+            on_end(*end)
+            del self._running[token]
 
-    def _look(self) -> None:
-        """Finish with those that have ended."""
-        with self._lock:
-            running = [one for one in self._running if one.finishing.ident is None]
-        for one in [one for one in running if one.process.poll() is not None]:
-            for stream in one.streams.values():
-                with contextlib.suppress(KeyError):  # it ended before
-                    self._selector.unregister(stream)
-            one.finishing.start()
-        with self._lock:
-            if all(one.finishing.ident for one in self._running):
-                self._reader = None
+        over = threading.Thread(target=see_to_its_end, name="jaxcluster-end", daemon=True)
+        self._running[token] = _Running(task, process, over)
+        over.start()
 
     def end(self) -> None:
         """End all of them, and the keeper; returns when all of that is over."""
-        with self._lock:
-            running = list(self._running)
-        for one in running:
+        running = dict(self._running)
+        for one in running.values():
             if one.process.stdin is not None:
                 with contextlib.suppress(OSError):
                     one.process.stdin.close()
-        end_leaders({one.token: one.task for one in running})
-        for one in running:
-            if one.finishing is not threading.current_thread():
-                one.is_over.wait(one.task.term_s + KILLED_S + CANCEL_S)
+        end_leaders({token: one.task for token, one in running.items()})
+        for one in running.values():
+            if one.over is not threading.current_thread():
+                one.over.join(one.task.term_s + KILLED_S + CANCEL_S)
         if self._keeper is not None:
             self.leave()
             self._keeper.kill()
@@ -300,16 +233,29 @@ def cancel(task: Task) -> tuple[int | None, str]:
     return code, lines[-1][:LINE] if code and lines else ""
 
 
-def _pipe(theirs: contextlib.ExitStack, outlives: bool) -> tuple[int, FileIO]:
-    """(the end that a command writes to, ours).
+def _pipe(theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """(our end, from which is read; a command's).
 
-    The end of one that outlives this process can be read as well: so it meets no end of its input,
-    and no closed output, when this process is gone.
+    That can be read as well, so a command that outlives this process meets no end of its input, and
+    no closed output.
     """
-    reading, writing = os.pipe()
-    if outlives:
-        os.close(writing)
-        writing = os.open(f"/proc/self/fd/{reading}", os.O_RDWR | os.O_CLOEXEC)
-    theirs.callback(os.close, writing)
-    os.set_blocking(reading, False)
-    return writing, open(reading, "rb", 0)
+    ours, writing = os.pipe()
+    os.close(writing)
+    its = os.open(f"/proc/self/fd/{ours}", os.O_RDWR | os.O_CLOEXEC)
+    theirs.callback(os.close, its)
+    return ours, its
+
+
+def _read(name: str, stream: BinaryIO, on_line: OnLine) -> None:
+    """On a thread: pass on a command's lines, until nobody writes any more."""
+    with stream:
+        while line := stream.readline(LINE):
+            on_line(name, line.decode(errors="replace").rstrip("\r\n"))
+
+
+def _start_thread(name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(
+        target=function, args=arguments, name=f"jaxcluster-{name}", daemon=True
+    )
+    thread.start()
+    return thread
