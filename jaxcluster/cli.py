@@ -121,18 +121,19 @@ def main(argv: list[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # `jaxcluster list | head -1`: nobody reads the rest
-        _say_no_more()
+        _say_no_more(1, 2)
         return 128 + signal.SIGPIPE
     except OSError as error:  # `jaxcluster list > /dev/full`, a current folder that was removed
-        _say_no_more()
+        _say_no_more(1)
         print(f"jaxcluster: {error}", file=sys.stderr)
         return 1
     return status
 
 
-def _say_no_more() -> None:
+def _say_no_more(*descriptors: int) -> None:
     """Else the interpreter tries once more at its end, and complains."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    for descriptor in descriptors:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def run(words: list[str]) -> int:

@@ -96,13 +96,13 @@ def run(words: list[str]) -> int:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         say("".join(traceback.format_exception_only(error)).rstrip("\n"))
         return 1
-    outputs, signals = Outputs(make_folder(logs, script), everything), Signals()
+    folder, signals = make_folder(logs, script), Signals()
     try:
         with StartDisplay(rich=False) as display:
             world = start_world(spec, display.progress, script=script)
             display.clear()
         try:
-            return wait(world, outputs, signals)
+            return wait(world, Outputs(folder, everything, world.num_processes), signals)
         finally:
             signals.set(signal.SIG_IGN)
             world.end()
@@ -111,17 +111,20 @@ def run(words: list[str]) -> int:
     finally:
         if logs is None:
             with contextlib.suppress(OSError):  # not empty, once there are ranks
-                outputs.folder.rmdir()
+                folder.rmdir()
 
 
 def wait(world: World, outputs: Outputs, signals: Signals) -> int:
-    """Show what the script prints, and pass signals on, to its end; returns the exit status."""
+    """Show what the script prints, and pass signals on, to its end; returns the exit status.
+
+    Raises:
+      OSError: what is printed can't be shown, or written to the files.
+    """
     ranks, look_s, failed_at, is_told = range(world.num_processes), LOOK_S[0], 0.0, False
     ended, interrupted = threading.Event(), set[int]()
     events.watchers.append(lambda cell: ended.set())
     signals.is_first_passed_on = True
-    outputs.begin(len(ranks))
-    while (left := ranks - world.dead.keys()) and not outputs.closed:
+    while left := ranks - world.dead.keys():
         ended.wait(look_s)
         ended.clear()
         look_s = LOOK_S[0] if outputs.follow(world) else min(1.5 * look_s, LOOK_S[1])
@@ -146,11 +149,9 @@ def wait(world: World, outputs: Outputs, signals: Signals) -> int:
         for rank, death in world.dead.items()
         if rank not in interrupted or death.code != 128 + signal.SIGINT
     }
-    while not outputs.closed and outputs.follow(world):
+    while outputs.follow(world):
         pass
     outputs.end()
-    if outputs.closed:
-        return 128 + signal.SIGPIPE
     rank, status = exit_status(dead, signals.received)
     if rank is not None:
         death = dead[rank]
@@ -206,10 +207,8 @@ def read_script(words: Sequence[str]) -> wire.Script:
     try:
         with tokenize.open(path) as file:
             source = file.read()
-    except OSError as error:
-        raise UsageError(f"{typed} can't be read: {error.strerror}.", EXAMPLE) from None
-    except (SyntaxError, UnicodeDecodeError) as error:
-        raise UsageError(f"{typed} is not Python: {error}.", EXAMPLE) from None
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise UsageError(f"{typed} can't be read: {error}.", EXAMPLE) from None
     folder = os.path.dirname(os.path.realpath(path))
     return wire.Script([typed, *words[1:]], path, folder, source=source)
 
@@ -218,19 +217,13 @@ def make_folder(named: str | None, script: wire.Script) -> Path:
     """The folder for the ranks' outputs.
 
     Raises:
-      UsageError: it can't be made.
+      OSError: it can't be made.
     """
     if named is None:
-        stem = script.module or Path(script.path).stem
-        clean = re.sub(r"[^\w.-]+", "-", stem)[:40]
+        clean = re.sub(r"[^\w.-]+", "-", script.module or Path(script.path).stem)[:40]
         return Path(tempfile.mkdtemp(prefix=f"jaxcluster-run-{clean}-"))
     folder = Path(named).expanduser().absolute()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--logs {named}: {error.strerror}.", "jaxcluster run -n 4 --logs out train.py"
-        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
@@ -240,47 +233,43 @@ def make_folder(named: str | None, script: wire.Script) -> Path:
 class Outputs:
     """The output of the ranks: all of it in files, process 0's (or everybody's) here, as it comes.
 
+    Files of an earlier run in this folder are gone then.
+
     Attributes:
       folder: of the files.
       read: by rank, how many bytes of its standard output and its standard error have come.
-      closed: nobody reads what is shown here any more (``| head``), which ends the run.
     """
 
-    def __init__(self, folder: Path, everything: bool) -> None:
-        self.folder = folder
-        self.read: dict[int, list[int]] = {}
-        self.closed = False
-        self._everything = everything
-        self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
+    def __init__(self, folder: Path, everything: bool, num_processes: int) -> None:
+        self.folder, self._everything = folder, everything
+        self.read = {rank: [0, 0] for rank in range(num_processes)}
+        make = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {
+            (rank, s): make("backslashreplace") for rank in self.read for s in STREAMS
+        }
         self._lines = Lines()  # with --all
-        self._told_full = False
         for stream in (sys.stdout, sys.stderr):
             if reconfigure := getattr(stream, "reconfigure", None):
                 reconfigure(errors="backslashreplace")
-
-    def begin(self, num_processes: int) -> None:
-        """Files for so many ranks; those of an earlier run in this folder are gone then."""
-        for old in self.folder.glob("rank-*.txt"):
+        for old in folder.glob("rank-*.txt"):
             if _RANKS_FILE.fullmatch(old.name):  # the others are the user's
                 old.unlink(missing_ok=True)
-        decoder = codecs.getincrementaldecoder("utf-8")
-        for rank in range(num_processes):
-            self.read[rank] = [0, 0]
-            self._decoders |= {(rank, stream): decoder("backslashreplace") for stream in STREAMS}
-            self._write(rank, b"")
-        say(f"jaxcluster: {name_ranks(range(num_processes))}. All outputs: {self.folder}")
+        for rank in self.read:
+            self._file(rank).touch()
+        say(f"jaxcluster: {name_ranks(self.read)}. All outputs: {folder}")
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
         """What a rank has printed."""
         self.read[rank][STREAMS.index(stream)] += len(data)
-        self._write(rank, data)
+        with self._file(rank).open("ab") as file:
+            file.write(data)
         text = _GLOO.sub("", self._decoders[rank, stream].decode(data))
         if self._everything:
             self._lines.add(rank, stream, text)
         elif rank == 0:
-            self._show(stream, text)
+            _show(stream, text)
         elif stream == "stderr":
-            self._show(stream, "".join(f"{line}\n" for line in _OURS.findall(text)))
+            _show(stream, "".join(f"{line}\n" for line in _OURS.findall(text)))
 
     def follow(self, world: World) -> bool:
         """Take in what has been printed since; returns whether there was any."""
@@ -297,11 +286,8 @@ class Outputs:
         """The last lines that a rank has printed, unless they were shown."""
         if self._everything or rank == 0:
             return ""
-        with contextlib.suppress(OSError):
-            text = (self.folder / f"rank-{rank}.txt").read_text(errors="backslashreplace")
-            lines = _GLOO.sub("", text).splitlines()
-            return "".join(f"\n{line}" for line in lines[-LOG_LINES:])
-        return ""
+        lines = _GLOO.sub("", self._file(rank).read_text(errors="backslashreplace")).splitlines()
+        return "".join(f"\n{line}" for line in lines[-LOG_LINES:])
 
     def end(self) -> None:
         """Show lines that have no end."""
@@ -311,34 +297,17 @@ class Outputs:
     def _show_lines(self) -> None:
         for ranks, lines in self._lines.take():
             for stream, line in lines:
-                self._show(stream, f"{label(ranks)}{line}\n")
+                _show(stream, f"{label(ranks)}{line}\n")
 
-    def _write(self, rank: int, data: bytes) -> None:
-        """Add to a rank's file. A full disk is told once, and the run goes on."""
-        try:
-            with open(self.folder / f"rank-{rank}.txt", "ab") as file:
-                file.write(data)
-        except OSError as error:
-            if not self._told_full:
-                self._told_full = True
-                say(f"jaxcluster: {self.folder} can't be written to ({error.strerror}).")
+    def _file(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.txt"
 
-    def _show(self, stream: str, text: str) -> None:
-        target: TextIO | None = sys.stderr if stream == "stderr" else sys.stdout
-        if target is None or not text or self.closed:  # started with it closed
-            return
-        try:
-            target.write(text)
-            target.flush()
-        except OSError as error:
-            with open(os.devnull, "wb") as nowhere:  # it would fail again
-                os.dup2(nowhere.fileno(), target.fileno())
-            self.closed = isinstance(error, BrokenPipeError)
-            if not self.closed:  # a full disk: the files may lie on another one
-                say(
-                    f"jaxcluster: {stream} can't be written to ({error.strerror}); the script goes "
-                    f"on. All outputs: {self.folder}"
-                )
+
+def _show(stream: str, text: str) -> None:
+    target: TextIO | None = sys.stderr if stream == "stderr" else sys.stdout
+    if target is not None and text:  # else it was closed when this was started
+        target.write(text)
+        target.flush()
 
 
 def say(line: str) -> None:

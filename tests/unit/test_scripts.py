@@ -63,10 +63,9 @@ def test_help_is_as_it_is_typed_in_a_shell() -> None:
         ([], "needs a script"),
         (["-n", "2", "-m"], "needs a script"),
         (["-m", "no-module"], "not the name of a module"),
-        (["nowhere.py"], "nowhere.py can't be read: No such file"),
+        (["nowhere.py"], "nowhere.py can't be read: .* No such file"),
         (["--detach", "train.py"], "there is no --detach"),
-        (["."], ". can't be read: Is a directory"),
-        (["latin.py"], "latin.py is not Python"),
+        (["latin.py"], "latin.py can't be read: invalid or missing encoding"),
     ],
 )
 def test_what_is_no_script_is_refused(
@@ -146,18 +145,12 @@ def test_the_status_is_that_of_a_death_else_of_a_rank_that_failed(
     assert scripts.exit_status(dead, received) == expected
 
 
-def outputs(folder: Path, everything: bool = False) -> scripts.Outputs:
-    made = scripts.Outputs(folder, everything)
-    made.begin(2)
-    return made
-
-
 def test_rank_0_is_shown_and_all_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rank-7.txt").write_text("of an earlier run")
     (tmp_path / "rank-notes.txt").write_text("the user's")
-    made = outputs(tmp_path)
+    made = scripts.Outputs(tmp_path, False, 2)
     gloo = b"[Gloo] Rank 0 is connected to 1 peer ranks.\n"
     for rank, data in (
         (0, b"a\r"),
@@ -182,24 +175,6 @@ def test_rank_0_is_shown_and_all_are_kept(
     }
     assert made.read == {0: [len(gloo) + 6, 2], 1: [len(gloo) + 2, 27]}
     assert made.last(1) == "\nb\nx\njaxcluster: rank 1 waits"
-
-
-def test_an_output_that_takes_nothing_is_told_once_and_the_run_goes_on(
-    run: Callable[..., tuple[int, World]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def more(world: World) -> None:
-        world.printed[0][0] += b" and more"
-
-    with open("/dev/full", "w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert run(more, more, more, died(0, "", 0), died(1, "", 0))[0] == 0
-    told = capsys.readouterr().err
-    assert told.count("stdout can't be written to (No space left on device); the script goes") == 1
-    kept = (tmp_path / "out" / "rank-0.txt").read_text()
-    assert kept.startswith("out and more") and kept.count("more") == 3
 
 
 # --------------------------------------------------------------------------- a run
