@@ -1,8 +1,10 @@
 """Values between the notebook and the ranks.
 
 A pull needs no collective: every rank hands out the shards of which it holds the first copy, and
-the notebook joins them. Large ones go through memory: a file that a rank here and the notebook
-share, or one in the memory of a rank's host, from where its agent sends it. Others are frames.
+the notebook joins them. Large ones it reads in the memory of ranks here; a rank on another host
+writes them to a file in that host's memory, from where its agent sends them. Others are frames.
+
+A push goes through memory as well: a file that ranks here and the notebook share.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import math
 import mmap
 import os
 import pickle
+import secrets
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, ClassVar
 
 import cloudpickle
@@ -39,16 +43,19 @@ from jaxcluster.errors import (
 )
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import take_memory
+from jaxcluster.host.memory import read_memory
 from jaxcluster.hosts.states import Memory, NoRoom
 from jaxcluster.model import layout, notices, pickling
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.text import format_nbytes
-from jaxcluster.wire.link import Event, replies, unwrap
+from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops import values as ops
+from jaxcluster.wire.ops.saving import Drop
 
 ALIGN = 64
+READERS = 4  # threads that read ranks' memory: with one, half of the time is the kernel's
 
 
 # --------------------------------------------------------------------------- pull
@@ -91,16 +98,29 @@ def _fetch(
     world: World, name: str, *, plain: bool, is_all: bool = False
 ) -> tuple[bytes, list[np.ndarray[Any, Any]], list[memoryview]]:
     """A value's pickle, its arrays, and the pickle's buffers."""
-    with _files(world) as (paths, read):
-        room = psutil.virtual_memory().available // 2
+    ranks, token = range(world.num_processes), secrets.token_hex(8)
+    here = [rank for rank in ranks if world.is_readable and _is_here(world, rank)]
+    room = psutil.virtual_memory().available // 2
+    with contextlib.ExitStack() as stack:
+        there: Memory | None = None
+        if others := [rank for rank in ranks if rank not in here]:
+            with contextlib.suppress(NoRoom):
+                there = stack.enter_context(_memory(world, others))
 
         def request(rank: int) -> Callable[[CellSpec], ops.Pull]:
-            options = (rank == 0, plain, is_all or rank == 0, paths.get(rank, ""), room)
-            return lambda turn: ops.Pull(turn, name, *options)
+            path = there.path(rank, str(rank)) if there and rank in others else ""
+            options = rank == 0, plain, is_all or rank == 0, path
+            reader = os.getpid() if rank in here else 0
+            return lambda turn: ops.Pull(turn, name, *options, reader, token, room)
 
-        requests = {rank: request(rank) for rank in range(world.num_processes)}
+        holding = dict.fromkeys(here, Drop(token))
+        stack.callback(world.link.request_each, holding, sink=Sink())
+        requests = {rank: request(rank) for rank in ranks}
         answers = world.ask_in_turn(requests, timeout_s=saving.TIMEOUT_S)
         told = replies(answers)
+        for rank in here:
+            if not told[rank].addresses:
+                del holding[rank]
         layouts = _layouts(name, told)
         if (total := max(one.total for one in told.values())) > room:
             raise TransferError(
@@ -110,19 +130,47 @@ def _fetch(
             )
         kinds = [(layout.shape, numpy_dtype(layout.dtype)) for layout in layouts]
         wholes = [np.empty((*shape, dtype.itemsize), np.uint8) for shape, dtype in kinds]
-        has_all = True
-        for rank, one in told.items():
-            data = memoryview(read(rank, one.nbytes) if one.nbytes else answers[rank].buffers[-1])
+
+        def take(rank: int) -> bool:
+            """Fill in what a rank has given; whether it has given all that is wanted of it."""
+            one, has_all = told[rank], True
+            data = memoryview(b"")
+            if one.nbytes and there is not None:
+                data = memoryview(there.get(rank, str(rank), one.nbytes))
+            elif not one.addresses:
+                data = memoryview(answers[rank].buffers[-1])
+            addresses = iter(one.addresses)
             for whole, layout, info in zip(wholes, layouts, one.arrays, strict=False):
                 is_wanted, is_given = layout.spans or rank == 0, info.spans or is_all or rank == 0
                 has_all &= is_given or not is_wanted
                 for shard in info.shards if is_given else ():
-                    if shard.replica_id == 0 and shard.nbytes:
-                        part, data = data[: shard.nbytes], data[shard.nbytes :]
-                        if is_wanted:
-                            target = whole[tuple(slice(*span) for span in shard.index)]
-                            target[...] = np.frombuffer(part, np.uint8).reshape(target.shape)
-    if not has_all:  # one on the devices of one rank, which can't know that others have it too
+                    if shard.replica_id != 0 or not shard.nbytes:
+                        continue
+                    target = whole[tuple(slice(*span) for span in shard.index)]
+                    part, data = data[: shard.nbytes], data[shard.nbytes :]
+                    address = next(addresses, 0)
+                    if not is_wanted:
+                        continue
+                    if not address:
+                        target[...] = np.frombuffer(part, np.uint8).reshape(target.shape)
+                    elif target.flags.c_contiguous:
+                        read_memory(world.record.pids[rank], address, target)
+                    else:
+                        values = np.empty(target.shape, np.uint8)
+                        read_memory(world.record.pids[rank], address, values)
+                        target[...] = values
+            return has_all
+
+        complete = [take(rank) for rank in others]
+        try:
+            with ThreadPoolExecutor(READERS) as pool:
+                complete += pool.map(take, here)
+        except ProcessLookupError:
+            raise TransferError(f"A rank has ended while {name} was read.") from None
+        except OSError:  # not allowed here, as in some containers
+            world.is_readable = False
+            return _fetch(world, name, plain=plain, is_all=is_all)
+    if not all(complete):  # a rank can't know of an array of its own that others have it too
         return _fetch(world, name, plain=plain, is_all=True)
     arrays = [w.view(dtype).reshape(s) for w, (s, dtype) in zip(wholes, kinds, strict=True)]
     first = len(arrays) - told[0].buffers
@@ -191,6 +239,14 @@ def _is_here(world: World, rank: int) -> bool:
     return is_host and world.record.pid_space == pid_space()
 
 
+def _memory(world: World, ranks: Sequence[int]) -> contextlib.AbstractContextManager[Memory]:
+    """A folder in the memory of other hosts, all of which can be reached."""
+    for rank in ranks:
+        if (death := world.dead.get(rank)) is not None:
+            unwrap(Event(rank, "died", "", death))
+    return world.processes.memory(ranks)
+
+
 def _shared_file() -> tuple[str, IO[bytes]]:
     """Memory as a file, with the path for ranks here; it is gone when nobody has it open.
 
@@ -202,43 +258,6 @@ def _shared_file() -> tuple[str, IO[bytes]]:
     except OSError as error:
         raise NoRoom from error
     return f"/proc/{os.getpid()}/fd/{file.fileno()}", file
-
-
-def _memory(world: World, ranks: Sequence[int]) -> contextlib.AbstractContextManager[Memory]:
-    """A folder in the memory of other hosts, all of which can be reached."""
-    for rank in ranks:
-        if (death := world.dead.get(rank)) is not None:
-            unwrap(Event(rank, "died", "", death))
-    return world.processes.memory(ranks)
-
-
-@contextlib.contextmanager
-def _files(
-    world: World,
-) -> Iterator[tuple[Mapping[int, str], Callable[[int, int], mmap.mmap | bytearray]]]:
-    """A file in memory for each rank that can have one; with its bytes, once they are there."""
-    ranks = range(world.num_processes)
-    files: dict[int, IO[bytes]] = {}
-    paths: dict[int, str] = {}
-    there: Memory | None = None
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(NoRoom):
-            for rank in ranks:
-                if _is_here(world, rank):
-                    paths[rank], file = _shared_file()
-                    files[rank] = stack.enter_context(file)
-            if others := [rank for rank in ranks if rank not in files]:
-                there = stack.enter_context(_memory(world, others))
-                paths |= {rank: there.path(rank, str(rank)) for rank in others}
-
-        def read(rank: int, nbytes: int) -> mmap.mmap | bytearray:
-            if rank in files:
-                with files[rank] as file:  # its memory is free when the map is
-                    return mmap.mmap(file.fileno(), nbytes)
-            assert there is not None
-            return there.get(rank, str(rank), nbytes)
-
-        yield paths, read
 
 
 @contextlib.contextmanager

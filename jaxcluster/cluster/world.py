@@ -62,6 +62,7 @@ class World:
       link: the way to them.
       dead: the ranks whose processes have ended, and why.
       is_torn: ranks sit in a launch that can't end, so no cell may run.
+      is_readable: this process may read the memory of ranks here, as far as is known.
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       controller_died: how ipyparallel's controller has.
@@ -89,6 +90,7 @@ class World:
         self.hosts: dict[int, str] = {}
         self.dead: dict[int, wire.Death] = {}
         self.is_torn = self.is_over = self.is_ending = False
+        self.is_readable = True
         self.coordinator_died = self.controller_died = ""
         self.unreachable: dict[str, str] = {}
         self.names: dict[int, set[str]] = {}

@@ -21,6 +21,7 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.host.free_space import take_memory
+from jaxcluster.host.memory import allow_reader
 from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.arrays import (
     describe,
@@ -148,7 +149,7 @@ class Values:
     """Answers for the namespace of one rank.
 
     Attributes:
-      hold: holds what was pushed, under its token, until it is bound.
+      hold: holds what was pushed until it is bound, or is pulled until it is read, under a token.
     """
 
     def __init__(self, rank: int) -> None:
@@ -201,13 +202,23 @@ class Values:
         parts: list[memoryview] = []
         if total <= body.room:
             for part in [*_first_copies(name, given), *raws]:
-                parts.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+                if part.nbytes:
+                    parts.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         copies = hashes([(number, a) for number, a in enumerate(arrays) if is_living(a)])
-        nbytes = _write(body.path, parts)
+        nbytes, addresses = 0, list[int]()
+        if body.reader and sum(map(len, parts)) >= FILE_FROM_NBYTES:
+            held = [np.frombuffer(part, np.uint8) for part in parts]
+            for at in range(len(held) - len(raws), len(held)):
+                held[at] = held[at].copy()  # a cell may change them meanwhile
+            addresses = [one.ctypes.data for one in held]
+            self.hold(body.token, {"": held})
+            allow_reader(body.reader)
+        else:
+            nbytes = _write(body.path, parts)
         places = [sorted(one) for one in pickler.places]
         frames = [file.getvalue()] if body.pickle else []
-        frames += [] if nbytes else [b"".join(parts)]
-        return Pulled(infos, len(raws), places, copies, total, nbytes), frames
+        frames += [] if nbytes or addresses else [b"".join(parts)]
+        return Pulled(infos, len(raws), places, copies, total, nbytes, addresses), frames
 
     # ------------------------------------------------------------------ push
 
@@ -238,15 +249,14 @@ def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
 def _write(path: str, parts: Sequence[memoryview]) -> int:
     """Write these bytes to a file in memory; returns how many. 0: they are few, or have no room.
 
-    The path leads to a notebook's own file, or to another one, once that has given up the pull: so
-    nothing is written where there is something.
+    Nothing is written where there is a file.
     """
     nbytes = sum(map(len, parts))
     if not path or nbytes < FILE_FROM_NBYTES:
         return 0
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "r+b", buffering=0) as file:
-        if os.fstat(descriptor).st_size or not take_memory(descriptor, nbytes):
+        if not take_memory(file.fileno(), nbytes):
             return 0
         for part in parts:
             rest = part

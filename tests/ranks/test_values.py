@@ -21,11 +21,20 @@ from jaxcluster.errors import NotSerialisable, RankError, TransferError, UsageEr
 LARGE = 300_000  # elements: well above what a frame is quicker for
 
 
-@pytest.fixture(params=["shared memory", "frames"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of large arrays: through shared memory, and as frames as from another host."""
+@pytest.fixture(params=["memory", "refused memory", "frames"])
+def way(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cluster: jaxcluster.Cluster
+) -> str:
+    """The ways of large arrays: through memory, also where it can't be read; and as frames."""
+    monkeypatch.setattr(cluster.world, "is_readable", True)
     if request.param == "frames":
         monkeypatch.setattr(transfer, "_is_here", lambda world, rank: False)
+    if request.param == "refused memory":
+
+        def refuse(*_: object) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(transfer, "read_memory", refuse)
     return str(request.param)
 
 

@@ -109,6 +109,7 @@ class Ranks:
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.num_processes, self.is_over, self.dead = 2, False, dict[int, Any]()
+        self.is_readable = True
         self.facts, self.pid_space = [self] * 2, pid_space()
         self.record = self.link = self.processes = self
         self.answers = {"bind": dict.fromkeys((0, 1), (Made([]), []))} | answers
@@ -266,16 +267,16 @@ def test_a_push_without_a_file_in_memory_goes_in_frames_if_they_fit(
 def test_a_late_rank_writes_over_no_file_that_is_there_now(tmp_path: Path) -> None:
     """Its notebook has given up the pull, and may have another file under the same number."""
     data = np.ones(FILE_FROM_NBYTES, np.uint8)
-    kept = tmp_path / "kept"
+    kept, new = tmp_path / "kept", tmp_path / "new"
     kept.write_text("something")
     values = Values(0)
     values.namespace["d"] = data
-    for path, text in ((kept, "something"), (tmp_path / "new", data.tobytes().decode())):
-        asked = Pull(TURN, "d", pickle=True, path=str(path))
-        told, (_, *frames) = values.pull(request(asked))
-        assert path.read_text() == text
-        assert told.nbytes + sum(map(len, frames)) == data.nbytes
-        assert path.stat().st_mode & 0o077 == 0 or path is kept
+    with pytest.raises(FileExistsError):
+        values.pull(request(Pull(TURN, "d", pickle=True, path=str(kept))))
+    assert kept.read_text() == "something"
+    told, (_,) = values.pull(request(Pull(TURN, "d", pickle=True, path=str(new))))
+    assert new.read_bytes() == data.tobytes() and told.nbytes == data.nbytes
+    assert new.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TransferError("no room")])

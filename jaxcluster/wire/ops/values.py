@@ -18,7 +18,8 @@ class Pulled(Message):
     """A value's arrays as a rank has them.
 
     The reply's buffers are the pickle, if it was asked for, and the bytes of the rank's shards: of
-    those of which it has the first copy, in the order of ``arrays``. Or a file has them.
+    those of which it has the first copy, in the order of ``arrays``. Or a file has them, or they
+    are read where they are.
     """
 
     arrays: list[ArrayInfo]
@@ -27,6 +28,7 @@ class Pulled(Message):
     copies: Hashes = field(default_factory=list)
     total: int = 0  # the bytes of all arrays of which something is given, or would be if it fitted
     nbytes: int = 0  # of the file; 0 if there is none
+    addresses: list[int] = field(default_factory=list)  # of each shard in the rank's memory
 
 
 class Pull(Operation[Pulled], op="pull"):
@@ -37,7 +39,9 @@ class Pull(Operation[Pulled], op="pull"):
     pickle: bool  # with the pickle and its other buffers
     plain: bool = False  # with dicts and lists as containers
     is_all: bool = False  # also arrays of which this rank knows no other part
-    path: str = ""  # of a file for the bytes, if they are many; it may not be there yet
+    path: str = ""  # of a new file for the bytes, if they are many
+    reader: int = 0  # the process that reads them in the rank's memory
+    token: str = ""  # under which they are held for it, until ``saving.Drop``
     room: int = sys.maxsize  # of more bytes nothing is given
 
 
