@@ -344,7 +344,7 @@ def _read_index(path: Path) -> dict[int, Saved]:
                     f"If you trust it: chmod -R go-w {path}",
                 )
         index = json.loads((path / INDEX).read_text())
-        return {int(rank): wire.read(Saved, one, INDEX) for rank, one in index.items()}
+        return {int(rank): wire.parse(Saved, one, INDEX) for rank, one in index.items()}
     except (OSError, ValueError, TypeError) as error:
         raise RecoveryError(f"{path} can't be read ({error}). {UNTOUCHED}") from None
 

@@ -2,46 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import asyncio
 import os
-import selectors
 import socket
-import time
 from collections.abc import Sequence
 
 
-def connection_errors(targets: Sequence[tuple[str, int]], timeout_s: float = 2.0) -> list[str]:
+async def connection_errors(
+    targets: Sequence[tuple[str, int]], timeout_s: float = 2.0
+) -> list[str]:
     """Why no connection can be made to each (address, port); "" if one can.
 
     An address with a slash is the path of a Unix socket.
     """
-    found = ["no answer"] * len(targets)
-    waiting = selectors.DefaultSelector()
-    with contextlib.ExitStack() as opened:
-        opened.callback(waiting.close)
-        for number, (address, port) in enumerate(targets):
-            to: str | tuple[str, int] = address if "/" in address else (address, port)
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            try:
-                tried = opened.enter_context(
-                    socket.socket(socket.AF_UNIX if to is address else family)
-                )
-                tried.setblocking(False)
-                if (code := tried.connect_ex(to)) not in (0, errno.EINPROGRESS):
-                    found[number] = os.strerror(code)
-                    continue
-                waiting.register(tried, selectors.EVENT_WRITE, number)
-            except OSError as error:
-                found[number] = error.strerror or str(error)
-        deadline = time.monotonic() + timeout_s
-        while waiting.get_map() and (left_s := deadline - time.monotonic()) > 0:
-            for key, _ in waiting.select(left_s):
-                waiting.unregister(key.fileobj)
-                assert isinstance(key.fileobj, socket.socket)
-                code = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                found[key.data] = os.strerror(code) if code else ""
-    return found
+
+    async def why(address: str, port: int) -> str:
+        try:
+            async with asyncio.timeout(timeout_s):
+                if "/" in address:
+                    _, opened = await asyncio.open_unix_connection(address)
+                else:
+                    _, opened = await asyncio.open_connection(address, port)
+        except TimeoutError:
+            return "no answer"
+        except OSError as error:
+            code = error.errno or 0  # below 0: a name has no address
+            return os.strerror(code) if code > 0 else error.strerror or str(error)
+        opened.close()
+        return ""
+
+    return await asyncio.gather(*(why(*target) for target in targets))
 
 
 def why_not_listen(address: str) -> str:

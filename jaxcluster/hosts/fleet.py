@@ -7,6 +7,7 @@ ranks that were there.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import contextlib
 import errno
@@ -182,7 +183,7 @@ class Fleet:
     def records(self) -> list[HostRecord]:
         """How another process of this machine joins the hosts."""
         return [
-            HostRecord(h.name, h.endpoint, h.key, h.folder, h.memory, h.address, list(h.ranks))
+            HostRecord(**vars(h.facts) | {"endpoint": h.endpoint}, name=h.name, ranks=list(h.ranks))
             for h in self.hosts
         ]
 
@@ -272,7 +273,7 @@ class Fleet:
             kind, _, where = one.endpoint.partition("://")
             address, _, port = where.rpartition(":")
             to.append((address.strip("[]"), int(port)) if kind == "tcp" else (where, 0))
-        whys = connection_errors(to, REFUSAL_S) if to else []
+        whys = asyncio.run(connection_errors(to, REFUSAL_S)) if to else []
         return [one for one, why in zip(asked, whys, strict=True) if why in NOBODY_LISTENS]
 
     def _look_at(self, host: Host, is_gone: bool = False) -> None:

@@ -262,7 +262,7 @@ def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_
     pools = _gpu_pools(facts)
     may_share = spec.platform == "cuda" and spec.env.get(SHARE_GPU) == "1"
     may_share = may_share and spec.devices_per_process in (None, 1)
-    per_rank = 1 if may_share else spec.devices_per_process or _even_share(spec, pools)
+    per_rank = 1 if may_share else spec.devices_per_process or _even_share(pools)
     shares: dict[int, _Share] = {}
     notes: list[str] = []
     for pool in pools:
@@ -295,26 +295,10 @@ def old_nccl(version: str) -> str:
     return version if len(numbers) == 2 and tuple(numbers) < (2, 30) else ""
 
 
-def _even_share(spec: ClusterSpec, pools: Sequence[_Pool]) -> int:
-    """GPUs per rank, the same for all ranks: all of them where they divide evenly, else one.
-
-    Raises:
-      PlanError: all were asked for, and they don't.
-    """
+def _even_share(pools: Sequence[_Pool]) -> int:
+    """GPUs per rank, the same for all ranks: all of them where they divide evenly, else one."""
     shares = [divmod(len(pool.gpus), len(pool.ranks)) for pool in pools]
-    fewest = max(1, min(1 if rest else each for each, rest in shares))
-    if spec.devices_per_process == ALL and (len({*shares}) > 1 or shares[0][1]):
-        told = "; ".join(
-            f"{pool.host.hostname}: {plural(len(pool.gpus), 'GPU')} for "
-            f"{plural(len(pool.ranks), 'rank')}"
-            for pool in pools
-        )
-        raise PlanError(
-            f"The GPUs can't be shared out evenly among the ranks ({told}); JAX needs the same "
-            "number for each.",
-            f"The same number for all: --devices-per-process {fewest}",
-        )
-    return fewest
+    return max(1, min(1 if rest else each for each, rest in shares))
 
 
 def _gpu_pools(facts: Sequence[EngineFacts]) -> list[_Pool]:

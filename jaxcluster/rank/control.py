@@ -298,7 +298,7 @@ class ControlChannel:
             request = Request[Any](self, peer, told["id"], told["op"], told.get("body"), buffers)
             try:
                 if (kind := OPERATIONS.get(request.op)) is not None:
-                    request.body = wire.read(kind, request.body or {}, f"request {request.op!r}")
+                    request.body = wire.parse(kind, request.body or {}, f"request {request.op!r}")
                 self._dispatch(request)
             except wire.WrongFields as error:
                 request.fail(error)

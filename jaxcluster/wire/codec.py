@@ -71,8 +71,8 @@ def decode(data: bytes | memoryview) -> dict[str, Any]:
     return found
 
 
-def read(kind: Any, body: Any, what: str) -> Any:
-    """A value of any of a message's types from the plain JSON value that was sent.
+def parse(kind: type[T], body: Any, what: str = "") -> T:
+    """A value of any of a message's types from the plain JSON value of a message, or of a file.
 
     Args:
       what: the message that it is, as in "reply to 'fetch'".
@@ -83,13 +83,7 @@ def read(kind: Any, body: Any, what: str) -> Any:
     try:
         return msgspec.convert(body, kind, str_keys=True)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise WrongFields(f"the {what}: {error}") from None
-
-
-def parse(cls: type[T], body: Any) -> T:
-    """``read`` of one dataclass, from a message or from a file."""
-    found: T = read(cls, body, cls.__name__)
-    return found
+        raise WrongFields(f"the {what or kind.__name__}: {error}") from None
 
 
 def request_in(envelope: Mapping[str, Any]) -> Operation[Any]:
@@ -101,8 +95,7 @@ def request_in(envelope: Mapping[str, Any]) -> Operation[Any]:
     op = envelope["op"]
     if (kind := OPERATIONS.get(op)) is None:
         raise WrongFields(f"the request {op!r}: there is none of this name")
-    made: Operation[Any] = read(kind, envelope.get("body") or {}, f"request {op!r}")
-    return made
+    return parse(kind, envelope.get("body") or {}, f"request {op!r}")
 
 
 # --------------------------------------------------------------------------- users' values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxcluster.wire.codec import encode, read
+from jaxcluster.wire.codec import encode, parse
 from jaxcluster.wire.ops import EVENTS, Message, Operation
 
 # Why processes end that nothing has befallen.
@@ -75,7 +75,7 @@ def event_in(envelope: Mapping[str, Any]) -> Any:
     Raises:
       WrongFields: it lacks a field.
     """
-    return read(EVENTS[envelope["op"]], envelope["body"], f"message {envelope['op']!r}")
+    return parse(EVENTS[envelope["op"]], envelope["body"], f"message {envelope['op']!r}")
 
 
 class Spawn(Operation[list[int]], op="spawn"):

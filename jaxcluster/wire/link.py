@@ -210,9 +210,9 @@ class Link:
                 self._waiting.pop(id, None)
         try:
             if op in EVENTS:
-                body = wire.read(EVENTS[op], body, f"message {op!r}")
+                body = wire.parse(EVENTS[op], body, f"message {op!r}")
             elif op == "reply" and waiting is not None:
-                body = wire.read(waiting[2].reply, body, f"reply to {waiting[2].op!r}")
+                body = wire.parse(waiting[2].reply, body, f"reply to {waiting[2].op!r}")
         except wire.WrongFields as error:
             op, body = "mismatch", _mismatch(str(error))
             self.forget([id])

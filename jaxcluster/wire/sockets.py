@@ -29,10 +29,9 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> bool:
-    """Send a message; returns whether there was room for it. Else nothing was sent.
+    """Send a message; returns whether that could be done now. Else nothing was sent.
 
-    Raises:
-      zmq.ZMQError: EHOSTUNREACH of a ROUTER: whom it is for is not connected.
+    There may be no room for it, or, of a ROUTER, whom it is for is not connected.
     """
     copy = nbytes(frames) <= LARGE
     *before, last = frames
@@ -40,7 +39,9 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> bool:
         for frame in before:
             socket.send(frame, _MORE_TO_COME, copy)
         socket.send(last, _NOBLOCK, copy)
-    except zmq.Again:
+    except zmq.ZMQError as error:
+        if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            raise
         return False
     return True
 

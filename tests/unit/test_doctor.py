@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import socket
@@ -148,9 +149,12 @@ def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
 def test_ways_are_tried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-        assert connection_errors([("127.0.0.1", port)]) == [""]
-    assert connection_errors([("127.0.0.1", port), ("no address", 1)])[0] == "Connection refused"
-    assert connection_errors([]) == []
+        assert asyncio.run(connection_errors([("127.0.0.1", port)])) == [""]
+    assert (
+        asyncio.run(connection_errors([("127.0.0.1", port), ("no address", 1)]))[0]
+        == "Connection refused"
+    )
+    assert asyncio.run(connection_errors([])) == []
 
 
 def test_nobody_answers_within_the_time() -> None:
@@ -159,7 +163,7 @@ def test_nobody_answers_within_the_time() -> None:
         with socket.create_connection(address), socket.socket() as second:
             second.setblocking(False)
             second.connect_ex(address)
-            assert connection_errors([address] * 3, 0.1)[-1] == "no answer"
+            assert asyncio.run(connection_errors([address] * 3, 0.1))[-1] == "no answer"
 
 
 # --------------------------------------------------------------------------- this machine

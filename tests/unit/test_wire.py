@@ -63,14 +63,14 @@ def over_the_wire(body: Any) -> Any:
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
 def test_every_message_comes_back_equal(message: type) -> None:
     sent = example(message)
-    assert wire.read(message, over_the_wire(sent), "message") == sent
+    assert wire.parse(message, over_the_wire(sent), "message") == sent
 
 
 @pytest.mark.parametrize("operation", OURS.values(), ids=OURS)
 def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> None:
     if (reply := operation.reply) is not type(None):
         sent = example(reply)
-        assert wire.read(reply, over_the_wire(sent), "reply") == sent
+        assert wire.parse(reply, over_the_wire(sent), "reply") == sent
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_every_reply_comes_back_equal(operation: type[ops.Operation[Any]]) -> No
 )
 def test_a_message_with_other_fields_is_refused(kind: Any, body: Any, what: str) -> None:
     with pytest.raises(wire.WrongFields, match=f"the request 'x': .*{re.escape(what)}"):
-        wire.read(kind, body, "request 'x'")
+        wire.parse(kind, body, "request 'x'")
 
 
 def test_a_newer_peers_fields_are_dropped() -> None:

@@ -342,7 +342,7 @@ class Asked(Generic[R]):
         if envelope["op"] == "error":
             why = wire.parse(wire.Failure, envelope["body"]).message
             raise LaunchError(f"Host {host.name} can't {op}: {why}.")
-        found: R = wire.read(self.request.reply, envelope["body"], f"answer to {op!r}")
+        found: R = wire.parse(self.request.reply, envelope["body"], f"answer to {op!r}")
         return found, buffers[0] if buffers else memoryview(b"")
 
 

@@ -368,7 +368,7 @@ class Agent:
             case requests.Listen(address):
                 answer = await self._open_door(address)
             case requests.Ways(to):
-                whys = await asyncio.to_thread(connection_errors, to, WAYS_S)
+                whys = await connection_errors(to, WAYS_S)
                 own = (report.address_towards(address) for address, _ in to)
                 answer = list(zip(own, whys, strict=True))
             case _:

@@ -23,8 +23,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from jaxcluster.wire import sockets
-from jaxcluster.wire.sockets import has_come, receive
+from jaxcluster.wire.sockets import has_come, receive, send
 
 HEARTBEAT_MS = 2000
 DEAD_AFTER_MS = 6000  # without an answer to one
@@ -211,13 +210,3 @@ def _prepare(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(option, 0)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, DEAD_AFTER_MS)
-
-
-def send(socket: zmq.Socket[bytes], packet: list[Any]) -> bool:
-    """Send a packet. Returns whether there was a connection to send it on."""
-    try:
-        return sockets.send(socket, packet)
-    except zmq.ZMQError as error:
-        if error.errno != zmq.EHOSTUNREACH:
-            raise
-        return False

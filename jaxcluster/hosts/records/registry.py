@@ -24,6 +24,7 @@ from pathlib import Path
 
 from jaxcluster import wire
 from jaxcluster.errors import NoCluster, UsageError
+from jaxcluster.host.facts import AgentFacts
 from jaxcluster.hosts.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import is_alive, pid_space
 
@@ -31,16 +32,11 @@ ALIVE, HELD, CONTROLLER = "alive", "held", "ipyparallel"
 
 
 @dataclass(frozen=True)
-class HostRecord:
-    """One host: how its agent is reached, the agent's folders there, its address, its ranks."""
+class HostRecord(AgentFacts):
+    """One host: what its agent has said, its ``endpoint`` from here, its name and ranks."""
 
-    name: str
-    endpoint: str
-    key: str
-    folder: str
-    memory: str
-    address: str
-    ranks: list[int]
+    name: str = ""
+    ranks: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
