@@ -26,7 +26,7 @@ from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
-from jaxcluster.plan.spec import check_seconds
+from jaxcluster.plan.spec import check_time_limit
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Event, Sink, replies
@@ -344,7 +344,7 @@ class Cluster:
         """
         wanted, source = CellOptions(**options), rewrite.with_all_lines(source)
         if wanted.timeout_s is not None:
-            check_seconds("A cell's time limit", wanted.timeout_s, "%%spmd --timeout 60")
+            check_time_limit(wanted.timeout_s)
         is_cell = wanted.message is None
         with self.changing:
             recovery.ensure_open(self)

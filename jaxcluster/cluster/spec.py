@@ -38,12 +38,12 @@ def make_spec(num_processes: int | None = None, **options: Any) -> wire.ClusterS
     """
     options["num_processes"] = num_processes
     own, typed = dict[str, Any](), dict[str, str | bool | list[str]]()
-    for name, value in options.items():
-        if value is None:
+    for name, given in options.items():
+        if given is None:
             continue
-        option = known().by_name.get(name)
+        value, option = given, known().by_name.get(name)
         if option is not None and (name in COMMON or option.kind is SWITCH):
-            option.check(value)
+            value = option.value(given)
         if name in COMMON:
             own[name] = ALL if value == "all" and name == "devices_per_process" else value
         elif value is not False:  # a switch that is off
@@ -150,7 +150,7 @@ def resized(spec: wire.ClusterSpec, num_processes: int) -> wire.ClusterSpec:
             "The hosts of a TPU slice belong together, so the number of their ranks is fixed.",
             "Stop it, and start it on another slice.",
         )
-    known().by_name["num_processes"].check(num_processes)
+    known().by_name["num_processes"].value(num_processes)
     wanted = replace(spec, num_processes=num_processes)
     check_spec(wanted)
     return wanted

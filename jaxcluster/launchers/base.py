@@ -308,7 +308,7 @@ def launcher_of(
       UsageError: there is no such launcher, it does not know an option, or a value is wrong.
     """
     kind, what = known().check(name or LOCAL, typed)
-    given = {name: known().of_launchers[name].parse(value) for name, value in typed.items()}
+    given = {name: known().of_launchers[name].value(value) for name, value in typed.items()}
     if kind == LOCAL:
         return None, ""
     launcher: type[Launcher] = known().launchers[kind]

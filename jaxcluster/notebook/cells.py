@@ -17,7 +17,6 @@ from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export
 from jaxcluster.notebook.page import Page
 from jaxcluster.options import arguments
-from jaxcluster.plan.spec import check_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.comms import relay_comms
 from jaxcluster.views.live import CellDisplay
@@ -58,8 +57,6 @@ class Cells:
         if options.ranks is not None:
             count = running.num_processes
             ranks = arguments.read_ranks(options.ranks, count, "%%spmd --ranks")
-        if options.timeout_s is not None:
-            check_seconds("--timeout", options.timeout_s, "%%spmd --timeout 60")
         if ranks is not None:
             print(f"Only on {name_ranks(ranks)}:")
         number = self.page.shell.displayhook.prompt_count

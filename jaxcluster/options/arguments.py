@@ -7,6 +7,7 @@ import difflib
 import re
 import shlex
 import textwrap
+from collections import ChainMap
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -130,7 +131,7 @@ class Parser:
             try:  # a launcher's stay text until it is known which launcher that is
                 value = word or "" if option.launchers or word is None else kind.read(word)
             except ValueError:
-                self.error(f"{flag} must be {kind.typed or kind.wanted}, not {word!r}")
+                self.error(f"{flag} must be {kind.wanted}, not {word!r}")
             found[name] = [*(found[name] or ()), value] if option.is_repeated else value
 
     def _refuse(self, word: str, launcher: str | None) -> NoReturn:
@@ -176,7 +177,7 @@ def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str
 def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
     """What was typed of ``make_spec``'s keyword arguments."""
     given = {name: v for name, v in vars(parsed).items() if v is not None and name != "dry_run"}
-    return given | ({"env": dict(given["env"])} if "env" in given else {})
+    return given | ({"env": dict(ChainMap(*reversed(given["env"])))} if "env" in given else {})
 
 
 def split_spmd(line: str) -> tuple[str, str]:

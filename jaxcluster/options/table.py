@@ -6,12 +6,13 @@ form are made from that; nothing else lists them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from jaxcluster.errors import UsageError
@@ -31,26 +32,16 @@ class Kind:
 
     Attributes:
       name: as the page's form knows it.
-      read: makes a value of a word that was typed; a ValueError refuses it.
+      read: makes a value of a word that was typed, or of what was given in Python; a ValueError
+        refuses it.
+      wanted: what must be typed.
       write: the words that would be typed for a value, each behind a flag of its own.
-      wanted: what a value must be, in Python.
-      is_right: whether it is that.
-      parse: makes of checked text what a launcher works with; a ValueError says what is wrong.
-      typed: what is to be typed, if that differs.
     """
 
     name: str
-    read: Callable[[str], Any] = str
+    read: Callable[[Any], Any]
+    wanted: str = "text"
     write: Callable[[Any], list[str]] = lambda value: [str(value)]
-    wanted: str = ""
-    is_right: Callable[[object], bool] = lambda value: True
-    parse: Callable[[Any], Any] = lambda value: value
-    typed: str = ""
-
-
-def is_count(value: object) -> bool:
-    """Whether it is a whole number from 1 on."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def is_seconds(value: object) -> bool:
@@ -59,22 +50,43 @@ def is_seconds(value: object) -> bool:
     return is_number and 0 < value < math.inf  # type: ignore[operator]
 
 
-def _read_variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ValueError(text)
-    return name, value
+def _known(value: Any, is_right: bool) -> Any:
+    """The value, if it is one of its kind."""
+    if not is_right:
+        raise ValueError(value)
+    return value
 
 
-def _read_number(word: str) -> int:
-    if not word.isdecimal():
-        raise ValueError(word)
-    return int(word)
+def _text(given: Any) -> str:
+    return str(_known(given, isinstance(given, str)))
 
 
-def _read_device_ids(text: str) -> list[int] | list[list[int]]:
-    lists = [[int(i) for i in part.split(",")] for part in text.split("/")]
-    return lists if "/" in text else lists[0]
+def _count(given: Any) -> int:
+    number = int(given) if isinstance(given, str) else given
+    return int(_known(number, type(number) is int and number >= 1))
+
+
+def _seconds(given: Any) -> float:
+    number = seconds(given) if isinstance(given, str) else given
+    return float(_known(number, is_seconds(number)))
+
+
+def _number(word: str) -> int:
+    return int(_known(word, word.isdecimal()))
+
+
+def _variables(given: Any) -> Mapping[str, Any]:
+    if isinstance(given, Mapping):
+        return given
+    name, equals, value = _text(given).partition("=")
+    return {_known(name, bool(name and equals)): value}
+
+
+def _device_ids(given: Any) -> Sequence[Any]:
+    if not isinstance(given, str):
+        return _known(given, isinstance(given, Sequence))  # type: ignore[no-any-return]
+    lists = [[int(i) for i in part.split(",")] for part in given.split("/")]
+    return lists if "/" in given else lists[0]
 
 
 def _write_device_ids(value: Any) -> list[str]:
@@ -83,31 +95,27 @@ def _write_device_ids(value: Any) -> list[str]:
     return [("/" if isinstance(value[0], Sequence) else ",").join(joined)]
 
 
-TEXT = Kind("text", wanted="text", is_right=lambda value: isinstance(value, str))
+TEXT = Kind("text", _text)
 # No shell stands between us and a launcher's command.
-PATH = replace(TEXT, parse=os.path.expanduser)
-WORDS = replace(TEXT, parse=lambda line: tuple(shlex.split(line)))  # of a command
-COUNT = Kind("count", int, wanted="a whole number from 1 up", is_right=is_count)
-DEVICES = Kind("devices", lambda word: word if word == "all" else int(word),
-    wanted="a whole number from 1 up, or all",
-    is_right=lambda value: value == "all" or is_count(value))  # fmt: skip
-SECONDS = Kind("seconds", seconds, lambda value: [f"{value:g}"], "more than 0 seconds", is_seconds,
-    typed="seconds, or a time such as 15m or 2h")  # fmt: skip
-SWITCH = Kind("switch", write=lambda value: [""], wanted="True or False",
-    is_right=lambda value: isinstance(value, bool))  # fmt: skip
-HOSTS = Kind("hosts")
+PATH = Kind("text", lambda given: os.path.expanduser(_text(given)))
+WORDS = Kind("text", lambda line: tuple(shlex.split(line)), "words with closed quotes")
+COUNT = Kind("count", _count, "a whole number from 1 up")
+DEVICES = Kind("devices", lambda given: given if given == "all" else _count(given),
+    "a whole number from 1 up, or all")  # fmt: skip
+SECONDS = Kind("seconds", _seconds, "seconds, or a time such as 15m or 2h",
+    lambda value: [f"{value:g}"])  # fmt: skip
+SWITCH = Kind("switch", lambda given: _known(given, isinstance(given, bool)), "True or False",
+    lambda value: [""])  # fmt: skip
+HOSTS = Kind("hosts", _text)
 TEXTS = Kind("texts",  # as often as it is typed
+    lambda given: (given,) if isinstance(given, str) else tuple(map(str, given)),
     write=lambda value: [value] if isinstance(value, str) else list(map(str, value)))  # fmt: skip
-VARIABLES = Kind("variables", _read_variable,
-    lambda value: [f"{name}={text}" for name, text in value.items()],
-    'a dict of variables: {"NAME": "VALUE"}', lambda value: isinstance(value, Mapping),
-    typed="of the form NAME=VALUE")  # fmt: skip
-DEVICE_IDS = Kind("device ids", _read_device_ids, _write_device_ids,
-    "a list of numbers, [0, 1], or a list for each rank, [[0], [1]]",
-    lambda value: isinstance(value, Sequence) and not isinstance(value, str),
-    typed="0,1 (every rank) or 0/1 (a list for each rank)")  # fmt: skip
-NUMBER = Kind("number", _read_number, typed="a number, such as 2")
-CELL = Kind("cell", lambda word: _read_number(word.strip("[]")), typed="a cell's number, such as 7")
+VARIABLES = Kind("variables", _variables, "of the form NAME=VALUE",
+    lambda value: [f"{name}={text}" for name, text in value.items()])  # fmt: skip
+DEVICE_IDS = Kind("device ids", _device_ids, "0,1 (every rank) or 0/1 (a list for each rank)",
+    _write_device_ids)  # fmt: skip
+NUMBER = Kind("number", _number, "a number, such as 2")
+CELL = Kind("cell", lambda word: _number(word.strip("[]")), "a cell's number, such as 7")
 REPEATED = (TEXTS, VARIABLES)
 
 
@@ -183,48 +191,26 @@ class Option:
         glue = "" if self.sample.startswith("=") else " "
         return f"{self.shown}{glue}{self.sample}".strip() if self.flag[0] == "-" else self.sample
 
-    def parse(self, value: Any) -> Any:
-        """What a launcher gets of a value that was typed, or given in Python.
+    def value(self, given: Any) -> Any:
+        """The value that was typed, or given in Python.
 
         Raises:
-          UsageError: it is not valid.
-        """
-        if self.kind is SWITCH:
-            return bool(value)
-        if self.kind is TEXTS:
-            value = (value,) if isinstance(value, str) else tuple(map(str, value))
-            self.check(value)
-            return value
-        value = str(value)
-        if not value.strip():
-            raise UsageError(f"{self.flag} has no value.", f"{self.flag} {self.metavar}")
-        if self.kind is COUNT and value.isdecimal():  # else it is refused as it was typed
-            value = int(value)
-        self.check(value)
-        try:
-            return self.kind.parse(value)
-        except ValueError as error:
-            raise UsageError(f"{self.flag}: {error}.", "Close the quotes.") from None
-
-    def check(self, value: Any) -> None:
-        """Refuse a value that it can't have, as Python's callers may give one.
-
-        Raises:
-          UsageError: naming the option, with a line to type.
+          UsageError: it can't have that; with a line to type.
         """
         # A variable is perhaps a secret.
-        shown = type(value).__name__ if self.kind is VARIABLES else repr(value)
-        wrong = ""
-        if value is not None and not self.kind.is_right(value):
-            wrong = f"{self.shown} must be {self.kind.wanted}, not {shown}."
-        elif self.kind is TEXTS and self.pattern:
-            for one in value:
-                if not re.fullmatch(self.pattern, one, re.DOTALL):
-                    wrong = f"{self.flag}: {one!r} is not of the form {self.metavar}."
-        elif self.pattern and not re.fullmatch(self.pattern, value):
-            wrong = f"{self.flag} can't be {shown}."
-        if wrong:
-            raise UsageError(wrong, f"For example: {START} {self.typed}")
+        shown = type(given).__name__ if self.kind is VARIABLES else repr(given)
+        wrong = f"{self.shown} must be {self.kind.wanted}, not {shown}."
+        if self.launchers and isinstance(given, str) and not given.strip():
+            wrong = f"{self.flag} has no value."
+        else:
+            with contextlib.suppress(ValueError, TypeError):
+                found = self.kind.read(given)
+                texts = found if isinstance(found, tuple) else [found]
+                odd = [t for t in texts if self.pattern and not re.fullmatch(self.pattern, t, re.S)]
+                if not odd:
+                    return found
+                wrong = f"{self.flag} can't be {odd[0]!r}."
+        raise UsageError(wrong, f"For example: {START} {self.typed}")
 
 
 OPTIONS = (

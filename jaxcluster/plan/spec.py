@@ -123,12 +123,12 @@ def is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
-def check_seconds(what: str, seconds: object, example: str) -> None:
+def check_time_limit(timeout_s: object) -> None:
     """Refuse what is not a length of time.
 
     Raises:
       UsageError: it is not a finite number of seconds above 0.
     """
-    if not is_seconds(seconds):
-        shown = f"{seconds:g}" if isinstance(seconds, float) else repr(seconds)
-        raise UsageError(f"{what} must be more than 0 seconds, not {shown}.", f"Try: {example}")
+    if not is_seconds(timeout_s):
+        told = f"A cell's time limit must be more than 0 seconds, not {timeout_s!r}."
+        raise UsageError(told, "Try: %%spmd --timeout 60")

@@ -17,7 +17,7 @@ from jaxcluster.options.arguments import (
     without_comment,
 )
 from jaxcluster.options.table import COMMON
-from jaxcluster.plan.spec import check_seconds
+from jaxcluster.plan.spec import check_time_limit
 
 
 def started(line: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_a_short_option_may_stand_before_its_value() -> None:
 def test_a_cells_times_may_have_a_unit(word: str, value: float) -> None:
     options = Parser("%%spmd").read(f"--timeout {word}")
     assert options.timeout_s == value
-    for wrong in ("m", "15x", "1m30s", "''"):
+    for wrong in ("m", "15x", "1m30s", "''", "0", "nan"):
         with pytest.raises(UsageError, match="--timeout must be seconds, or a time such as 15m"):
             Parser("%%spmd").read(f"--timeout {wrong}")
 
@@ -229,8 +229,8 @@ def test_the_help_of_a_start_has_what_everybody_needs_and_a_launchers_own_on_dem
     "seconds", [0, -1, 0.0, float("nan"), float("inf"), -float("inf"), True, "3", None]
 )
 def test_what_is_no_length_of_time_is_refused(seconds: Any) -> None:
-    with pytest.raises(UsageError, match="--timeout must be more than 0 seconds, not") as caught:
-        check_seconds("--timeout", seconds, "%%spmd --timeout 60")
+    with pytest.raises(UsageError, match="time limit must be more than 0 seconds, not") as caught:
+        check_time_limit(seconds)
     assert caught.value.hint == "Try: %%spmd --timeout 60"
 
 

@@ -36,9 +36,9 @@ def test_what_an_option_must_match_is_what_its_example_has() -> None:
     for option in known().options:
         if option.pattern:
             value = shlex.split(option.sample)[0]
-            option.check([value] if option.is_repeated else value)
+            option.value([value] if option.is_repeated else value)
             with pytest.raises(UsageError, match=option.flag) as caught:
-                option.check([""] if option.is_repeated else "-\n")
+                option.value([""] if option.is_repeated else "-\n")
             assert option.typed in caught.value.hint
 
 
@@ -49,7 +49,7 @@ def test_what_an_option_must_match_is_what_its_example_has() -> None:
 )  # fmt: skip
 def test_a_number_that_is_none_is_refused_with_a_line_to_type(name: str, value: object) -> None:
     with pytest.raises(UsageError) as caught:
-        known().by_name[name].check(value)
+        known().by_name[name].value(value)
     assert str(caught.value).startswith(f"{known().by_name[name].shown} must be ")
     line = caught.value.hint.removeprefix("For example: %jaxcluster start ")
     assert start_options(Parser("%jaxcluster start").read(line))[name] is not None

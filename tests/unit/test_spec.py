@@ -61,9 +61,8 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
             {"devices_per_process": 0},
             "--devices-per-process must be a whole number from 1",
         ),
-        ({"timeout_s": 0}, "--timeout must be more than 0 seconds, not 0."),
-        ({"timeout_s": float("nan")}, "--timeout must be more than 0 seconds, not nan."),
-        ({"num_processes": "4"}, "-n must be a whole number from 1 up, not '4'."),
+        ({"timeout_s": 0}, "--timeout must be seconds, or a time such as 15m or 2h, not 0."),
+        ({"timeout_s": float("nan")}, "2h, not nan."),
         ({"heartbeat_timeout_seconds": -5}, "--heartbeat-timeout-seconds must be a whole"),
         ({"coordinator_bind_address": "127.0.0.1:99999"}, "coordinator_bind_address is '127."),
         *(
@@ -85,9 +84,8 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
         ({"name": 5}, "--name must be text, not 5."),
         ({"launcher": 5}, "--launcher must be text, not 5."),
         ({"coordinator_address": 5}, "--coordinator-address must be text, not 5."),
-        ({"env": ["TOKEN=secret"]}, '--env must be a dict of variables: {"NAME": "VALUE"}, not li'),
-        ({"local_device_ids": 3}, "--local-device-ids must be a list of numbers"),
-        ({"local_device_ids": "0,1"}, "--local-device-ids must be a list of numbers"),
+        ({"env": ["TOKEN=secret"]}, "--env must be of the form NAME=VALUE, not list."),
+        ({"local_device_ids": 3}, "--local-device-ids must be 0,1 (every rank) or 0/1"),
         ({"nonsense": 1}, "--launcher local does not know --nonsense"),
     ],
 )
@@ -142,7 +140,7 @@ def test_certificates_for_jax_are_refused_by_name(name: str) -> None:
 def test_another_number_of_ranks_is_a_whole_one() -> None:
     spec = make_spec(2, platform="cpu")
     assert asked.resized(spec, 3).num_processes == 3
-    for many in (2.5, "3", 0):
+    for many in (2.5, 0):
         with pytest.raises(UsageError, match="must be a whole number from 1 up"):
             asked.resized(spec, many)  # type: ignore[arg-type]
 
