@@ -5,12 +5,13 @@ Pure: outputs and replies go in, in the order of their arrival; groups of equal 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
@@ -18,91 +19,80 @@ from jaxcluster.ranks import by_value, format_ranks, name_ranks
 MESSAGE_CHARS = 200  # of the message of an error like the one that is shown whole
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# What goes to another row or to the begin of one, and other moves of a terminal's cursor.
+_MOVES = re.compile(r"(\n|\r|\x08+|\x1b\[[0-9;?]*[A-Za-ln-z])")
+_UP = re.compile(r"\x1b\[\d*A")
+
+Said = tuple[str, dict[str, Any]]  # a piece of output, as ``RankOutput`` has it: kind and content
+
+CLEARS: Said = ("clear_output", {"wait": True})  # all before it, at the next output
 
 
-@dataclass
-class Text:
-    """What a rank has printed to one stream, until it prints to the other one or shows something.
-
-    Attributes:
-      parts: as they came.
-    """
-
-    name: str
-    parts: list[str]
+def fold(shown: Iterable[Said], new: Iterable[Said]) -> list[Said]:
+    """Outputs, and what was put out after them, as a notebook shows them: text of a row joined."""
+    made = list(shown)
+    for (kind, name), row in itertools.groupby(new, lambda said: (said[0], said[1].get("name"))):
+        if made[-1:] == [CLEARS] and kind not in ("clear_output", "update_display_data"):
+            made = []
+        if kind == "stream":
+            text = "".join(content["text"] for _, content in row)
+            if made and made[-1][1].get("name") == name:
+                text = made.pop()[1]["text"] + text
+            made.append((kind, {"name": name, "text": text}))
+            continue
+        for said in row:
+            if kind == "clear_output":
+                made = [*made, CLEARS] if said[1].get("wait") else []
+            elif kind == "update_display_data":
+                id, now = _display_id(said[1]), {k: said[1][k] for k in ("data", "metadata")}
+                is_it = [id is not None and id == _display_id(c) for _, c in made]
+                made = [(k, c | now if it else c) for (k, c), it in zip(made, is_it, strict=True)]
+            else:
+                made.append(said)
+    return made
 
 
 @dataclass
 class RankRecord:
-    """All output of one rank in one cell, in order; neighbouring text is joined."""
+    """All output of one rank in one cell, as it is shown."""
 
     rank: int
     reply: wire.CellReply | None = None
     died: str = ""
-    _pieces: list[wire.RankOutput | Text] = field(default_factory=list)
+    _pieces: list[Said] = field(default_factory=list)
+    _new: list[Said] = field(default_factory=list)
     _chars: int = 0
     _dropped_chars: int = 0
-    _clear_first: bool = False  # clear_output(wait=True): at the next output
     # The panel reads the output of a cell so far on a thread of its own.
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def add(self, output: wire.RankOutput) -> None:
         with self._lock:
-            if output.kind == "clear_output":
-                self._clear_first = bool(output.content.get("wait"))
-                if not self._clear_first:
-                    self._clear()
-            elif output.kind != "update_display_data" or not self._update(output):
-                if self._clear_first:
-                    self._clear()
-                self._append(output)
+            content = output.content
+            if output.kind != "stream":
+                self._new.append((output.kind, content))
+                self._fold()
+                return
+            kept = content["text"][: KEPT_CHARS - self._chars]
+            self._chars += len(kept)
+            self._dropped_chars += len(content["text"]) - len(kept)
+            if kept:  # is joined to what is before it when somebody looks
+                self._new.append(("stream", content | {"text": kept}))
 
-    def _clear(self) -> None:
-        self._pieces, self._chars, self._dropped_chars, self._clear_first = [], 0, 0, False
-
-    def _append(self, output: wire.RankOutput) -> None:
-        if output.kind != "stream":
-            self._pieces.append(output)
-            return
-        name, text = output.content["name"], output.content["text"]
-        kept = text[: KEPT_CHARS - self._chars]
-        self._chars += len(kept)
-        self._dropped_chars += len(text) - len(kept)
-        last = self._pieces[-1] if self._pieces else None
-        if isinstance(last, Text) and last.name == name:
-            last.parts.append(kept)
-        elif kept:
-            self._pieces.append(Text(name, [kept]))
-
-    def _update(self, output: wire.RankOutput) -> bool:
-        """Change the display that it names, if that was made in this cell."""
-        id = _display_id(output)
-        found = [
-            n for n, one in enumerate(self._pieces) if id is not None and _display_id(one) == id
-        ]
-        for number in found:
-            new = {k: output.content[k] for k in ("data", "metadata")}
-            piece = cast(wire.RankOutput, self._pieces[number])
-            self._pieces[number] = replace(piece, content=piece.content | new)
-        return bool(found)
+    def _fold(self) -> None:
+        self._pieces, self._new = fold(self._pieces, self._new), []
+        if self._pieces[-1:] in ([], [CLEARS]):
+            self._chars = self._dropped_chars = 0
 
     def outputs(self) -> list[wire.RankOutput]:
-        """The pieces, with all text joined and counted drops said. Any thread."""
+        """What is shown, with counted drops said. Any thread."""
         with self._lock:
-            for piece in self._pieces:
-                if isinstance(piece, Text):
-                    piece.parts = ["".join(piece.parts)]
-            pieces = [
-                self._text(piece.name, *piece.parts) if isinstance(piece, Text) else piece
-                for piece in self._pieces
-            ]
-        if self._dropped_chars:
-            told = f"\n[{self._dropped_chars} more characters not kept]\n"
-            pieces.append(self._text("stderr", told))
-        return pieces
-
-    def _text(self, name: str, text: str) -> wire.RankOutput:
-        return wire.RankOutput(self.rank, 0, "stream", {"name": name, "text": text})
+            self._fold()
+            pieces = [piece for piece in self._pieces if piece != CLEARS]
+            if self._dropped_chars:
+                told = f"\n[{self._dropped_chars} more characters not kept]\n"
+                pieces.append(("stream", {"name": "stderr", "text": told}))
+        return [wire.RankOutput(self.rank, 0, kind, content) for kind, content in pieces]
 
     @property
     def chars(self) -> int:
@@ -207,7 +197,7 @@ def _likeness(pieces: Iterable[wire.RankOutput]) -> str:
     """Equal for outputs that are shown once."""
     ids: dict[Any, int] = {}  # every rank makes up its own: only which are equal counts
     told = [
-        (p.kind, ids.setdefault(_display_id(p), len(ids)), p.content | {"transient": None})
+        (p.kind, ids.setdefault(_display_id(p.content), len(ids)), p.content | {"transient": None})
         for p in pieces
     ]
     return _without_rank(json.dumps(told, sort_keys=True, default=repr))
@@ -219,54 +209,26 @@ def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[list[int]]:
     return list(by_value(told).values())
 
 
-def _display_id(output: wire.RankOutput | Text) -> Any:
-    if isinstance(output, Text):
-        return None
-    return (output.content.get("transient") or {}).get("display_id")
-
-
-_UP = re.compile(r"\x1b\[\d*A")
-_STEP = re.compile(r"(\n|\r|\x08+|\x1b\[[0-9;?]*[A-Za-z])")
+def _display_id(content: Mapping[str, Any]) -> Any:
+    """None for all but a display that may be updated."""
+    return (content.get("transient") or {}).get("display_id")
 
 
 def as_seen(text: str) -> str:
     """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
     if "\r" not in text and "\b" not in text:
         return text
-    text = text.replace("\r\n", "\n")
-    if _UP.search(text):  # bars inside of bars
-        return "\n".join(row.rstrip(" ") for row in _screen(text).split("\n"))
-    lines = text.split("\n")
-    return "\n".join(_screen(line) if "\r" in line or "\b" in line else line for line in lines)
-
-
-def _screen(text: str) -> str:
-    """What a terminal shows: what goes back or up, and what wipes a line's end, is heeded."""
-    rows: list[list[str]] = [[]]  # of characters, each with the colours before it
-    x, y, colours = 0, 0, ""
-    for step in _STEP.split(text):
-        row = rows[y]
-        if step == "\n":
-            x, y = 0, y + 1
-            if y == len(rows):
-                rows.append([])
-        elif step == "\r":
-            x = 0
-        elif step[:1] == "\b":
-            x = max(0, x - len(step))
-        elif step in ("\x1b[K", "\x1b[0K"):
-            del row[x:]
-        elif step == "\x1b[2K":
-            row.clear()
-        elif _UP.fullmatch(step):
-            y = max(0, y - int(step[2:-1] or 1))
-        elif step[:2] == "\x1b[":
-            colours += step if step[-1] == "m" else ""
-        elif step:
-            row.extend(" " * (x - len(row)))
-            row[x : x + len(step)] = [colours + step[0], *step[1:]]
-            x, colours = x + len(step), ""
-    return "\n".join(map("".join, rows)) + colours
+    rows, y, is_begin = [""], 0, False  # the next text takes the place of its row's
+    for step in _MOVES.split(text.replace("\r\n", "\n")):
+        if step[:1] == "\b":
+            rows[y] = rows[y][: -len(step)]
+        elif step == "\n" or _UP.fullmatch(step):
+            y = y + 1 if step == "\n" else max(0, y - int(step[2:-1] or 1))
+            rows += [""] * (y == len(rows))
+        elif step and not _MOVES.fullmatch(step):
+            rows[y] = step if is_begin else rows[y] + step
+        is_begin = bool(_MOVES.fullmatch(step)) if step else is_begin
+    return "\n".join(row.rstrip(" ") for row in rows)
 
 
 def _without_rank(text: str) -> str:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import comm
 from ipykernel.comm.comm import BaseComm
 
 from jaxcluster import wire
+from jaxcluster.model.outputs import CLEARS, Said, fold
 from jaxcluster.rank import interrupts
 from jaxcluster.rank.control import Request
 
@@ -32,8 +33,6 @@ OUTPUT = "OutputModel"
 LATEST_S = 0.1  # that an Output's output waits to be shown, while more comes
 KEPT_CHARS = 1_000_000  # of printed text: all of it is sent each time
 OVERWRITTEN = re.compile(r"(?m)^.*\r(?=[^\r\n])")  # what carriage returns have hidden
-
-Said = tuple[str, dict[str, Any]]  # an output as ``RankOutput`` has it, or an ``error``
 
 
 class Opened:
@@ -72,32 +71,21 @@ class Opened:
         with self._showing:
             self._is_due = False
             new = [self._new.popleft() for _ in range(len(self._new))]
-            if new and new[-1] == ("clear_output", {"wait": True}):
+            if new and new[-1] == CLEARS:
                 self._new.appendleft(new.pop())  # it waits for the next output
             widget = getattr(getattr(self._comm, "_msg_callback", None), "__self__", None)
             if new and widget is not None:
-                widget.outputs = tuple(merge(widget.outputs, new))
+                before = [(one["output_type"], one) for one in widget.outputs]
+                widget.outputs = tuple(_nbformat(*said) for said in fold(before, new))
 
 
-def merge(outputs: Iterable[dict[str, Any]], new: Iterable[Said]) -> list[dict[str, Any]]:
-    """Outputs in nbformat's form, and what was put out after them."""
-    made = list(outputs)
-    for kind, content in new:
-        if kind == "clear_output":
-            made = []
-        elif kind == "update_display_data":
-            ids = content["transient"]
-            made = [one | content if one.get("transient") == ids else one for one in made]
-        elif kind == "stream":
-            before = ""
-            if made and made[-1].get("name") == content["name"]:
-                before = made.pop()["text"]
-            text = OVERWRITTEN.sub("", before + content["text"])
-            made.append({"output_type": kind, **content, "text": text[-KEPT_CHARS:]})
-        else:  # a widget's view has no Out[n]
-            shown_as = "display_data" if kind == "execute_result" else kind
-            made.append({"output_type": shown_as, **content})
-    return made
+def _nbformat(kind: str, content: dict[str, Any]) -> dict[str, Any]:
+    """An output as a notebook keeps it: a widget's view has no Out[n]."""
+    if kind == "stream":
+        text = OVERWRITTEN.sub("", content["text"])[-KEPT_CHARS:]
+        return {"output_type": kind, "name": content["name"], "text": text}
+    kind = "display_data" if kind == "execute_result" else kind
+    return content | {"output_type": kind}
 
 
 class Comms:

@@ -81,10 +81,10 @@ def _pieces(pieces: Sequence[wire.RankOutput], execution_count: int, most: int) 
         if piece.kind == "stream":
             shown, left = _cut(as_seen(content["text"]), left)
             found.append({"output_type": "stream", "name": content["name"], "text": shown})
-        elif piece.kind in ("display_data", "update_display_data", "execute_result"):
+        elif piece.kind in ("display_data", "execute_result"):
             is_result = piece.kind == "execute_result"
-            made: Output = {"output_type": "execute_result" if is_result else "display_data"}
-            made |= {"data": content["data"], "metadata": content.get("metadata") or {}}
+            made: Output = {"output_type": piece.kind, "data": content["data"]}
+            made["metadata"] = content.get("metadata") or {}
             found.append(made | ({"execution_count": execution_count} if is_result else {}))
     return found
 
@@ -109,16 +109,11 @@ def document(record: CellRecord, ranks: Sequence[int]) -> RanksOutputs | None:
     """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
-    What is shown elsewhere is left out: the cell shows an array that spans processes once for all
-    ranks, and an update of an earlier cell's display is shown in that cell.
+    An array that spans processes is left out: the cell shows it once for all ranks.
     """
     groups = []
     for own, pieces in group_outputs({rank: record.records[rank] for rank in ranks}):
-        shown = [
-            piece
-            for piece in pieces
-            if "array" not in piece.content and piece.kind != "update_display_data"
-        ]
+        shown = [piece for piece in pieces if "array" not in piece.content]
         groups.append(OutputGroup(own, _pieces(shown, record.execution_count, MOST_SHOWN)))
     if not any(group.outputs for group in groups):
         return None
