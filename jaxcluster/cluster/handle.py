@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxcluster import wire
-from jaxcluster.cluster import events, history, recovery, saving, stopbutton
+from jaxcluster.cluster import events, recovery, saving, stopbutton
 from jaxcluster.cluster.events import Progress
+from jaxcluster.cluster.history import History
 from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
 from jaxcluster.cluster.saving import Autosave
@@ -22,7 +23,6 @@ from jaxcluster.errors import NoCluster, RecoveryError, UsageError
 from jaxcluster.hosts.records.reports import Reports
 from jaxcluster.hosts.states import Kept
 from jaxcluster.model import rewrite, waiting
-from jaxcluster.model.history import History
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
@@ -448,7 +448,7 @@ class Cluster:
         Also while a cell runs, and of ranks that have died. What ranks keep is bounded.
         """
         self.check_not_closed()
-        return history.Reader(self.world).look()
+        return History(self.world)
 
     def interrupt(self) -> list[int]:
         """Interrupt what the ranks run now; returns the ranks that were running something.

@@ -2,56 +2,157 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
 from jaxcluster.host.ringfile import Part
-from jaxcluster.model import history as model
-from jaxcluster.model.history import Cells, History, PastCell
 from jaxcluster.model.outputs import CellRecord
 
 LOOK_S = 0.1  # between two looks whether there is more
+RUNNING = "running"
+DIED = "died"  # the rank's process ended in the middle of it
+UNKNOWN = "unknown"  # its end could not be kept
+# Of several ranks' the first counts.
+STATES = (RUNNING, DIED, "error", "refused", "interrupted", UNKNOWN, "ok")
 
-Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
+Listener = Callable[[CellRecord, wire.RankOutput], None]
 
 
-class Reader:
-    """Reads what the ranks have written of their cells; each time on from where it was."""
+@dataclass(repr=False)
+class PastCell(CellRecord):
+    """A cell, as far as its ranks have written of it.
+
+    Attributes:
+      who: the notebook or process that has sent it.
+      number: in the cluster, counted over all notebooks, and over restarts.
+      count: how many cells one of its ranks had begun with it.
+      starts: of the ranks that have begun it, where in their output it begins.
+      ends: where it ends, of those on which no more may come.
+    """
+
+    who: str = ""
+    number: int = 0
+    count: int = 0
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def status(self, rank: int) -> str:
+        """``running``, ``died``, or as a ``CellReply`` has it."""
+        record = self.records[rank]
+        return DIED if record.died else record.reply.status if record.reply else RUNNING
+
+    @property
+    def state(self) -> str:
+        """How it is, or has ended, on all its ranks."""
+        found = {self.status(rank) for rank in self.ranks}
+        return next(state for state in (*STATES, *found) if state in found)
+
+    @property
+    def first_line(self) -> str:
+        """Of its source, the first line that does something."""
+        lines = [line.strip() for line in self.source.splitlines()]
+        return next((line for line in lines if line and line[0] not in "#%"), "") or (
+            next(filter(None, lines), "")
+        )
+
+
+class History:
+    """All cells that the ranks of a world have kept, whoever has sent them.
+
+    Attributes:
+      cells: oldest first, as they were at the last look.
+      dropped: how many there were before, which are not kept.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._cells = Cells()
+        self.cells: list[PastCell] = []
+        self.dropped = 0
+        self._found: dict[int, PastCell] = {}  # by seq
+        self._replies: dict[tuple[int, int], wire.CellReply] = {}  # by seq and rank
+        self._last: dict[int, PastCell] = {}  # that each rank has begun
         self._at = dict.fromkeys(range(world.num_processes), 0)
+        self.look()
 
-    def look(self) -> History:
-        """All cells that the ranks have kept, as they are now."""
+    @property
+    def running(self) -> PastCell | None:
+        """The cell that runs now."""
+        return next((one for one in self.cells if one.state == RUNNING), None)
+
+    def find(self, number: int | None = None) -> PastCell:
+        """The cell with a number; the last one.
+
+        Raises:
+          UsageError: there is none.
+        """
+        if not self.cells:
+            raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")
+        for one in reversed(self.cells):
+            if number in (None, one.number):
+                return one
+        first, last = self.cells[0].number, self.cells[-1].number
+        raise UsageError(
+            f"There is no cell {number} in the history of this cluster: it has {first} to {last}.",
+            "%jaxcluster outputs --history lists them.",
+        )
+
+    def look(self) -> None:
+        """Read on from the last look."""
         for rank, part in _read(self.world, "cells", self._at):
-            self._cells.add(rank, part.data)
-        return self._cells.history(list(self.world.dead))
+            for line in bytes(part.data).splitlines():
+                with contextlib.suppress(ValueError):  # half a line
+                    self._add(rank, wire.parse(wire.Noted, json.loads(line)))
+        self.cells = sorted(self._found.values(), key=lambda one: one.seq)
+        self.dropped = self.cells[0].count - 1 if self.cells else 0
+        for number, cell in enumerate(self.cells, self.dropped + 1):
+            cell.number = number
+            for rank, record in cell.records.items():
+                if record.reply is None and not record.died:
+                    last = self._last.get(rank, cell)
+                    record.reply = self._replies.get((cell.seq, rank))
+                    if record.reply is None and last.seq > cell.seq:
+                        record.reply = wire.CellReply(rank, cell.seq, UNKNOWN, 0.0)
+                    elif record.reply is None and rank in self.world.dead:
+                        _die(cell, rank)
+            cell.seconds = max((reply.seconds for reply in cell.replies.values()), default=0.0)
+
+    def _add(self, rank: int, noted: wire.Noted) -> None:
+        """A line of a rank."""
+        before = self._last.get(rank)
+        if (request := noted.cell) is not None:
+            cell = PastCell(
+                request.seq,
+                request.execution_count,
+                request.source,
+                request.ranks,
+                sent_ns=request.sent_ns,
+                shown=request.shown_ranks,
+                who=request.who,
+            )
+            cell = self._last[rank] = self._found.setdefault(cell.seq, cell)
+            cell.count, cell.starts[rank] = max(cell.count, noted.count), noted.at
+            if before is not None:
+                before.ends[rank] = noted.at
+        elif noted.reply is not None:
+            self._replies[noted.reply.seq, rank] = noted.reply
+        elif before is not None and (before.seq, rank) not in self._replies:
+            _die(before, rank)  # with the process before
 
 
-def find(world: World, number: int | None = None) -> PastCell:
-    """See ``Cluster.outputs``."""
-    found = Reader(world).look()
-    if not found.cells:
-        raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")
-    if number is None:
-        return found.cells[-1]
-    for one in reversed(found.cells):
-        if one.number == number:
-            return one
-    first, last = found.cells[0].number, found.cells[-1].number
-    raise UsageError(
-        f"There is no cell {number} in the history of this cluster: it has {first} to {last}.",
-        "%jaxcluster outputs --history lists them.",
-    )
+def _die(cell: PastCell, rank: int) -> None:
+    cell.records[rank].died = "its process ended in this cell"
 
 
 class Following:
-    """A cell, read from its beginning, and on as long as it runs.
+    """A cell of a history, with its output from the beginning, and on as long as it runs.
 
     Args:
       ranks: whose output is read; all that were to run the cell by default.
@@ -59,57 +160,51 @@ class Following:
 
     Attributes:
       cell: as it was at the last look.
-      record: what has come so far.
+      record: the same of these ranks alone.
     """
 
     def __init__(
         self,
-        world: World,
+        history: History,
         cell: PastCell,
         ranks: Sequence[int] | None = None,
         on_output: Listener = lambda record, what: None,
     ) -> None:
+        records = {r: cell.records[r] for r in cell.ranks if ranks is None or r in ranks}
         self.cell = cell
-        self._world, self._reader = world, Reader(world)
-        chosen = [r for r in cell.ranks if ranks is None or r in ranks]
-        self.record = CellRecord(
-            cell.seq, cell.cell, cell.source, chosen, seconds=cell.seconds, sent_ns=cell.sent_ns
-        )
+        self.record = dataclasses.replace(cell, ranks=list(records), records=records)
+        self._history, self._on_output = history, on_output
         self._at: dict[int, int] = {}
-        self._on_output = on_output
 
     def look(self) -> None:
         """Read what has come since the last look."""
-        if self.cell.state == model.RUNNING:
-            # First: output from before the end that is seen here is read below.
-            now = self._reader.look().cells
-            self.cell = next((one for one in now if one.sent_ns == self.cell.sent_ns), self.cell)
-        for rank in self.record.ranks:
-            if rank in self.cell.runs:
-                self._at.setdefault(rank, self.cell.runs[rank].start)
-        for rank, part in _read(self._world, "output", self._at, self._has_more):
+        if self.cell.state == RUNNING:
+            self._history.look()  # first: output from before the end that is seen here is read
+        starts = self.cell.starts
+        self._at = {rank: starts[rank] for rank in self.record.ranks if rank in starts} | self._at
+        for rank, part in _read(self._history.world, "output", self._at, self._has_more):
             self._take(rank, part.start, bytes(part.data))
-        for rank in self._at:
-            if self.record.records[rank].reply is None:
-                model.mark_dead(self.record.records[rank], self.cell)
-                self.record.seconds = self.cell.seconds
-                if (reply := model.reply_of(rank, self.cell)) is not None:
-                    self.record.add_reply(reply)
-                    self._on_output(self.record, reply)
+        self.record.seconds = self.cell.seconds
 
     def _has_more(self, rank: int) -> bool:
-        end = self.cell.runs[rank].end
+        end = self.cell.ends.get(rank)
         return end is None or self._at[rank] < end
 
     def _take(self, rank: int, start: int, data: bytes) -> None:
         """Lines of a rank's output, which begin at ``start``."""
-        run, seq = self.cell.runs[rank], self.cell.seq
-        gone = min(start, run.end or start) - self._at[rank]
-        kept = data if run.end is None else data[: max(0, run.end - start)]
-        lost = [model.not_kept(rank, seq, gone)] if gone > 0 else []
-        for output in [*lost, *model.outputs_of(rank, seq, kept)]:
-            self.record.add_output(output)
-            self._on_output(self.record, output)
+        end = self.cell.ends.get(rank)
+        if (gone := (start if end is None else min(start, end)) - self._at[rank]) > 0:
+            told = f"[{gone:,} bytes of output before this are not kept]\n"
+            self._add(rank, "stream", {"name": "stderr", "text": told})
+        kept = data if end is None else data[: max(0, end - start)]
+        for line in kept.splitlines():
+            with contextlib.suppress(ValueError):  # half a line
+                self._add(rank, *json.loads(line))
+
+    def _add(self, rank: int, kind: str, content: dict[str, Any]) -> None:
+        output = wire.RankOutput(rank, self.cell.seq, kind, content)
+        self.record.add_output(output)
+        self._on_output(self.record, output)
 
     def follow(self, check: Callable[[], object]) -> None:
         """Read on until it has ended on all its ranks.
@@ -117,7 +212,7 @@ class Following:
         Args:
           check: called at each look; may raise to end this.
         """
-        while self.cell.state == model.RUNNING:
+        while self.cell.state == RUNNING:
             check()
             began = time.monotonic()
             self.look()
@@ -139,8 +234,8 @@ def _read(
                 wanted.append(rank)
 
 
-def record_of(world: World, cell: PastCell, ranks: Sequence[int] | None = None) -> CellRecord:
+def record_of(history: History, cell: PastCell, ranks: Sequence[int] | None = None) -> CellRecord:
     """The output of ranks in a cell so far."""
-    following = Following(world, cell, ranks)
+    following = Following(history, cell, ranks)
     following.look()
     return following.record

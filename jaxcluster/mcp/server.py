@@ -196,12 +196,17 @@ class Tools:
         Equal outputs are said once. Also while the cell runs. Figures come as images.
         """
         running = self._attached(cluster)
-        one = cells.find(running.world, cell)
-        own = [rank for rank in chosen(running, ranks) if rank in one.runs]
-        states = by_value({rank: one.runs[rank].status for rank in own})
+        found = running.history()
+        one = found.find(cell)
+        own = [rank for rank in chosen(running, ranks) if rank in one.records]
+        states = by_value({rank: one.status(rank) for rank in own})
         ended = [f"{name_ranks(members)}: {state}" for state, members in states.items()]
-        head = [f"Cell [{one.cell}]:", one.source, "; ".join(ended) or "These did not run it."]
-        return output_of(cells.record_of(running.world, one, own), head)
+        head = [
+            f"Cell [{one.execution_count}]:",
+            one.source,
+            "; ".join(ended) or "These did not run it.",
+        ]
+        return output_of(cells.record_of(found, one, own), head)
 
     def variables(self, cluster: ClusterName = "") -> list[Any]:
         """The arrays and trees of arrays among the ranks' variables: shape, dtype, sharding."""

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 import threading
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,27 +28,30 @@ Said = tuple[str, dict[str, Any]]  # a piece of output, as ``RankOutput`` has it
 CLEARS: Said = ("clear_output", {"wait": True})  # all before it, at the next output
 
 
+def join(said: Iterable[Said]) -> Iterator[Said]:
+    """Outputs, with what was printed to one stream in a row as one."""
+    for (kind, name), row in itertools.groupby(said, lambda one: (one[0], one[1].get("name"))):
+        if kind == "stream":
+            yield kind, {"name": name, "text": "".join(content["text"] for _, content in row)}
+        else:
+            yield from row
+
+
 def fold(shown: Iterable[Said], new: Iterable[Said]) -> list[Said]:
-    """Outputs, and what was put out after them, as a notebook shows them: text of a row joined."""
+    """Outputs, and what was put out after them, as a notebook shows them."""
     made = list(shown)
-    for (kind, name), row in itertools.groupby(new, lambda said: (said[0], said[1].get("name"))):
+    for kind, content in join(new):
         if made[-1:] == [CLEARS] and kind not in ("clear_output", "update_display_data"):
             made = []
-        if kind == "stream":
-            text = "".join(content["text"] for _, content in row)
-            if made and made[-1][1].get("name") == name:
-                text = made.pop()[1]["text"] + text
-            made.append((kind, {"name": name, "text": text}))
-            continue
-        for said in row:
-            if kind == "clear_output":
-                made = [*made, CLEARS] if said[1].get("wait") else []
-            elif kind == "update_display_data":
-                id, now = _display_id(said[1]), {k: said[1][k] for k in ("data", "metadata")}
-                is_it = [id is not None and id == _display_id(c) for _, c in made]
-                made = [(k, c | now if it else c) for (k, c), it in zip(made, is_it, strict=True)]
-            else:
-                made.append(said)
+        if kind == "clear_output":
+            made = [*made, CLEARS] if content.get("wait") else []
+        elif kind == "update_display_data":
+            id, now = _display_id(content), {k: content[k] for k in ("data", "metadata")}
+            is_it = [id is not None and id == _display_id(c) for _, c in made]
+            made = [(k, c | now if it else c) for (k, c), it in zip(made, is_it, strict=True)]
+        else:
+            row = [made.pop()] if kind == "stream" and made[-1:] and made[-1][0] == kind else []
+            made += join([*row, (kind, content)])
     return made
 
 
@@ -138,7 +141,7 @@ class CellRecord:
 
     def __post_init__(self) -> None:
         for rank in self.ranks:
-            self.records[rank] = RankRecord(rank)
+            self.records.setdefault(rank, RankRecord(rank))
 
     def add_output(self, output: wire.RankOutput) -> None:
         self.records[output.rank].add(output)

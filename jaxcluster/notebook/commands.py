@@ -136,9 +136,9 @@ class Commands:
                 told = history.headline(found.cells[-1], now_ns)
                 print(f"{told}. %jaxcluster outputs --history lists all.")
         elif self.page.rich:
-            history.show_on(self.page.shell, attached, one)
+            history.show_on(self.page.shell, attached, found, one)
         else:
-            record = cells.record_of(attached.world, one, one.shown)
+            record = cells.record_of(found, one, one.shown)
             print(f"{history.headline(one, now_ns)}. Its output so far:")
             print(cell_outputs.of_records(record.records))
             print("%jaxcluster outputs shows what has come since.")
@@ -197,10 +197,10 @@ class Commands:
             )
         record = running.last
         if record is None or parsed.cell is not None:
-            running.check_not_closed()
-            one = cells.find(running.world, parsed.cell)
+            found = running.history()
+            one = found.find(parsed.cell)
             print(f"{history.headline(one, time.time_ns(), who_we_are())}.")
-            record = cells.record_of(running.world, one, chosen)
+            record = cells.record_of(found, one, chosen)
         else:
             print(f"Cell [{record.execution_count}]")
         kept = {r: one for r, one in record.records.items() if chosen is None or r in chosen}

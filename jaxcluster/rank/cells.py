@@ -168,7 +168,7 @@ class CellRunner:
 
         def skip(why: wire.Skipped) -> None:
             reply = wire.CellReply(self.rank, cell.seq, "skipped", 0.0, skipped=why)
-            attempt(self.history.end, cell, reply)
+            attempt(self.history.end, reply)
             request.reply(reply)
 
         self.turns.arrive(Turn(request, begin, skip))
@@ -212,7 +212,7 @@ class CellRunner:
             self._end_turn(running)
             self.current = None
         if running.cell.message is None:  # else it belongs to the cell before it
-            attempt(self.history.end, running.cell, reply)
+            attempt(self.history.end, reply)
         request.reply(reply)
 
     def _end_turn(self, running: Running) -> None:

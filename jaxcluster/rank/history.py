@@ -2,24 +2,24 @@
 
 A cell's output goes to the notebook that has sent it. That may be gone, and others come later: they
 read it here, also while the rank computes, and when it has died. What is kept is bounded: the
-oldest goes first. ``model.history`` reads the lines.
+oldest goes first. ``cluster.history`` reads the lines.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import os
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.host import ringfile
 from jaxcluster.host.ringfile import RingFile
+from jaxcluster.model.outputs import Said, join
 from jaxcluster.rank import log
 
 CELLS, OUTPUT = "cells", "output"  # the two logs of a rank
@@ -31,8 +31,6 @@ SOURCE_CHARS = 20_000
 TEXT_CHARS = 200_000  # of printed text in one line
 DISPLAY_CHARS = 2_000_000  # of one form of a display: most are figures, as base64
 SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/png", "image/jpeg")
-
-Line = dict[str, Any]
 
 
 class History:
@@ -46,7 +44,7 @@ class History:
         self._folder = folder
         self._cells = RingFile((folder or Path()) / CELLS, CELLS_NBYTES)
         self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
-        self._waiting: deque[Line] = deque()  # of the output
+        self._waiting: deque[Said] = deque()  # of the output
         self._wakes: wire.Inbox[None] = wire.Inbox()
         self._is_full = self._is_woken = False
         self._writing = threading.Lock()
@@ -58,41 +56,33 @@ class History:
             with contextlib.suppress(OSError):
                 self._folder.parent.mkdir(mode=0o700, exist_ok=True)
             self._count = _last_count(self._folder)
-            self._write_line(process=os.getpid())  # what that one had not ended, will not end
+            self._note(wire.Noted())  # what that one had not ended, will not end
             threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
 
     def begin(self, cell: wire.CellRequest) -> None:
         """A cell is run from now on, and what comes is its own."""
         self._count += 1
         self.flush()
-        self._write_line(
-            count=self._count,
-            sent=cell.sent_ns,
-            seq=cell.seq,
-            cell=cell.execution_count,
-            who=cell.who,
-            ranks=cell.ranks,
-            shown=cell.shown_ranks,
-            source=cell.source[:SOURCE_CHARS],
-            at=self._output.end if self._folder is not None else 0,
-        )
-
-    def text(self, name: str, text: str) -> None:
-        """The running cell has printed ``text``."""
-        self._put(stream=name, text=text)
+        if self._folder is not None:
+            kept = replace(cell, source=cell.source[:SOURCE_CHARS], parent={})
+            self._note(wire.Noted(kept, self._count, self._output.end))
 
     def add(self, kind: str, content: dict[str, Any]) -> None:
-        """The running cell has shown something, or changed what it has shown."""
-        self._put(kind=kind, content=_kept(content))
+        """The running cell has put out something, as a ``RankOutput`` has it.
 
-    def end(self, cell: wire.CellRequest, reply: wire.CellReply) -> None:
-        """How the cell has ended; one that was skipped may not have begun."""
-        error = reply.error and vars(reply.error)
-        status = "interrupted" if reply.skipped else reply.status
+        Without a lock, as a finalizer or a signal's handler may print at any time.
+        """
+        if self._folder is not None:
+            self._waiting.append((kind, content))
+            if not self._is_woken:
+                self._is_woken = True
+                self._wakes.put(None)
+
+    def end(self, reply: wire.CellReply) -> None:
+        """How a cell has ended; one that was skipped may not have begun."""
         self.flush()
-        self._write_line(
-            ended=cell.sent_ns, seq=cell.seq, status=status, seconds=reply.seconds, error=error
-        )
+        status = "interrupted" if reply.skipped else reply.status
+        self._note(wire.Noted(reply=replace(reply, status=status, names=None)))
 
     def flush(self) -> None:
         """Write what was shown: each stream's text in a row as lines of some length."""
@@ -100,24 +90,13 @@ class History:
             return
         try:
             found = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            for name, group in itertools.groupby(found, key=lambda line: line.get("stream")):
-                lines = list(group)
-                if name is not None:
-                    text = "".join(line["text"] for line in lines)
-                    starts = range(0, len(text), TEXT_CHARS)
-                    lines = [{"stream": name, "text": text[at : at + TEXT_CHARS]} for at in starts]
-                for line in lines:
-                    self._add_line(self._output, line)
+            for kind, content in join(found):
+                text = content.get("text", "")
+                for at in range(0, len(text) or 1, TEXT_CHARS):
+                    part = {"text": text[at : at + TEXT_CHARS]} if kind == "stream" else {}
+                    self._write(self._output, (kind, _kept(content) | part))
         finally:
             self._writing.release()
-
-    def _put(self, **line: Any) -> None:
-        """Without a lock, as a finalizer or a signal's handler may print at any time."""
-        if self._folder is not None:
-            self._waiting.append(line)
-            if not self._is_woken:
-                self._is_woken = True
-                self._wakes.put(None)
 
     def _serve(self) -> None:
         """A thread's loop."""
@@ -127,12 +106,12 @@ class History:
             self._is_woken = False
             self.flush()
 
-    def _write_line(self, **line: Any) -> None:
+    def _note(self, noted: wire.Noted) -> None:
         """Write to the log of cells."""
         if self._folder is not None:
-            self._add_line(self._cells, line)
+            self._write(self._cells, noted)
 
-    def _add_line(self, to: RingFile, line: Line) -> None:
+    def _write(self, to: RingFile, line: Any) -> None:
         """Never raises: a full disk is no reason for a cell to fail."""
         try:
             to.write(wire.encode_body(line) + b"\n")
@@ -146,18 +125,16 @@ class History:
 def _last_count(folder: Path) -> int:
     """How many cells have been written there."""
     for line in reversed(bytes(ringfile.read(folder / CELLS).data).splitlines()):
-        if b'"count"' in line:
-            with contextlib.suppress(ValueError):
-                if isinstance(count := json.loads(line).get("count"), int):
-                    return count
+        with contextlib.suppress(ValueError):
+            if count := wire.parse(wire.Noted, json.loads(line)).count:
+                return count
     return 0
 
 
 def _kept(content: dict[str, Any]) -> dict[str, Any]:
     """Of a display what can be shown elsewhere: text, HTML and figures, within bounds."""
-    kept: dict[str, Any] = {k: content[k] for k in ("transient", "wait") if k in content}
-    if "data" in content:
-        data = {mime: v for mime, v in content["data"].items() if mime in SHOWN_TYPES}
-        fit = {k: v for k, v in data.items() if isinstance(v, str) and len(v) <= DISPLAY_CHARS}
-        kept |= {"data": fit, "metadata": {}}
-    return kept
+    if "data" not in content:
+        return content
+    data = {mime: v for mime, v in content["data"].items() if mime in SHOWN_TYPES}
+    fit = {k: v for k, v in data.items() if isinstance(v, str) and len(v) <= DISPLAY_CHARS}
+    return {"data": fit, "metadata": {}, "transient": content.get("transient") or {}}

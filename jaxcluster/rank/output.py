@@ -192,24 +192,37 @@ class CellOutput:
             self.emit(kind, content)
         return True
 
-    def emit(self, kind: str, content: dict[str, Any]) -> None:
+    def emit(self, kind: str, content: dict[str, Any]) -> bool:
+        """Put out what a ``RankOutput`` has; False where no cell runs whose it could be."""
         runner = self._runner
-        if runner.comms.divert(kind, content) or (running := runner.current) is None:
-            return
-        if runner.is_child():
-            self.print("stdout", content.get("data", {}).get("text/plain", "") + "\n")
-            return
-        view = content.get("data", {}).get(VIEW_MIME)
-        if view is not None and not runner.comms.is_shown(view.get("model_id")):
-            del content["data"][VIEW_MIME]
+        if runner.comms.divert(kind, content):
+            return True
+        data = content.get("data", {})
+        if runner.is_child():  # without its parent's threads: it is shown as what C code prints
+            text = content.get("text", data.get("text/plain", "") + "\n")
+            fd = 2 if content.get("name") == "stderr" else 1
+            os.write(fd, text.encode(errors="backslashreplace"))
+            return True
+        if (running := runner.current) is None:
+            return False
+        if VIEW_MIME in data and not runner.comms.is_shown(data[VIEW_MIME].get("model_id")):
+            del data[VIEW_MIME]
         if kind == "execute_result":
             with contextlib.suppress(Exception):  # its text alone is shown
                 value = runner.shell.displayhook.exec_result.result
                 if spans_processes(value):
                     content["array"] = asdict(replace(describe(value), shards=()))
         runner.history.add(kind, content)
-        output = wire.RankOutput(runner.rank, running.cell.seq, kind, content)
-        running.request.send("output", output)
+        rank, seq = runner.rank, running.cell.seq
+        if kind == "stream":
+            runner.control.stream(running.request, rank, seq, content["name"], content["text"])
+        else:
+            running.request.send("output", wire.RankOutput(rank, seq, kind, content))
+        return True
+
+    def print(self, name: str, text: str) -> bool:
+        """What a stream was written; False where no cell runs whose it could be."""
+        return self.emit("stream", {"name": name, "text": text})
 
     def _take_traceback(self, error: BaseException | None, content: dict[str, Any]) -> None:
         """IPython renders an error: the cell's own, or one that the user's code shows."""
@@ -223,19 +236,6 @@ class CellOutput:
                 running.raised, running.error = error, runner.plain(error)
             if is_cell:
                 self.print("stderr", "\n".join([*lines, ""]))
-
-    def print(self, name: str, text: str) -> bool:
-        runner = self._runner
-        if runner.comms.divert("stream", {"name": name, "text": text}):
-            return True
-        if runner.is_child():  # without its parent's threads: it is shown as what C code prints
-            os.write(1 if name == "stdout" else 2, text.encode(errors="backslashreplace"))
-            return True
-        if (running := runner.current) is None:
-            return False
-        runner.history.text(name, text)
-        runner.control.stream(running.request, runner.rank, running.cell.seq, name, text)
-        return True
 
     def show_pages(self) -> None:
         """What ``name?`` and pagers have left for the frontend."""

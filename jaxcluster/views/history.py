@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.cluster.history import Following
+from jaxcluster.cluster.history import Following, History, PastCell
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.model.history import History, PastCell, reply_of
-from jaxcluster.model.outputs import CellRecord, traceback_lines
+from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 from jaxcluster.text import plural
 from jaxcluster.views import blocks
@@ -46,7 +45,7 @@ def _row(one: PastCell, now_ns: int, me: str) -> Row:
     line = one.first_line
     return {
         "cell": str(one.number),
-        "in": f"[{one.cell}]",
+        "in": f"[{one.execution_count}]",
         "state": one.state,
         "time": "" if one.state in ("died", "unknown") else f"{took:.1f} s",
         "began": clock(one.sent_ns, now_ns),
@@ -67,7 +66,7 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
     """``Cell 3, [7] of train.ipynb (...), has been running since 14:03:05``."""
     who = "this notebook" if one.who == me else one.who
     began = clock(one.sent_ns, now_ns)
-    told = f"Cell {one.number}, [{one.cell}] of {who},"
+    told = f"Cell {one.number}, [{one.execution_count}] of {who},"
     states = {
         "running": f"has been running since {began}",
         "died": f"began at {began}; a rank's process ended in it",
@@ -84,23 +83,19 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
 
 def how_ended(one: PastCell) -> str:
     """How a cell that was followed has ended, with the errors of all its ranks."""
-    record = CellRecord(one.seq, one.cell, one.source, sorted(one.runs))
-    for rank in record.ranks:
-        if (reply := reply_of(rank, one)) is not None:
-            record.add_reply(reply)
-    ranks = by_value({rank: run.status for rank, run in one.runs.items()})
+    ranks = by_value({rank: one.status(rank) for rank in one.ranks})
     states = "; ".join(f"{name_ranks(found)}: {state}" for state, found in ranks.items())
     lines = [f"Cell {one.number} has ended after {one.seconds:.1f} s. {states}"]
-    return "\n".join([*lines, *traceback_lines(record)])
+    return "\n".join([*lines, *traceback_lines(one)])
 
 
-def show_on(shell: Any, cluster: Cluster, one: PastCell) -> None:
+def show_on(shell: Any, cluster: Cluster, found: History, one: PastCell) -> None:
     """In a notebook: a running cell's output from its beginning, and on until it has ended.
 
     The notebook's own cell does not wait for it: a thread goes on.
     """
     display = CellDisplay(shell, cluster, all_ranks=True)
-    following = Following(cluster.world, one, one.shown, display.on_output)
+    following = Following(found, one, one.shown, display.on_output)
     display.on_notice(f"{headline(one, time.time_ns())}. Its output:")
     following.look()
     display.now()
@@ -108,7 +103,7 @@ def show_on(shell: Any, cluster: Cluster, one: PastCell) -> None:
     def follow() -> None:
         try:
             following.follow(cluster.check_not_closed)
-            told = how_ended(following.cell)
+            told = how_ended(one)
         except (JaxClusterError, OSError):  # its folder is gone
             told = f"Cell {one.number} is no longer followed."
         display.close()

@@ -116,7 +116,8 @@ def test_who_comes_to_a_cluster_sees_the_cells_of_others(open_notebook: Open) ->
 
 
 def outputs(cluster: jaxcluster.Cluster, number: int | None = None) -> Any:
-    return history.record_of(cluster.world, history.find(cluster.world, number))
+    found = cluster.history()
+    return history.record_of(found, found.find(number))
 
 
 def test_a_dead_ranks_output_is_there(start: Callable[..., jaxcluster.Cluster]) -> None:
@@ -127,7 +128,7 @@ def test_a_dead_ranks_output_is_there(start: Callable[..., jaxcluster.Cluster]) 
     with pytest.raises(jaxcluster.errors.RankDied):
         cluster.run(source, show=False)
     (one,) = cluster.history().cells
-    assert {rank: run.status for rank, run in one.runs.items()} == {0: "ok", 1: "died"}
+    assert {rank: one.status(rank) for rank in one.ranks} == {0: "ok", 1: "died"}
     assert one.state == "died"
     assert outputs(cluster).stdout(1) == "last words of 1\n"
     cluster.restart()

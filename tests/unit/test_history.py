@@ -10,10 +10,10 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.cluster.history import Following, Reader, find
+from jaxcluster.cluster.history import Following, PastCell
+from jaxcluster.cluster.history import History as Read
 from jaxcluster.errors import UsageError
 from jaxcluster.host import ringfile
-from jaxcluster.model.history import PastCell
 from jaxcluster.rank import history as writing
 from jaxcluster.rank.history import History
 from jaxcluster.views import history as view
@@ -40,16 +40,22 @@ class Ranks:
     def read_history(self, log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
         return {r: ringfile.read(self.folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
 
-    def cells(self) -> list[PastCell]:
+    def read(self) -> Read:
         for one in self.ranks:
             one.flush()
-        return list(Reader(self).look().cells)  # type: ignore[arg-type]
+        return Read(self)  # type: ignore[arg-type]
+
+    def cells(self) -> list[PastCell]:
+        return self.read().cells
+
+    def follow(self, number: int) -> PastCell:
+        found = self.read()
+        following = Following(found, found.find(number))
+        following.look()
+        return following.record
 
     def text(self, number: int, rank: int = 0) -> str:
-        self.cells()
-        following = Following(self, find(self, number))  # type: ignore[arg-type]
-        following.look()
-        return following.record.records[rank].text()
+        return self.follow(number).records[rank].text()
 
 
 def cell(
@@ -64,6 +70,10 @@ def reply(seq: int, status: str = "ok", error: wire.ErrorInfo | None = None) -> 
     return wire.CellReply(0, seq, status, 0.5, error)
 
 
+def prints(rank: History, text: str, name: str = "stdout") -> None:
+    rank.add("stream", {"name": name, "text": text})
+
+
 @pytest.fixture
 def ranks(tmp_path: Path) -> Ranks:
     return Ranks(tmp_path)
@@ -73,32 +83,25 @@ def test_cells_and_what_they_put_out(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1, "# first\n%magic\n\nx = 1", number=7))
     for name, text in [("stdout", "a"), ("stdout", "b\n"), ("stderr", "c"), ("stdout", "d")]:
-        rank.text(name, text)
-    rank.end(cell(1), reply(1))
+        prints(rank, text, name)
+    rank.end(reply(1))
     rank.begin(cell(2))
-    rank.text("stdout", "é\n\x1b[1m\r\n")
+    prints(rank, "é\n\x1b[1m\r\n")
     rank.add("execute_result", {"data": {"text/plain": "42"}, "metadata": {}})
     one, two = ranks.cells()
-    assert (one.seq, one.cell, one.state, one.seconds, one.first_line) == (
-        1,
-        7,
-        "ok",
-        0.5,
-        "x = 1",
-    )
+    assert (one.seq, one.execution_count, one.state) == (1, 7, "ok")
+    assert (one.seconds, one.first_line) == (0.5, "x = 1")
     assert (two.seq, two.state, two.who) == (2, "running", "a.ipynb (process 7 on h)")
     assert ranks.text(1) == "ab\ncd"
     assert ranks.text(2) == "é\n\x1b[1m\r\n"
-    following = Following(ranks, two)  # type: ignore[arg-type]
-    following.look()
-    assert following.record.result() == {"text/plain": "42"}
+    assert ranks.follow(2).result() == {"text/plain": "42"}
 
 
 def test_what_a_widget_does_after_a_cell_is_that_cells(ranks: Ranks) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1))
-    rank.end(cell(1), reply(1))
-    rank.text("stdout", "clicked\n")
+    rank.end(reply(1))
+    prints(rank, "clicked\n")
     rank.begin(cell(3))
     assert ranks.text(1) == "clicked\n"
     assert [one.state for one in ranks.cells()] == ["ok", "running"]
@@ -107,7 +110,7 @@ def test_what_a_widget_does_after_a_cell_is_that_cells(ranks: Ranks) -> None:
 @pytest.mark.parametrize("how", ["dead", "replaced"])
 def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     ranks.ranks[0].begin(cell(1))
-    ranks.ranks[0].text("stdout", "last words")
+    prints(ranks.ranks[0], "last words")
     ranks.ranks[0].flush()
     if how == "dead":
         ranks.dead[0] = wire.Death("killed")
@@ -126,13 +129,12 @@ def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
     rank._cells = ringfile.RingFile(ranks.folder / "rank-0" / "cells", 100_000)
     for seq in range(1, 1_001):
         rank.begin(cell(seq))
-        rank.end(cell(seq), reply(seq))
-    found = Reader(ranks).look()  # type: ignore[arg-type]
-    assert 200 < len(found.cells) < 800
+        rank.end(reply(seq))
+    found = ranks.read()
+    assert 100 < len(found.cells) < 800
     assert found.dropped == 1_000 - len(found.cells)
-    assert [one.seq for one in found.cells] == [one.seq for one in found.cells]
     with pytest.raises(UsageError, match=rf"it has {found.dropped + 1} to 1000"):
-        find(ranks, 1)  # type: ignore[arg-type]
+        found.find(1)
     shown = view.table(found, 2_000 * S, "me", 20)["text/plain"]
     assert shown.endswith(f"{found.dropped} older cells no longer kept.")
     started(ranks.folder / "rank-0").begin(cell(1_001))
@@ -142,16 +144,16 @@ def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
 def test_a_full_disk_is_no_error(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = ranks.ranks[0]
     rank.begin(cell(1))
-    rank.text("stdout", "before\n")
+    prints(rank, "before\n")
     rank.flush()
 
     with monkeypatch.context() as patched:
         patched.setattr(ringfile.free_space, "has_spare", lambda *_: False)
-        rank.text("stdout", "x" * 1000)
+        prints(rank, "x" * 1000)
         rank.flush()
-        rank.text("stdout", "y" * 500)
+        prints(rank, "y" * 500)
         rank.flush()
-    rank.text("stdout", "after\n")
+    prints(rank, "after\n")
     assert ranks.text(1) == "before\nafter\n"
 
 
@@ -160,13 +162,13 @@ def test_a_cell_that_a_rank_has_not_begun_is_not_over(tmp_path: Path) -> None:
     both = cell(1, ranks=(0, 1))
     first, second = ranks.ranks
     first.begin(both)
-    first.end(both, reply(1))
+    first.end(reply(1))
     assert ranks.cells()[0].state == "running"
-    second.end(both, replace(reply(1), skipped=wire.Skipped()))  # before its turn
-    assert ranks.cells()[0].state == "ok"
+    second.end(replace(reply(1), skipped=wire.Skipped()))  # before its turn
+    assert ranks.cells()[0].state == "interrupted"
     later = cell(2, ranks=(0, 1))
     first.begin(later)
-    first.end(later, reply(2))
+    first.end(reply(2))
     assert ranks.cells()[1].state == "running"
     ranks.dead[1] = {}
     assert ranks.cells()[1].state == "died"
@@ -183,9 +185,7 @@ def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
     }
     rank.add("display_data", {"data": data, "transient": {"display_id": "d"}})
     rank.add("clear_output", {"wait": True})
-    following = Following(ranks, ranks.cells()[0])  # type: ignore[arg-type]
-    following.look()
-    (shown,) = following.record.records[0].outputs()
+    (shown,) = ranks.follow(1).records[0].outputs()
     assert shown.content["data"] == {mime: data[mime] for mime in ("text/plain", "image/png")}
     assert shown.content["transient"] == {"display_id": "d"}
 
@@ -193,10 +193,10 @@ def test_of_a_display_what_can_be_shown_is_kept(ranks: Ranks) -> None:
 def test_the_table_has_what_each_cell_was(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2)
     for number, rank in enumerate(ranks.ranks):
-        rank.begin(cell(1, "x" * 100))
-        rank.end(cell(1), reply(1, "error" if number else "ok"))
+        rank.begin(cell(1, "x" * 100, ranks=(0, 1)))
+        rank.end(reply(1, "error" if number else "ok"))
     ranks.ranks[0].begin(cell(2, "<b>", who="me"))
-    bundle = view.table(Reader(ranks).look(), 5 * S, "me", 20)  # type: ignore[arg-type]
+    bundle = view.table(ranks.read(), 5 * S, "me", 20)
     head, first, second = bundle["text/plain"].splitlines()
     assert head.split() == ["cell", "in", "state", "time", "began", "who", "ranks", "source"]
     assert first.startswith("1     [1]  error    0.5 s")

@@ -73,6 +73,15 @@ class CellRequest(Operation[CellReply], op="cell"):
         return list(self.turn.ranks)
 
 
+class Noted(Message):
+    """A line of what a rank keeps of its cells: one begins, or has ended, or neither: it is new."""
+
+    cell: CellRequest | None = None
+    count: int = 0  # of its cells so far
+    at: int = 0  # where the cell's output begins
+    reply: CellReply | None = None
+
+
 class Interrupt(Operation[bool], op="interrupt"):
     """Stop a cell on all of its ranks; replies whether it runs here.
 
