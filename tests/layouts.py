@@ -70,10 +70,8 @@ def named(
         spans=len(shards) > 1,
         nbytes=itemsize * math.prod(shape),
         sharding=f"NamedSharding(mesh=Mesh({words}), spec={printed}, memory_kind=device)",
-        mesh=tuple(mesh.items()),
         spec=printed,
         split=tuple(split),
-        memory_kind="device",
     )
     return {rank: replace(whole, shards=tuple(held), **changes) for rank, held in shards.items()}
 

@@ -17,7 +17,6 @@ from jaxcluster import wire
 from jaxcluster.ranks import name_ranks
 from jaxcluster.wire import Bounds, Shard
 
-MAX_GAP_CELLS = 1_000_000  # past it gaps are counted, not located
 SEED = (
     "np.random and random draw different numbers on each rank, as in scripts. For the same "
     "numbers on all ranks, first run `import jaxcluster; jaxcluster.seed(0)` in a cell."
@@ -111,8 +110,14 @@ class ArrayLayout(wire.ArrayInfo):
 
     @property
     def gaps(self) -> tuple[Bounds, ...]:
-        """The parts that no process holds that answered, as boxes."""
-        return find_gaps(self.shape, [part.index for part in self.parts]) if self.missing else ()
+        """The parts that no process holds that answered: those of the grid that lack."""
+        held = {shard.index for shard in self.shards}
+        edges = [
+            sorted({0, size, *(at for index in held for at in index[axis])})
+            for axis, size in enumerate(self.shape)
+        ]
+        cells = itertools.product(*map(itertools.pairwise, edges)) if self.missing else ()
+        return tuple(cell for cell in cells if cell not in held)
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,13 @@ def array_layout(
         dtype or sharding than the first rank's, or none any more, are added to them.
     """
     said = {**(notes or {}), **{rank: info.note for rank, info in infos.items() if info.note}}
-    alive = {rank: info for rank, info in sorted(joined(infos).items()) if not info.note}
+    # A rank that has all devices of an array (a stage of a pipeline) takes it for its own.
+    shared = {(one.on, one.dtype, *one.shape) for one in infos.values() if one.spans}
+    alive = {
+        rank: replace(info, spans=(info.on, info.dtype, *info.shape) in shared)
+        for rank, info in sorted(infos.items())
+        if not info.note
+    }
     first = next(iter(alive.values()), None) or next(iter(infos.values()))
     like = (first.shape, first.dtype, first.spans)
     shards: list[Shard] = []
@@ -178,18 +189,6 @@ def array_layout(
     facts = {**vars(first), "note": "", "ready": all(info.ready for info in alive.values())}
     facts["shards"] = tuple(shards)
     return ArrayLayout(**facts, name=name, devices=devices, notes=dict(sorted(said.items())))
-
-
-def joined(infos: Mapping[int, wire.ArrayInfo]) -> dict[int, wire.ArrayInfo]:
-    """The ranks' reports, with ``spans`` as all of them together know it.
-
-    A rank that has all devices of an array (a stage of a pipeline) takes it for its own.
-    """
-    shared = {(info.on, info.dtype, *info.shape) for info in infos.values() if info.spans}
-    return {
-        rank: replace(info, spans=True) if (info.on, info.dtype, *info.shape) in shared else info
-        for rank, info in infos.items()
-    }
 
 
 def tree_layout(
@@ -233,25 +232,6 @@ def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
 def volume(index: Bounds) -> int:
     """How many elements a part has."""
     return math.prod(stop - start for start, stop in index)
-
-
-def find_gaps(shape: Sequence[int], held: Sequence[Bounds]) -> tuple[Bounds, ...]:
-    """What of ``shape`` none of ``held`` covers, as boxes.
-
-    None where there would be too many cells to look at: ``ArrayLayout.missing`` counts them still.
-    """
-    edges = [
-        sorted({0, size, *(at for index in held for at in index[axis])})
-        for axis, size in enumerate(shape)
-    ]
-    if math.prod(len(e) - 1 for e in edges) > MAX_GAP_CELLS:
-        return ()
-    taken: set[Bounds] = set()
-    for index in set(held):
-        steps = [[at for at in e if a <= at <= b] for e, (a, b) in zip(edges, index, strict=True)]
-        taken.update(itertools.product(*(itertools.pairwise(step) for step in steps)))
-    cells = itertools.product(*(itertools.pairwise(e) for e in edges))
-    return tuple(cell for cell in cells if cell not in taken)
 
 
 # --------------------------------------------------------------------------- copies

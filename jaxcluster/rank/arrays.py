@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import operator
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
+from jax.tree_util import GetAttrKey, default_registry
+
+from jaxcluster.rank.private.kinds import numpy_view
 
 if TYPE_CHECKING:  # jaxcluster.agree sends no messages, and imports this module
     from jaxcluster import wire
@@ -27,18 +30,16 @@ IDLE_S = 0.4  # a process that works less than a tenth of it computes nothing
 MOST_PARTS = 1 << 18  # containers and leaves of a pytree that is looked at
 MOST_STEPS = 1000  # to a leaf
 PLAIN = frozenset({bool, int, float, complex, str, bytes})  # most leaves where there are many
+LATE = "It may be waiting for another rank: %jaxcluster status shows where each rank is."
+PART = "Look at a part of it."
 
 
-class NotReady(Exception):
-    """An array's computation has not finished; ``hint`` says what to do."""
+class Unavailable(Exception):
+    """What was asked of a variable can't be given, and why; ``hint`` says what to do."""
 
-    hint = "It may be waiting for another rank: %jaxcluster status shows where each rank is."
-
-
-class TooManyLeaves(Exception):
-    """A pytree that can't be taken apart."""
-
-    hint = "Look at a part of it."
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def parts_of(node: Any) -> Sequence[tuple[Any, Any]] | None:
@@ -46,8 +47,6 @@ def parts_of(node: Any) -> Sequence[tuple[Any, Any]] | None:
 
     Beyond what JAX knows as a pytree, dataclasses are entered too.
     """
-    from jax.tree_util import GetAttrKey, default_registry
-
     kind = type(node)
     if kind in PLAIN or is_array(node):
         return None
@@ -67,7 +66,7 @@ def leaves_of(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
     JAX would list them all, and uses up what Python has of recursion where one holds itself.
 
     Raises:
-      TooManyLeaves: it has more than ``MOST_PARTS``, or is nested too deeply.
+      Unavailable: it has more than ``MOST_PARTS``, or is nested too deeply.
     """
     leaves: list[tuple[tuple[Any, ...], Any]] = []
     todo: list[tuple[tuple[Any, ...], Any]] = [((), value)]
@@ -76,9 +75,9 @@ def leaves_of(value: Any) -> list[tuple[tuple[Any, ...], Any]]:
         keys, node = todo.pop()
         met += 1
         if met > MOST_PARTS:
-            raise TooManyLeaves(f"it has more than {MOST_PARTS:,} parts")
+            raise Unavailable(f"it has more than {MOST_PARTS:,} parts", PART)
         if len(keys) > MOST_STEPS:
-            raise TooManyLeaves("it is nested too deeply, or holds itself")
+            raise Unavailable("it is nested too deeply, or holds itself", PART)
         if (parts := parts_of(node)) is None:
             leaves.append((keys, node))
         else:
@@ -96,36 +95,21 @@ def arrays_of(value: Any) -> list[Leaf]:
 
 
 def is_array(value: Any) -> bool:
-    """Whether ``value`` is a ``jax.Array``, without importing jax where nobody has.
+    """Whether ``value`` is a ``jax.Array``: by its type, which no object can lie about.
 
-    By its type, which no object can lie about. A tracer stands for one.
+    A tracer is none.
     """
-    jax = sys.modules.get("jax")
-    if jax is None:
-        return False
-    return issubclass(type(value), jax.Array) or is_tracer(value)
+    return issubclass(type(value), jax.Array)
 
 
 def spans_processes(value: Any) -> bool:
-    """Whether ``value`` is a ``jax.Array`` of which other processes hold a part.
-
-    By its type, which no object can lie about: of any object a cell may end in, no code is run.
-    """
-    jax = sys.modules.get("jax")
-    if jax is None or not issubclass(type(value), jax.Array):
-        return False
-    return not value.is_deleted() and not value.is_fully_addressable
-
-
-def is_tracer(value: Any) -> bool:
-    """Whether ``value`` stands for an array inside a transformation: it has no shards."""
-    jax = sys.modules.get("jax")
-    return jax is not None and issubclass(type(value), jax.core.Tracer)
+    """Whether ``value`` is a ``jax.Array`` of which other processes hold a part."""
+    return is_living(value) and not value.is_fully_addressable
 
 
 def is_living(value: Any) -> bool:
-    """Whether it is an array with shards: no tracer, and not deleted."""
-    return is_array(value) and not is_tracer(value) and not value.is_deleted()
+    """Whether it is an array that has its values: it is not deleted."""
+    return is_array(value) and not value.is_deleted()
 
 
 def describe(array: Any) -> wire.ArrayInfo:
@@ -135,31 +119,21 @@ def describe(array: Any) -> wire.ArrayInfo:
     """
     from jaxcluster import wire
 
-    if isinstance(array, np.ndarray):
-        return wire.ArrayInfo(
-            array.shape, str(array.dtype), nbytes=array.nbytes, note="numpy array"
-        )
     if not is_array(array):
         return wire.ArrayInfo((), "", note=type(array).__name__)
-    shape, dtype = array.shape, str(array.dtype)
-    if is_tracer(array):
-        known = tuple(size if isinstance(size, int) else -1 for size in shape)
-        note = "a tracer: it stood for an array while jit or grad ran"
-        return wire.ArrayInfo(known, dtype, note=note)
     if array.is_deleted():
-        return wire.ArrayInfo(shape, dtype, note="deleted or donated")
+        return wire.ArrayInfo(array.shape, str(array.dtype), note="deleted or donated")
     sharding = array.sharding
-    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
-    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True) if mesh is not None else ()
+    spec = getattr(sharding, "spec", None)
     return wire.ArrayInfo(
-        shape,
-        dtype,
+        array.shape,
+        str(array.dtype),
         spans=not array.is_fully_addressable,
         shards=tuple(
             wire.Shard(
                 shard.device.process_index,
                 shard.device.id,
-                shard_bounds(shard, array),
+                bounds(shard.index, array.shape),
                 shard.data.nbytes,
                 shard.replica_id,
             )
@@ -168,11 +142,8 @@ def describe(array: Any) -> wire.ArrayInfo:
         nbytes=array.nbytes,
         ready=is_ready(array),
         sharding=shorten(str(sharding)),
-        mesh=tuple((str(name), size) for name, size in sizes),
         spec=shorten(str(spec)) if spec is not None else "",
         split=split_of(spec, array.ndim) if spec is not None else (),
-        memory_kind=sharding.memory_kind or "",
-        committed=bool(getattr(array, "committed", True)),
         on=devices_hash(array),
     )
 
@@ -184,7 +155,7 @@ def devices_hash(array: Any) -> str:
 
 
 def is_ready(array: Any) -> bool:
-    """Whether ``array`` is computed; deleted ones are not. Key arrays can't say so themselves.
+    """Whether ``array`` is computed; deleted ones are not.
 
     jax 0.10.2 crashes where a deleted array is asked, and the main thread may delete it at any
     moment (a cell donates it): both questions are asked in C, with no other thread in between.
@@ -198,8 +169,6 @@ def is_any_unfinished() -> bool:
 
     Of a launch that can't end on this process somebody holds the result: whoever waited for it.
     """
-    if (jax := sys.modules.get("jax")) is None:
-        return False
     return any(
         not any(map(operator.call, (array.is_deleted, array.is_ready)))  # in C, as in ``is_ready``
         and not array.is_fully_addressable
@@ -220,28 +189,26 @@ def shorten(text: str, limit: int = 400) -> str:
 
 
 def bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
-    """A shard's index as (start, stop) for each axis, all bounds written out."""
-    ends = [part.indices(size) for part, size in zip(index, shape, strict=True)]
+    """A shard's index as (start, stop) for each axis, all bounds written out.
+
+    A key array's index has one axis more: that of the key's words.
+    """
+    ends = [part.indices(size) for part, size in zip(index, shape, strict=False)]
     return tuple((start, stop) for start, stop, _ in ends)
-
-
-def shard_bounds(shard: Any, array: Any) -> Bounds:
-    """A shard's place; a key array's index has one axis more: that of the key's words."""
-    return bounds(shard.index[: array.ndim], array.shape)
 
 
 def wait_ready(array: Any, name: str, timeout_s: float) -> None:
     """Return once ``array`` is computed.
 
     Raises:
-      NotReady: it is not within ``timeout_s``, or was deleted meanwhile.
+      Unavailable: it is not within ``timeout_s``, or was deleted meanwhile.
     """
     deadline = time.monotonic() + timeout_s
     while not is_ready(array):
         if array.is_deleted():
-            raise NotReady(f"{name} is deleted or was donated")
+            raise Unavailable(f"{name} is deleted or was donated")
         if time.monotonic() > deadline:
-            raise NotReady(f"{name} is still being computed after {timeout_s:.0f} s")
+            raise Unavailable(f"{name} is still being computed after {timeout_s:.0f} s", LATE)
         time.sleep(READY_POLL_S)
 
 
@@ -260,7 +227,7 @@ class Patience:
         """Wait until an array is computed.
 
         Raises:
-          NotReady: it is not in time.
+          Unavailable: it is not in time.
         """
         while not is_ready(array):
             now, used = time.monotonic(), time.process_time()
@@ -272,7 +239,7 @@ class Patience:
                 self._until = now if is_idle and on_cpu else self._until
                 self._looked = now, used
             if now >= self._until:
-                raise NotReady("still being computed")
+                raise Unavailable("still being computed")
             time.sleep(READY_POLL_S)
 
 
@@ -295,8 +262,6 @@ def host_values(array: Any) -> np.ndarray[Any, Any]:
     ``np.asarray`` keeps what it copied from a GPU for as long as the array lives, so it is given
     another array of the same buffer.
     """
-    import jax
-
     base = numpy_view(array)
     again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
     return read_numbers(again)
@@ -309,8 +274,6 @@ def exactly() -> Iterator[None]:
     An array that was made in ``jax.enable_x64`` would be cut to 32 bits outside of it, and with
     ``jax_no_tracing`` a new process could make no key.
     """
-    import jax
-
     with (
         jax.enable_x64(True),
         jax.no_tracing(False),
@@ -319,19 +282,3 @@ def exactly() -> Iterator[None]:
         jax.transfer_guard("allow"),
     ):
         yield
-
-
-@exactly()
-def key_data(array: Any) -> Any:
-    """The numbers of a PRNG key array."""
-    import jax
-
-    return jax.random.key_data(array)
-
-
-def numpy_view(array: Any) -> Any:
-    """What of ``array`` numpy can hold: itself, or the numbers of a PRNG key array.
-
-    Nothing is launched: jax unwraps it in place.
-    """
-    return array if hasattr(array, "is_ready") or is_tracer(array) else key_data(array)

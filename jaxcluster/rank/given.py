@@ -25,10 +25,9 @@ from jaxcluster.rank.arrays import (
     host_values,
     is_array,
     is_ready,
-    numpy_view,
     read_numbers,
-    shard_bounds,
 )
+from jaxcluster.rank.private.kinds import numpy_view
 
 WHOLE_NBYTES = 1 << 20  # of a value that is hashed whole, some 1 ms; of a larger one as much
 BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last among them
@@ -135,7 +134,7 @@ def hashes(arrays: Sequence[tuple[int, Any]]) -> list[list[Any]]:
         parts = set(copied_parts(array.sharding, array.shape))
         limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, room_nbytes) // max(1, len(parts)))
         for shard in array.addressable_shards:
-            part = shard_bounds(shard, array)
+            part = bounds(shard.index, array.shape)
             if part in parts:
                 parts.remove(part)
                 with contextlib.suppress(RuntimeError):

@@ -22,17 +22,19 @@ import tempfile
 import threading
 import time
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster.agreement.cellqueue import Answer, CellSpec
 from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.frames import KEY, receive, unpack
 from jaxcluster.agreement.refusals import Looked, Refusal
 from jaxcluster.model import words
-from jaxcluster.rank.given import Given
 from jaxcluster.rank.places import Places
-from jaxcluster.rank.private import coordination, hostvalues, launches, transfers
+from jaxcluster.rank.private import coordination, launches, transfers
 from jaxcluster.ranks import name_ranks
+
+if TYPE_CHECKING:  # it imports jax: ``from jaxcluster import *`` must not
+    from jaxcluster.rank.given import Given
 
 SWITCH_S = 0.0005
 START_S = 300.0  # that other processes have to call ``agree``
@@ -62,6 +64,8 @@ def agree_on_launches(agreement: Agreement, given: Given) -> bool:
       False if this jax has moved a private name: launches are not checked.
     """
     global _is_agreed
+    from jaxcluster.rank.private import hostvalues
+
     if not launches.announce_launches(agreement):
         return False
     _is_agreed = True
@@ -89,6 +93,8 @@ class Job:
     def __init__(self, rank: int, num_ranks: int, stall_s: float, leaves_alone: bool) -> None:
         self._rank, self._num_ranks, self._stall_s = rank, num_ranks, stall_s
         self._leaves_alone, self._pid = leaves_alone, os.getpid()
+        from jaxcluster.rank.given import Given
+
         self.given, self.files = Given(), dict[str, int]()
         self.agreement = Agreement(rank, Places(self.files).of, self.given.take, explain)
         self._base: socket.socket | None = None

@@ -16,30 +16,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.rank.arrays import (
     Leaf,
-    TooManyLeaves,
+    Unavailable,
     arrays_of,
+    bounds,
     describe,
     host_values,
     is_array,
     is_living,
     is_ready,
-    is_tracer,
     leaves_of,
-    numpy_view,
     parts_of,
-    shard_bounds,
     shorten,
     wait_ready,
 )
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.given import hashes
 from jaxcluster.rank.inspection import rss_nbytes
-from jaxcluster.rank.values import BadName, Values
+from jaxcluster.rank.private.kinds import numpy_view
+from jaxcluster.rank.values import Values
 from jaxcluster.wire.ops import arrays as ops
 
 READY_TIMEOUT_S = 5.0
@@ -63,7 +63,7 @@ class ArrayViews:
         try:
             value = self.values.lookup(name)
             found = leaves_of(self._part(value, name, path))
-        except BadName as error:
+        except Unavailable as error:
             why = str(error).removeprefix(f"Rank {self.values.rank}").strip(" :.")
             return wire.ValueReport("", why, error.hint)
         leaves = [leaf for _, leaf in found]
@@ -73,7 +73,7 @@ class ArrayViews:
             return replace(report, note=f"holds no jax.Array, only {', '.join(kinds[:3])}")
         if len(leaves) > MAX_ROWS:
             told = f"{name or 'the last result'} has {len(leaves):,} leaves, and {MAX_ROWS:,} can"
-            raise TooManyLeaves(f"{told} be shown: look at a part of it")
+            raise Unavailable(f"{told} be shown: look at a part of it")
         looks: dict[Any, tuple[int, Any]] = {}  # those that look alike are described once
         return replace(
             report,
@@ -88,7 +88,7 @@ class ArrayViews:
             inside = {str(key): part for key, part in parts_of(value) or ()}
             if step not in inside:
                 rank, part = self.values.rank, "".join(path[:number])
-                raise BadName(f"Rank {rank}: {name} has no part {part}.", "")
+                raise Unavailable(f"Rank {rank}: {name} has no part {part}.")
             value = inside[step]
         return value
 
@@ -106,7 +106,7 @@ class ArrayViews:
                 if body.device not in (None, shard.device.id):
                     continue
                 values = host_values(shard.data)
-                place = (path, self.values.rank, shard.device.id, shard_bounds(shard, array))
+                place = (path, self.values.rank, shard.device.id, bounds(shard.index, array.shape))
                 digest = digest_of(values) if body.hash else ""
                 checks.append(wire.ShardCheck(*place, **statistics(values), digest=digest))
         return checks
@@ -116,7 +116,7 @@ class ArrayViews:
         body, pieces = request.body, dict[Any, tuple[wire.Piece, bytes]]()
         for _, array in itertools.islice(self._arrays(body.name, body.path), 1):
             for shard in array.addressable_shards:
-                spans = shard_bounds(shard, array)
+                spans = bounds(shard.index, array.shape)
                 if body.device is not None:  # positions are counted from its own corner
                     spans = tuple((0, stop - start) for start, stop in spans)
                 axes = list(zip(body.at, spans, strict=True))
@@ -133,7 +133,7 @@ class ArrayViews:
                 told = wire.Piece(where, list(cut.shape), str(cut.dtype))
                 pieces[spans] = told, cut.tobytes()
         if body.device is not None and not pieces:
-            raise BadName(
+            raise Unavailable(
                 f"device {body.device} holds no part of {body.name} on rank {self.values.rank}",
                 "%shards shows which devices hold parts.",
             )
@@ -141,8 +141,6 @@ class ArrayViews:
 
     def meshes(self, request: Request[ops.Meshes]) -> list[wire.MeshInfo]:
         """``meshes``: those that variables are or carry, under the names that lead there."""
-        import jax
-
         users = self._users()
         ways = [(value, name) for name, value in users.items()]
         for name, value in users.items():
@@ -182,8 +180,6 @@ class ArrayViews:
 
     def memory(self, request: Request[ops.Memory]) -> wire.MemoryReport:
         """``memory``: bytes that live arrays hold on this rank's devices, by variable."""
-        import jax
-
         devices = jax.local_devices()
         place = {device.id: number for number, device in enumerate(devices)}
         seen = set[Any]()  # a buffer counts for whoever is first to reach it
@@ -228,12 +224,9 @@ class ArrayViews:
 def likeness(leaf: Any) -> Any:
     """Equal for leaves whose descriptions are equal."""
     if not is_array(leaf):
-        shape = leaf.shape if isinstance(leaf, np.ndarray) else ()
-        return (type(leaf), shape, str(getattr(leaf, "dtype", "")))
-    if not is_living(leaf):
-        return ("gone", is_tracer(leaf), leaf.shape, leaf.dtype)
-    committed = getattr(leaf, "committed", True)
-    return (leaf.shape, leaf.dtype, leaf.sharding, committed, is_ready(leaf))
+        return type(leaf)
+    is_deleted = leaf.is_deleted()
+    return leaf.shape, leaf.dtype, is_deleted or leaf.sharding, is_deleted or is_ready(leaf)
 
 
 # --------------------------------------------------------------------------- values

@@ -24,11 +24,11 @@ from jaxcluster.host.free_space import take_memory
 from jaxcluster.host.memory import allow_reader
 from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.arrays import (
+    Unavailable,
     describe,
     is_array,
     is_living,
     leaves_of,
-    numpy_view,
     read_numbers,
     spans_processes,
     wait_ready,
@@ -37,6 +37,7 @@ from jaxcluster.rank.control import Request
 from jaxcluster.rank.given import hashes
 from jaxcluster.rank.names import LostNames, is_users
 from jaxcluster.rank.private import kinds
+from jaxcluster.rank.private.kinds import numpy_view
 from jaxcluster.wire.ops.values import (
     FILE_FROM_NBYTES,
     Assign,
@@ -52,18 +53,8 @@ WHO = "%spmd %who lists the ranks' variables."
 Numbered = weakref.WeakSet[type]  # classes of cells that were pulled, and have a number of ours
 
 
-class BadName(Exception):
-    """A name that this rank does not have."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
-class CannotPickle(Exception):
+class CannotPickle(Unavailable):
     """A value that can't be pickled."""
-
-    hint = ""
 
 
 class ValueUnpickler(pickle.Unpickler):
@@ -168,11 +159,11 @@ class Values:
             return self.namespace[name]
         except KeyError:
             if reason := self.lost.reasons.get(name):
-                raise BadName(f"Rank {self.rank}: {name!r} {reason}.", "") from None
+                raise Unavailable(f"Rank {self.rank}: {name!r} {reason}.") from None
             users = [n for n, v in self.namespace.items() if is_users(n, v) and n[0] != "_"]
             close = " or ".join(difflib.get_close_matches(name, users))
             hint = f"Did you mean {close}?" if close else WHO
-            raise BadName(f"Rank {self.rank} has no variable {name!r}.", hint) from None
+            raise Unavailable(f"Rank {self.rank} has no variable {name!r}.", hint) from None
 
     # ------------------------------------------------------------------ pull
 

@@ -58,10 +58,6 @@ def headline(layout: ArrayLayout) -> str:
 def facts(layout: ArrayLayout) -> list[str]:
     """The sharding as JAX prints it, and what is out of the ordinary."""
     lines = [f"sharding: {layout.sharding}"] if layout.sharding else []
-    if layout.memory_kind not in ("", "device", "unpinned_host"):
-        lines.append(f"memory: {layout.memory_kind}")
-    if not layout.committed and layout.parts:
-        lines.append("not committed to its devices: JAX may move it to where it is used")
     if not layout.ready:
         lines.append("still being computed")
     if layout.missing:
@@ -236,8 +232,7 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> list[Block]:
 def leaf_type(layout: ArrayLayout) -> str:
     """``float32[8, 8]``, or what a leaf is that is not an array."""
     if layout.dtype:
-        sizes = ", ".join("?" if size < 0 else str(size) for size in layout.shape)
-        return f"{layout.dtype}[{sizes}]"
+        return f"{layout.dtype}[{', '.join(map(str, layout.shape))}]"
     return next(iter(layout.notes.values()), "")
 
 

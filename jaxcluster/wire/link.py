@@ -58,8 +58,7 @@ class Sink(Inbox[Event[Any]]):
 ANSWERS = ("reply", "error", "died", "mismatch")
 # What is raised here for an exception of a rank's; any other is a ``RankError``.
 KINDS: Mapping[str, type[errors.JaxClusterError]] = {
-    "BadName": errors.TransferError,
-    "NotReady": errors.TransferError,
+    "Unavailable": errors.TransferError,
     "CannotPickle": errors.NotSerialisable,
 }
 Request = Operation[R] | Mapping[int, Operation[R]]  # one for all ranks, or each rank's own

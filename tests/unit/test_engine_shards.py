@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxcluster.rank import shards
-from jaxcluster.rank.arrays import NotReady, TooManyLeaves, is_ready, leaves_of, wait_ready
+from jaxcluster.rank.arrays import Unavailable, is_ready, leaves_of, wait_ready
 from jaxcluster.rank.values import Values
 from jaxcluster.wire.ops.arrays import Arrays
 
@@ -47,7 +47,7 @@ def test_a_tree_that_can_not_be_listed_is_refused(kind: str) -> None:
     if kind == "loop":
         value = []
         value.append(value)
-    with pytest.raises(TooManyLeaves, match=r"more than 262,144 parts|nested too deeply"):
+    with pytest.raises(Unavailable, match=r"more than 262,144 parts|nested too deeply"):
         leaves_of(value)
 
 
@@ -55,7 +55,7 @@ def test_a_tree_of_too_many_leaves_says_what_to_do(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(shards, "MAX_ROWS", 2)
     values = Values(0)
     values.last_result = lambda: [jnp.ones(2)] * 3
-    with pytest.raises(TooManyLeaves) as refused:
+    with pytest.raises(Unavailable) as refused:
         shards.ArrayViews(values).report(SimpleNamespace(body=Arrays("", [])))  # type: ignore[arg-type]
     told = "the last result has 3 leaves, and 2 can be shown: look at a part of it"
     assert str(refused.value) == told
@@ -105,7 +105,7 @@ def test_a_deleted_array_is_not_ready() -> None:
     assert is_ready(key)
     array.delete()
     assert not is_ready(array)
-    with pytest.raises(NotReady, match="x is deleted or was donated"):
+    with pytest.raises(Unavailable, match="x is deleted or was donated"):
         wait_ready(array, "x", 10.0)
     values = Values(0)
     values.namespace["x"] = array

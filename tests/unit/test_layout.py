@@ -114,7 +114,7 @@ def test_an_array_on_one_ranks_devices_is_one_array() -> None:
 
 
 @pytest.mark.parametrize("gone_on", [range(1), range(4)])
-def test_a_deleted_array_or_a_tracer_has_a_note(gone_on: range) -> None:
+def test_a_deleted_array_has_a_note(gone_on: range) -> None:
     known = layouts.devices(4, 1)
     infos = layouts.named(known, (8,), {"i": 4}, ("i",))
     gone = wire.ArrayInfo((8,), "float32", note="deleted or donated")

@@ -211,8 +211,7 @@ def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
 @pytest.mark.parametrize(
     ("ename", "error", "said"),
     [
-        ("BadName", TransferError, "no\ntype this"),
-        ("NotReady", TransferError, "no\ntype this"),
+        ("Unavailable", TransferError, "no\ntype this"),
         ("CannotPickle", NotSerialisable, "no\ntype this"),
         ("OSError", RankError, "Rank 2: OSError: no\ntype this"),
     ],

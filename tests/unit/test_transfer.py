@@ -27,9 +27,10 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.model import layout
+from jaxcluster.rank.arrays import Unavailable
 from jaxcluster.rank.names import LostNames
 from jaxcluster.rank.state.states import States
-from jaxcluster.rank.values import BadName, CannotPickle, Values
+from jaxcluster.rank.values import CannotPickle, Values
 from jaxcluster.supervision.processes import pid_space
 from jaxcluster.wire.link import Event, Sink
 from jaxcluster.wire.ops.saving import Bind, Drop, Made
@@ -414,7 +415,7 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
     values = Values(3)
     values.namespace |= {"losses": 1, "_loses": 2}
     for name, hint in (("loses", "Did you mean losses?"), ("other", "%spmd %who lists the")):
-        with pytest.raises(BadName, match=f"Rank 3 has no variable '{name}'") as caught:
+        with pytest.raises(Unavailable, match=f"Rank 3 has no variable '{name}'") as caught:
             values.lookup(name)
         assert caught.value.hint.startswith(hint)
 

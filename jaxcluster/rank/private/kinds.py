@@ -46,6 +46,15 @@ def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
         return array
 
 
+def numpy_view(array: Any) -> Any:
+    """What of an array numpy can hold: itself, or the numbers of a PRNG key array.
+
+    JAX's ``key_data`` raises where a cell has set ``jax_no_tracing`` (jax 0.10.2 and 0.12:
+    ``_base_array``).
+    """
+    return getattr(array, "_base_array", array)
+
+
 def is_imported(value: Any) -> bool:
     """Whether an imported module has this very function or class under its name."""
     module = getattr(value, "__module__", None)

@@ -23,6 +23,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, ClassVar
 
 import cloudpickle
+import jax
 import numpy as np
 
 from jaxcluster.model.pickling import FILES, reference_to
@@ -31,7 +32,6 @@ from jaxcluster.rank.arrays import (
     bounds,
     devices_hash,
     host_values,
-    is_tracer,
     shorten,
 )
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
@@ -69,8 +69,6 @@ class Pickler(cloudpickle.Pickler):
         namespace: dict[str, Any],
         broken: Mapping[int, tuple[Any, str]] | None = None,
     ) -> None:
-        import jax
-
         self._namespace, self._broken, self._patience = namespace, broken or {}, Patience(READY_S)
         self.lost, self._by_value = dict[str, str](), set[type]()
         self._reducers: dict[type, Callable[[Any], Any]] = {
@@ -185,7 +183,7 @@ class Pickler(cloudpickle.Pickler):
         kind = type(obj)
         if (reduce := self._reducers.get(kind)) is not None:
             return obj.__qualname__ if callable(obj) and is_imported(obj) else reduce(obj)
-        if is_tracer(obj):
+        if issubclass(kind, jax.core.Tracer):
             _refuse(obj)
         is_class = issubclass(kind, type)
         if is_class and (known := reference_to(obj)) is not None:

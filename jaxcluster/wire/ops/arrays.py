@@ -35,14 +35,11 @@ class ArrayInfo(Message):
     spans: bool = False  # processes share one array; otherwise each rank has one of its own
     shards: tuple[Shard, ...] = ()
     nbytes: int = 0  # of the whole array
-    note: str = ""  # why there are no shards: deleted, a tracer, not a jax.Array
+    note: str = ""  # why there are no shards: deleted, not a jax.Array
     ready: bool = True
     sharding: str = ""  # as JAX prints it
-    mesh: tuple[tuple[str, int], ...] = ()  # its axes' names and sizes
     spec: str = ""  # the PartitionSpec as JAX prints it
     split: tuple[tuple[str, ...], ...] = ()  # for each axis of the array, the mesh axes that cut it
-    memory_kind: str = ""
-    committed: bool = True
     on: str = ""  # a hash of its devices' ids: a rank with all of them knows no other's copies
 
 
