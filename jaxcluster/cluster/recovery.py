@@ -154,7 +154,7 @@ def renew(
         while not one_at_a_time.acquire(timeout=TURN_S):
             check()
         try:
-            cluster.take(start_world(cluster.spec, say, allocation, stopped=stopped))
+            cluster.take(start_world(cluster.spec, say, allocation=allocation, stopped=stopped))
         finally:
             one_at_a_time.release()
         check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import re
@@ -12,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -61,40 +61,36 @@ LOG_LINES = 12  # of the end of such a log
 one_at_a_time = threading.Lock()  # held by the one start of this process that goes on
 
 
+@dataclass(eq=False)
 class Starting:
     """A start of ranks: its steps, each within what is left of the time.
 
-    Args:
+    Attributes:
+      spec: what is started.
       say: told what is happening, a line at a time.
       allocation: what the ranks are to run on, where there is one: it is kept if this fails.
       script: what they run, in place of cells.
-      stopped: ends it at its next wait when it is set.
-
-    Attributes:
-      spec: what is started.
+      stopped: ends it at its next wait, once another thread sets it.
       is_restart: they are new processes of a cluster that there was.
       began: when, in milliseconds since 1970.
       steps: how far each rank has come that has been heard of.
       failure: why it has failed; "" while it goes on.
-      stopped: ends it at its next wait, once another thread sets it.
+      world: the ranks, once their processes are about to start.
     """
 
-    def __init__(
-        self,
-        spec: wire.ClusterSpec,
-        say: Progress,
-        allocation: Allocation | None = None,
-        script: Script | None = None,
-        stopped: threading.Event | None = None,
-    ) -> None:
-        self.spec, self.say, self.allocation, self.script = spec, say, allocation, script
-        self.is_restart = allocation is not None
+    spec: wire.ClusterSpec
+    say: Progress
+    allocation: Allocation | None = None
+    script: Script | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    steps: dict[int, events.StartStep] = field(default_factory=dict)
+    failure: str = ""
+    world: World | None = None
+
+    def __post_init__(self) -> None:
+        self.is_restart = self.allocation is not None
         self.began = time.time_ns() // 1_000_000
-        self.steps: dict[int, events.StartStep] = {}
-        self.failure = ""
-        self.world: World | None = None  # once its processes are about to start
-        self._deadline = time.perf_counter() + spec.timeout_s
-        self.stopped = stopped or threading.Event()
+        self._deadline = time.perf_counter() + self.spec.timeout_s
         self._has_begun = False  # the script, whose processes may end
 
     @property
@@ -152,7 +148,7 @@ class Starting:
             claim=self.allocation.claim.id,
             pid_space=pid_space(),
             hosts=processes.fleet.records(),
-            keys=dataclasses.asdict(processes.fleet.keys),
+            keys=asdict(processes.fleet.keys),
         )
         if self.script is None:  # else there is nothing to attach to
             registry.write(record)
@@ -195,10 +191,9 @@ class Starting:
             "coordinator_process": not placed,
         }
         requests = tuple(
-            dataclasses.replace(request, referee=paths[request.process_id], **its)
-            for request in plan.requests
+            replace(request, referee=paths[request.process_id], **its) for request in plan.requests
         )
-        return dataclasses.replace(plan, requests=requests), pid
+        return replace(plan, requests=requests), pid
 
     def _ports(self, world: World) -> tuple[int, int]:
         """The ports of the referee, for other hosts, and of JAX's service, by their log."""
@@ -281,7 +276,7 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
     others = (f"main-{i}" if i > 1 else "main" for i in itertools.count(1))
     for name in itertools.chain([registry.check_name(spec.name)], others if spec.any_name else ()):
         if (claimed := claims.claim(name)) is not None:
-            return dataclasses.replace(spec, name=name), claimed
+            return replace(spec, name=name), claimed
     attach = f"%jaxcluster attach {spec.name} connects to it"
     another = "%jaxcluster start --name NAME starts another."
     if any(record.name == spec.name for record in registry.records()):
@@ -332,10 +327,10 @@ def plan_here(
     Raises:
       PlanError: they can't be laid out on them.
     """
-    here = dataclasses.replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
+    here = replace(engine_facts(0), gpus=host_gpus({**os.environ, **spec.env}))
     return placement.plan_ranks(
         spec,
-        [dataclasses.replace(here, rank=rank) for rank in range(spec.num_processes)],
+        [replace(here, rank=rank) for rank in range(spec.num_processes)],
         coordinator_address=coordinator,
         coordinator_bind_address=coordinator,
         collectives_addresses=[LOOPBACK] * spec.num_processes,
@@ -347,16 +342,10 @@ def is_starting() -> bool:
     return one_at_a_time.locked()
 
 
-def start_world(
-    spec: wire.ClusterSpec,
-    say: Progress,
-    allocation: Allocation | None = None,
-    script: Script | None = None,
-    stopped: threading.Event | None = None,
-) -> World:
-    """Start what ``spec`` describes; returns its ranks. See ``Starting``."""
+def start_world(spec: wire.ClusterSpec, say: Progress, **more: Any) -> World:
+    """Start what ``spec`` describes; returns its ranks. ``more`` are attributes of ``Starting``."""
     began = time.perf_counter()
-    starting = events.course = Starting(spec, say, allocation, script, stopped)
+    starting = events.course = Starting(spec, say, **more)
     events.tell()
     try:
         world = starting.run()
