@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, NotRequired, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -260,24 +260,3 @@ def variables(world: World) -> list[wire.VariableInfo]:
     """
     rank = next((r for r in range(world.num_processes) if r not in world.dead), 0)
     return unwrap(world.ask([rank], Variables(), timeout_s=TREE_S)[rank])
-
-
-class Question(TypedDict):
-    """What a view of an array asks for.
-
-    Attributes:
-      op: its layout now, whether its replicas are equal, the statistics of what a device holds of
-        it, or a part of these values.
-      name: a part of the array or pytree that is shown.
-      rank: for "stats" and "peek".
-      device: of that rank.
-      start: for "peek": for each axis, counted from the shard's own corner.
-      stop: in the same way.
-    """
-
-    op: Literal["look", "check", "stats", "peek"]
-    name: NotRequired[str]
-    rank: NotRequired[int]
-    device: NotRequired[int]
-    start: NotRequired[list[int]]
-    stop: NotRequired[list[int]]

@@ -15,7 +15,7 @@ from jaxcluster.cluster import events, recovery, saving, stopbutton
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.history import History
 from jaxcluster.cluster.questions import here
-from jaxcluster.cluster.running import CellOptions, Listener, RunningCell, profile_folder
+from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.saving import Autosave
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.world import World, who_we_are
@@ -360,7 +360,7 @@ class Cluster:
                 cell_id=wanted.cell_id,
                 parent=wanted.parent,
                 message=wanted.message,
-                profile=str(profile_folder(wanted.profile)) if wanted.profile else "",
+                profile=str(Path(wanted.profile).expanduser().absolute()) if wanted.profile else "",
                 sent_ns=time.time_ns(),
                 who=who_we_are(),
             )

@@ -11,14 +11,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import getpass
-import os
-import re
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from jaxcluster import wire
@@ -137,19 +134,6 @@ def here(
     prompt = KernelPrompt(show, before)
     prompt.kernel = kernel
     return prompt
-
-
-@functools.cache
-def is_console() -> bool:
-    """Whether this kernel's page is a terminal (jupyter console), which updates no displays.
-
-    It says so nowhere; but the kernel is its child.
-    """
-    try:
-        words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return any(re.search(rb"(^|/)jupyter[-_]console$|^console$", word) for word in words[:4])
 
 
 class Conversation:

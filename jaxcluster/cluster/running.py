@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import itertools
 import math
 import queue
 import threading
@@ -367,22 +366,3 @@ class RunningCell(verdict.Ending):
         made = reports.made_of(self.record, error, self.cluster.name, now, looked)
         if made is not None:
             self.cluster.past_reports.add(made)
-
-
-# --------------------------------------------------------------------------- profiles
-
-
-def profile_folder(name: str | Path | None) -> Path:
-    """The folder of a profile, as an absolute path; without a name, a new one in the current."""
-    if name:
-        return Path(name).expanduser().absolute()
-    names = (Path(f"profile-{number}").absolute() for number in itertools.count(1))
-    return next(one for one in names if not one.exists())
-
-
-def tell_profile(folder: Path) -> str:
-    """Where the files are, and what opens them."""
-    return (
-        f"Each rank's profile: {folder}/rank-N. To open them: xprof {folder}, or a "
-        "perfetto_trace.json.gz at ui.perfetto.dev."
-    )

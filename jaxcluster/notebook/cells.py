@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from jaxcluster import cluster
 from jaxcluster.cluster import transfer
-from jaxcluster.cluster.running import profile_folder, tell_profile
 from jaxcluster.errors import CellFailed, JaxClusterError, UsageError
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import CellRecord
@@ -76,8 +77,13 @@ class Cells:
     ) -> None:
         profile = None
         if options.profile is not None:
-            profile = profile_folder(options.profile)
-            print(tell_profile(profile))
+            names = (options.profile or f"profile-{number}" for number in itertools.count(1))
+            folders = (Path(name).expanduser().absolute() for name in names)
+            profile = next(one for one in folders if options.profile or not one.exists())
+            print(
+                f"Each rank's profile: {profile}/rank-N. To open them: xprof {profile}, or a "
+                "perfetto_trace.json.gz at ui.perfetto.dev."
+            )
         relay_comms(running, self.page.shell)
         # Ranks that are named are shown.
         together = options.all_ranks or (ranks is not None and len(ranks) > 1)

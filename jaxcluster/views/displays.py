@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import logging
+import os
+import re
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from html import escape
+from pathlib import Path
 from typing import Any
 
 Bundle = dict[str, Any]  # what is shown, by its MIME type
 STYLE = "color: var(--jp-ui-font-color2, #616161); white-space: pre-wrap"
 AFTER_S = 0.2  # that outputs are collected before they are shown
+
+
+@functools.cache
+def is_console() -> bool:
+    """Whether this kernel's page is a terminal (jupyter console), which updates no displays.
+
+    It says so nowhere; but the kernel is its child.
+    """
+    try:
+        words = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(re.search(rb"(^|/)jupyter[-_]console$|^console$", word) for word in words[:4])
 
 
 class Display:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from jaxcluster import doctor, wire
 from jaxcluster.cluster import array_queries
-from jaxcluster.cluster.questions import here, is_console
+from jaxcluster.cluster.questions import here
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.hosts.allocation import examine
 from jaxcluster.model.layout import SEED, ArrayLayout, TreeLayout, tell_groups
@@ -22,7 +22,14 @@ from jaxcluster.model.lines import Lines, fit, label
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import arrays, cell_outputs, shards
-from jaxcluster.views.displays import Bundle, Display, StatusLine, Throttle, show_message
+from jaxcluster.views.displays import (
+    Bundle,
+    Display,
+    StatusLine,
+    Throttle,
+    is_console,
+    show_message,
+)
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster

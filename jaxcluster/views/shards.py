@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
@@ -31,8 +31,31 @@ VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
 MAX_SHARDS = 50_000  # of all layouts of a tree together; past it leaves open on demand only
 
-Answer = Callable[[array_queries.Question], Any]
 Document = dict[str, Any]
+
+
+class Question(TypedDict):
+    """What a view of an array asks for.
+
+    Attributes:
+      op: its layout now, whether its replicas are equal, the statistics of what a device holds of
+        it, or a part of these values.
+      name: a part of the array or pytree that is shown.
+      rank: for "stats" and "peek".
+      device: of that rank.
+      start: for "peek": for each axis, counted from the shard's own corner.
+      stop: in the same way.
+    """
+
+    op: Literal["look", "check", "stats", "peek"]
+    name: NotRequired[str]
+    rank: NotRequired[int]
+    device: NotRequired[int]
+    start: NotRequired[list[int]]
+    stop: NotRequired[list[int]]
+
+
+Answer = Callable[[Question], Any]
 
 
 @dataclass(frozen=True)
@@ -198,7 +221,7 @@ def _checked(result: CheckResult | None) -> Document | None:
 def answers(cluster: Cluster, name: str) -> Answer:
     """Answers what a widget asks for, as JSON: stats, peek, check and look."""
 
-    def answer(question: array_queries.Question) -> Any:
+    def answer(question: Question) -> Any:
         world = cluster.world  # its ranks as they are now
         about = question.get("name", name)
         match question["op"]:

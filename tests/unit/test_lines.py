@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.cluster import questions
 from jaxcluster.model.lines import LINE_CHARS, Lines, fit, label
+from jaxcluster.views import displays
 from jaxcluster.views.live import InTerminal
 
 
@@ -95,4 +95,4 @@ def test_a_console_is_known_by_its_command_line(
     words: str, found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "read_bytes", lambda path: words.encode())
-    assert questions.is_console.__wrapped__() is found
+    assert displays.is_console.__wrapped__() is found

@@ -19,7 +19,6 @@ import pytest
 import startform
 
 from jaxcluster import wire
-from jaxcluster.cluster import array_queries
 from jaxcluster.notebook.panel import protocol
 from jaxcluster.notebook.panel.operations import OPERATIONS, Operations
 from jaxcluster.notebook.panel.protocol import Answer, Cell, Hello, Request, State, plain
@@ -93,7 +92,7 @@ def named(kind: type) -> str:
 
 TYPES = {
     named(kind): kind
-    for module in (wire, array_queries, cell_outputs, report, startform, protocol)
+    for module in (wire, shards, cell_outputs, report, startform, protocol)
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind)
 }

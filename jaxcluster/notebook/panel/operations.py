@@ -167,7 +167,7 @@ class Operations:
         found: shards.Document = self.ask(name, {"op": "look"})
         return found
 
-    def ask(self, name: str, question: array_queries.Question) -> Any:
+    def ask(self, name: str, question: shards.Question) -> Any:
         """What static/shardview asks of a document; its `ask`."""
         return shards.answers(cluster.current(), name)(question)
 
