@@ -1,5 +1,5 @@
 """No program that spans processes is launched before all of its processes have announced it.
 
-``referee`` decides, ``cellqueue`` orders cells, both without a clock or a socket. ``server`` and
-``client`` carry what they say. This package uses the standard library alone.
+``referee`` decides, without a clock or a socket. ``server`` and ``client`` carry what they say.
+This package uses the standard library alone.
 """

@@ -1,8 +1,4 @@
-"""The cells of all notebooks, in one order for all ranks. Pure: no clock, no socket.
-
-A cell is queued once all of its ranks have it, and begins on all of them at the same time: when
-they are idle, and no earlier cell needs one of them.
-"""
+"""A cell on its way through the ranks, as data. Pure: no clock, no socket."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import NamedTuple
 
 from jaxcluster.agreement.refusals import Looked, Place, Program, Refusal
 
-REMEMBERED = 256  # cells that were cancelled or failed, for what arrives late
 LAUNCHES = 256  # of a cell
 # How a cell may end on a rank, beside "ok", "error" and an error's text.
 FAILED_IN_XLA, DIED = "failed in XLA", "died"
@@ -85,13 +80,11 @@ class End:
     Args:
       outcome: "ok", "error", FAILED_IN_XLA, DIED, or the error's text.
       folded: hashes the launches without collectives.
-      unmade: hashes the agreed launches that XLA has refused.
       at_work: AT_WORK or STUCK if XLA still computes; else "".
     """
 
     outcome: str
     folded: Hashes = field(default_factory=dict)
-    unmade: Hashes = field(default_factory=dict)
     at_work: str = ""
 
 
@@ -101,14 +94,21 @@ class Cell:
 
     Attributes:
       ended: the ranks on which it has ended.
+      unmade: for each of these a hash of the agreed launches that XLA has refused.
       launched: the last agreed launches of its main threads, with their places.
     """
 
     spec: CellSpec
     arrived: set[int] = field(default_factory=set)
     ended: dict[int, End] = field(default_factory=dict)
+    unmade: dict[int, Hashes] = field(default_factory=dict)
     refusal: Refusal | None = None
     launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended on all of its ranks."""
+        return bool(self.ended) and len(self.ended) == len(self.spec.ranks)
 
     @property
     def is_torn(self) -> bool:
@@ -119,8 +119,8 @@ class Cell:
             return True
         if STUCK in at_work and len(at_work) < len(ends):
             return True
-        unmade = {rank: end.unmade for rank, end in self.ended.items() if end.outcome != DIED}
-        return bool(odd_ones(unmade))
+        living = [rank for rank, end in self.ended.items() if end.outcome != DIED]
+        return bool(odd_ones({rank: self.unmade[rank] for rank in living}))
 
     def covers(self, program: Program) -> bool:
         """Whether all processes of a program run the cell."""
@@ -153,70 +153,3 @@ def odd_ones(hashes: dict[int, Hashes]) -> tuple[int, ...]:
         if odd := tuple(rank for rank, value in found.items() if value != most):
             return odd
     return ()
-
-
-class CellQueue:
-    """Which cell each rank is in, and which cells wait.
-
-    Args:
-      answers: the list to which answers for ranks are added.
-
-    Attributes:
-      running: by rank, the cell that it is in.
-      dead: the ranks that have died.
-      failed: the last cells that have failed.
-    """
-
-    def __init__(self, num_ranks: int, answers: list[Answer]) -> None:
-        self.running: list[Cell | None] = [None] * num_ranks
-        self.dead: set[int] = set()
-        self.failed: deque[CellSpec] = deque(maxlen=REMEMBERED)
-        self._answers = answers
-        self._waiting: dict[int, Cell] = {}  # by seq
-        self._cancelled: deque[int] = deque(maxlen=REMEMBERED)
-
-    def arrive(self, rank: int, spec: CellSpec) -> None:
-        """A rank has a cell."""
-        self._waiting.setdefault(spec.seq, Cell(spec)).arrived.add(rank)
-        self.step()
-
-    def cancel(self, seq: int) -> None:
-        """Don't run a cell that has not begun; also if it arrives later."""
-        self._cancelled.append(seq)
-        self.step()
-
-    def step(self) -> None:
-        """Skip what is not to be run any more, and begin what can begin."""
-        blocked: set[tuple[str | None, int]] = set()  # for cells of this notebook, None: of any
-        for seq, cell in sorted(self._waiting.items()):
-            spec = cell.spec
-            if (why := self._why_skip(spec)) is not None:
-                del self._waiting[seq]
-                told = [Answer("skip", rank, BASE, seq, skipped=why) for rank in cell.arrived]
-                self._answers += told
-                continue
-            is_next = blocked.isdisjoint((who, r) for r in spec.ranks for who in (spec.owner, None))
-            is_next = is_next and len(cell.arrived) == len(spec.ranks)
-            if not is_next or any(self.running[rank] for rank in spec.ranks):
-                who = None if is_next else spec.owner
-                blocked.update((who, rank) for rank in spec.ranks)
-                continue
-            del self._waiting[seq]
-            for rank in spec.ranks:
-                self.running[rank] = cell
-                self._answers.append(Answer("run", rank, BASE, seq))
-
-    def next_of(self, rank: int) -> Cell | None:
-        """The next cell of a rank; one that not all of its ranks have comes last."""
-        mine = [cell for cell in self._waiting.values() if rank in cell.spec.ranks]
-        return min(mine, key=lambda cell: len(cell.arrived) < len(cell.spec.ranks), default=None)
-
-    def _why_skip(self, spec: CellSpec) -> Skipped | None:
-        if spec.seq in self._cancelled:
-            return Skipped()
-        if dead := self.dead.intersection(spec.ranks):
-            return Skipped(dead=min(dead))
-        for failed in self.failed if spec.is_skippable else ():
-            if failed.owner == spec.owner and spec.seen < failed.seq < spec.seq:
-                return Skipped(after=failed.seq)
-        return None

@@ -25,7 +25,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.cellqueue import BASE, Answer, End, Hashes
+from jaxcluster.agreement.cellqueue import BASE, Answer, End
 from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 
@@ -63,7 +63,6 @@ class Lane:
     Attributes:
       answers: each ``next`` sends a message, waits for its answer, and gives True for "go"; in C.
       folds: by processes, the count and hash of launches without collectives.
-      unmade: by processes, a hash of the agreed launches that XLA has refused.
       heard: the last answer, in the way to ``answers``; none before it came.
       deferred: what a signal handler raised while a launch was on its way, and is still to be.
       signal: whose handler that was.
@@ -74,7 +73,6 @@ class Lane:
         self.socket = agreement.dial([agreement.rank, name, task, seq])
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
-        self.unmade: Hashes = {}
         self.heard: dict[str, bytes] = {}
         self.deferred: BaseException | None = None
         self.signal = 0
@@ -202,9 +200,7 @@ class Agreement:
         """The main thread, which calls it, begins a cell."""
         self.seq, self.refusals = seq, 0
         self._tasks.clear()
-        lane = self._lane()
-        lane.folds.clear()
-        lane.unmade.clear()
+        self._lane().folds.clear()
 
     def end(self, outcome: str, at_work: str = "") -> None:
         """The main thread, which calls it, makes no more launches in its cell.
@@ -216,7 +212,7 @@ class Agreement:
         self.note_failed(lane)
         self.seq = 0
         folded = {processes: value for processes, (_, value) in lane.folds.items()}
-        _say(lane.socket, "end", End(outcome, folded, lane.unmade, at_work))
+        _say(lane.socket, "end", End(outcome, folded, at_work))
 
     # --------------------------------------------------------------- launches
 
@@ -298,14 +294,14 @@ class Agreement:
         while len(self.made) > KEPT:
             record = self.made.pop(0)
             self._taken += record[-1]
-        place, is_agreed, folded = self._place_of(caller), True, 0
+        place, is_agreed = self._place_of(caller), True
         count, value = lane.folds.get(program.processes, (0, 0))
         if not program.collective:
-            value = _hashed(value, program)
+            value = (value * 1_000_003 + program.fingerprint + 1) & HASH
             lane.folds[program.processes] = count + 1, value
             is_agreed = not (count + 1) % FOLDS
         if is_agreed:
-            folded = lane.unmade.get(program.processes, 0) ^ (value if lane is self._main else 0)
+            folded = value if lane is self._main else 0
             message = lane.announcement(program, place, self._given(program), folded)
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.heard.clear()
@@ -336,11 +332,8 @@ class Agreement:
         record = self.begun.pop(lane.ident, None)
         # Else it was not announced, or was refused, and something raised in hearing that.
         if record is not None and record[-1] and lane.heard.get("frame", b"").startswith(b"g"):
-            program = record[0]
-            if not program.meets_all:  # a rendezvous is over, however it ended
-                value = lane.unmade.get(program.processes, 0)
-                lane.unmade[program.processes] = _hashed(value, program)
-                _say(lane.socket, "unmade", program.processes)
+            if not record[0].meets_all:  # a rendezvous is over, however it ended
+                _say(lane.socket, "unmade")
             self._taken += 1
 
     def hear(self, frame: bytes) -> bool:
@@ -482,11 +475,6 @@ def _say(to: socket.socket | None, method: str, *arguments: Any) -> None:
     if to is not None:
         with contextlib.suppress(OSError):  # the referee is gone
             to.send(pack((method, *arguments)))
-
-
-def _hashed(value: int, program: Program) -> int:
-    """The hash of launches, after one more."""
-    return (value * 1_000_003 + program.fingerprint + 1) & HASH
 
 
 def _task_of(thread: threading.Thread) -> str:

@@ -132,8 +132,8 @@ class Server(Hub):
                 self._answer(referee.arrive(rank, convert(spec, CellSpec)))
             case ["end", end]:
                 self._answer(referee.end(rank, convert(end, End)))
-            case ["unmade", processes]:
-                self._answer(referee.unmade(rank, lane, tuple(processes)))
+            case ["unmade"]:
+                referee.unmade(rank, lane)
             case ["withdraw"]:
                 self._answer(referee.withdraw(rank, lane))
             case ["stop", seq]:

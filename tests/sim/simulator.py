@@ -65,13 +65,12 @@ class Lane:
     count: int = 0  # of its last agreed launch among those of its rank, and
     number: int = 0  # ... among all
     folds: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
-    unmade: dict[tuple[int, ...], int] = field(default_factory=dict)
     op: Op | None = None
     raises: bool = False  # after the launch, or in place of it
 
     def fold_hash(self, processes: tuple[int, ...]) -> int:
         folds = self.folds if self.name == core.MAIN else {}
-        return hash((folds.get(processes, [0, 0])[1], self.unmade.get(processes, 0)))
+        return folds.get(processes, [0, 0])[1]
 
 
 @dataclass
@@ -354,7 +353,7 @@ class Schedule:
                 )
             )
         else:
-            self.hear(getattr(self.referee, name)(rank.rank, *args))
+            self.hear(getattr(self.referee, name)(rank.rank, *args) or [])
 
     def hear(self, answers: list[Answer]) -> None:
         """What the referee says is on its way to the ranks."""
@@ -413,9 +412,13 @@ class Schedule:
 
     def is_idle_certain(self) -> bool:
         """Whether a cell that would launch with others may be kept from coming."""
-        cells, ranks = self.referee.cells, range(self.num_ranks)
-        running = any(cell and cell.spec.is_foreground for cell in cells.running)
-        return running or any(cells.next_of(rank) for rank in ranks)
+        ranks = range(self.num_ranks)
+        running = any(spec.is_foreground for spec in self.running() if spec)
+        return running or any(self.referee.next_of(rank) for rank in ranks)
+
+    def running(self) -> list[CellSpec | None]:
+        """For each rank the cell that it is in."""
+        return [self.cells[seq].spec if seq else None for seq in self.referee.look(0.0).running]
 
     def is_left(self, answer: Answer) -> bool:
         """Whether a main thread has left its wait."""
@@ -490,9 +493,7 @@ class Schedule:
         rank.taken += 1
         lane.state = "runs"
         if self.is_unmade(rank, number):
-            value = lane.unmade.get(lane.op.processes, 0), lane.op.fingerprint
-            lane.unmade[lane.op.processes] = hash(value)
-            rank.say(name or "main", "unmade", name, lane.op.processes)
+            rank.say(name or "main", "unmade", name)
             rank.spoiled.add(number)
             self.fail(rank, name, lane, "error")
             return
@@ -537,7 +538,7 @@ class Schedule:
             if how != "ok":
                 self.troubled.add(lane.seq)
             folded = {processes: value for processes, (_, value) in lane.folds.items()}
-            rank.say("main", "end", End(how, folded, lane.unmade))
+            rank.say("main", "end", End(how, folded))
         else:
             rank.say(name, "gone", name)
         del rank.lanes[name]
@@ -570,7 +571,7 @@ class Schedule:
                 if not running:
                     return
                 self.hear(self.referee.stop(None))
-                if any(cell and cell.refusal is None for cell in self.referee.cells.running):
+                if any(spec and spec.seq not in self.closed for spec in self.running()):
                     raise Broken("P6 a stop has left a cell open")
                 self.strikes_at += rng.randint(5, 40)
                 for cell in self.cells.values():  # what begins later has an end
@@ -603,19 +604,19 @@ class Schedule:
             return  # another thread may come to it, so it is shown and can be stopped
         is_joined = any(self.may_be_joined(wait) for wait in waits)
         for wait in waits:
-            cell = self.referee.cells.running[wait.rank]
-            is_open = cell is not None and not cell.spec.is_foreground
+            spec = self.running()[wait.rank]
+            is_open = spec is not None and not spec.is_foreground
             if wait.lane == core.MAIN and not (is_open and is_joined):
                 raise Broken(f"P3 rank {wait.rank} waits for {wait.missing}, and is not told")
 
     def may_be_joined(self, wait: Waiting) -> bool:
         """Whether a rank that is awaited runs no cell, and may get one that launches this."""
-        running = self.referee.cells.running
-        cell = running[wait.rank]
+        running = self.running()
+        spec = running[wait.rank]
         return (
-            cell is not None
-            and not cell.spec.is_foreground
-            and any(running[r] is None and r not in cell.spec.ranks for r in wait.missing)
+            spec is not None
+            and not spec.is_foreground
+            and any(running[r] is None and r not in spec.ranks for r in wait.missing)
         )
 
     def check(self) -> None:

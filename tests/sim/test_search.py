@@ -36,51 +36,49 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     ],
     "ignores host values": [("Key(program, given,", "Key(program, 0,")],
     "ignores launches without collectives": [
-        ("folded if is_alike else 0", "0"),
+        ("folded ^ me.unmade", "me.unmade"),
         ("cell.refusal is None and odd", "False"),
     ],
     "ignores them at a cell's end": [("cell.refusal is None and odd", "False")],
     "lets threads meet main flows": [("covered, name)\n", "covered, MAIN)\n")],
     "always grants a withdrawal": [
         (
-            'self._refuse("left", (rank,), [wait])\n',
-            'self._refuse("left", (rank,), [wait])\n        else:\n'
+            'self._refuse("left", (rank,), [me])\n',
+            'self._refuse("left", (rank,), [me])\n        else:\n'
             '            left = Refusal("left", (rank,))\n'
             '            self._answers.append(Answer("refuse", rank, lane, refusal=left))\n',
         )
     ],
-    "leaving closes nothing": [('if kind != "left" or not w.key', 'if kind != "left" and w.key')],
-    "a refusal does not stick": [("self._closed.get(seq)", "self._closed.get(-1)")],
+    "leaving closes nothing": [('if kind != "left" or one', 'if kind != "left" and one')],
+    "a refusal does not stick": [("self._closed.get(me.seq)", "self._closed.get(-1)")],
     "an error closes nothing": [('if end.outcome != "ok":', "if end.outcome == DIED:")],
     "a death is not noticed": [("        if lane == BASE:\n", "        if not lane:\n")],
-    "a death leaves its waits": [("if lane in (wait.lane, BASE)", "if lane == wait.lane")],
-    "an early end is not noticed": [("for rank in cell.ended}", "for rank in ()}")],
+    "a death leaves its waits": [("[*lanes] if lane == BASE", "[] if lane == BASE")],
+    "an early end is not noticed": [("in self._running[seq].ended}", "in ()}")],
     "circles are not noticed": [
         (
             "        kind: Kind =",
-            "        if all(running[rank] for rank in idle): return None\n        kind: Kind =",
+            "        if all(main.seq for main in idle): return None\n        kind: Kind =",
         )
     ],
     "waits for what waits": [
-        ("return wait is None or wait.key in alive", "return True"),
+        ("if any(main.waits and main.key not in alive for", "if any(False for"),
     ],
     "takes who is in a rendezvous for lost": [
-        ("wait.key in alive", 'wait.key in alive and wait.key.name == ""')
+        ("main.key not in alive for", 'not (main.key in alive and main.key.name == "") for')
     ],
-    "takes who works for lost": [
-        ("if self.cells.running[rank] is not None or MAIN in", "if MAIN in")
-    ],
+    "takes who works for lost": [("if not (self._mains[rank].seq or self", "if not (self")],
     "blames the others": [
-        ("tuple(sorted({*causes}))", "tuple(sorted(ranks - {*causes}))"),
+        ("tuple(sorted({*causes}))", "tuple(sorted(shown.keys() - {*causes}))"),
     ],
     "a stop reaches one rank": [
         ("for rank in living]", 'for rank in living[: 1 if word == "closed" else None]]'),
-        ("for wait in self._all_waits():\n", "for wait in self._all_waits()[:1]:\n"),
+        ("for lane in self._waits():\n", "for lane in self._waits()[:1]:\n"),
     ],
     "cells begin on whoever is free": [("and len(cell.arrived) == len(spec.ranks)", "")],
     "cells of a notebook overtake": [("who = None if is_next else spec.owner", "who = 0")],
     "cells begin beside others": [
-        ("or any(self.running[rank] for rank in spec.ranks)", ""),
+        ("or any(self._mains[rank].seq for rank in spec.ranks)", ""),
     ],
     "what is queued after a failed cell is run": [("Skipped(after=failed.seq)", "None")],
     "mixed turns are not told": [("next(filter(None, mixed), ())", "()")],
@@ -89,20 +87,16 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "what XLA refused on all ranks is torn": [
         ("return bool(odd_ones(unmade))", "return any(unmade.values())")
     ],
-    "a thread's torn launch is not noticed": [
-        ("others = {*processes} - refused", "others = set() - refused")
-    ],
+    "a thread's torn launch is not noticed": [("all(name == MAIN and", "all(True or")],
     "a cell of a dead rank is not skipped": [("return Skipped(dead=min(dead))", "pass")],
-    "a cancelled cell is run": [("self._cancelled.append(seq)\n", "pass\n")],
+    "a cancelled cell is run": [("        if spec.seq in self._closed:", "        if False:")],
     "a stop closes one cell of several": [
-        ("waits=self._all_waits(), cells=self._running())", "cells=self._running()[:1])"),
+        ("waits, self._running if seq is None", "[], [*self._running][:1] if seq is None"),
     ],
-    "ranks without a cell are given up": [
-        ("return is_open if cell is None", "return False if cell is None")
-    ],
-    "counts go wrong": [("rank, lane, number if", "rank, lane, max(1, number - 1) if")],
-    "tells nobody else of threads": [("number if self._threads[rank] else 0", "0")],
-    "an end is over too early": [("if len(cell.ended) == len(", "if len(cell.ended) * 2 > len(")],
+    "ranks without a cell are given up": [("elif not is_open:", "else:")],
+    "counts go wrong": [("number if has_threads", "max(1, number - 1) if has_threads")],
+    "tells nobody else of threads": [("number if has_threads else 0", "0")],
+    "an end is over too early": [("and len(self.ended) ==", "and len(self.ended) * 2 >")],
 }
 
 

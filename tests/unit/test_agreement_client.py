@@ -380,7 +380,8 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     thread.start()
     until(lambda: rank.is_waiting, "the thread waits")
     (wait,) = rank.server.referee.look(0.0).waits
-    name, seq = rank.server.referee._threads[0][wait.lane]
+    known = rank.server.referee._lanes[0][wait.lane]
+    name, seq = known.name, known.seq
     assert name.startswith("loader test_") and name.endswith("load 1") and seq == 5
     lane = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
     until(lambda: (1, "its loader") in rank.server.sends, "the thread is known")
@@ -430,7 +431,7 @@ def test_a_child_says_nothing_of_launches_of_its_parents_threads(
     thread.start()
     until(lambda: rank.is_waiting, "the thread waits")
     (wait,) = rank.server.referee.look(0.0).waits
-    name, seq = rank.server.referee._threads[0][wait.lane]
+    name, seq = rank.server.referee._lanes[0][wait.lane].name, wait.seq
     other = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
     other.launch(0, 1, fingerprint=8)
     until(lambda: made == [0] and rank.is_waiting, "it waits again")

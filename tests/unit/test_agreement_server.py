@@ -58,6 +58,13 @@ class Made:
         for rank in ranks:
             assert self.base[rank].is_told() == Answer("run", rank, number=seq)
 
+    def agree(self, *peers: Peer) -> None:
+        """Have these threads of the first ranks agree on a launch."""
+        for peer in peers:
+            peer.launch(*range(len(peers)))
+        self.step()
+        assert {peer.hears()[:1] for peer in peers} == {b"g"}
+
     def close(self) -> None:
         for peer in (*self.base, *self.main):
             peer.socket.close()
@@ -209,12 +216,13 @@ def test_who_looks_is_told_who_waits_and_what_was_agreed(made: Made) -> None:
 
 def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made) -> None:
     made.begin(5, 0, 1)
-    made.main[0].tell("unmade", (0, 1))
-    made.main[0].tell("end", End("ok", {}, {(0, 1): 77}))
+    made.agree(*made.main[:2])
+    made.main[0].tell("unmade")
+    made.main[0].tell("end", End("ok"))
     made.step()
     made.clock.now += SILENT_S - 1
     made.step()
-    assert made.server.referee.cells.running[1] is not None
+    assert made.server.referee.look(0.0).running[1] == 5
     made.clock.now += 2
     made.step()
     told = made.base[1].is_told()
@@ -228,15 +236,16 @@ def test_a_thread_does_not_go_on_after_a_launch_that_xla_refused_elsewhere(
 ) -> None:
     made.begin(5, 0, 1)
     loaders = [Peer(made.path, rank, f"loader {rank}", "loader load 1", 5) for rank in (0, 1)]
+    made.agree(*loaders)
     for rank in refused:
-        loaders[rank].tell("unmade", (0, 1))
-    for rank, loader in enumerate(loaders):
-        loader.launch(0, 1, folded=77 if rank in refused else 0)
+        loaders[rank].tell("unmade")
+    for loader in loaders:
+        loader.launch(0, 1)
         made.step()
     made.clock.now += SILENT_S + 1
     made.step()
     if refused == [0, 1]:
-        assert [loader.hears() for loader in loaders] == [b"g1"] * 2
+        assert [loader.hears() for loader in loaders] == [b"g2"] * 2
     for rank in (0, 1) if refused == [0] else ():
         assert loaders[rank].is_refused().kind == "torn"
         made.main[rank].tell("end", End("ok"))
@@ -256,12 +265,14 @@ def test_ranks_are_torn_if_xla_refused_a_launch_on_some_of_them_alone(
 ) -> None:
     """Their next launch differs, or the cell's end finds it."""
     made.begin(5, 0, 1)
-    unmade = {rank: {(0, 1): 77} if rank in refused else {} for rank in (0, 1)}
+    made.agree(*made.main[:2])
+    for rank in refused:
+        made.main[rank].tell("unmade")
     for rank in (0, 1) if catches else ():
-        made.main[rank].launch(0, 1, folded=unmade[rank].get((0, 1), 0))
+        made.main[rank].launch(0, 1)
         made.step()
     for rank in (0, 1):
-        made.main[rank].tell("end", End("ok", {}, unmade[rank]))
+        made.main[rank].tell("end", End("ok"))
     made.step()
     told = [made.base[0].is_told()]
     if told[0].word == "closed":
@@ -402,7 +413,7 @@ def test_the_end_of_a_relay_is_the_end_of_its_ranks(served: Server, tmp_path: Pa
     base = Peer(tmp_path / "relay.sock", 1, BASE)
     until(lambda: (1, BASE) in served.sends, "it is known")
     relay._stream.socket.shutdown(socket.SHUT_RDWR)
-    until(lambda: served.referee.cells.dead == {1}, "it counts as dead")
+    until(lambda: served.referee.dead == {1}, "it counts as dead")
     base.socket.close()
 
 
