@@ -20,7 +20,7 @@ from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
 from jaxcluster.host.reachability import why_not_listen
 from jaxcluster.rank.cells import CellRunner
-from jaxcluster.rank.control import ControlChannel, Request
+from jaxcluster.rank.control import Request
 from jaxcluster.rank.job import Job, agree_on_launches
 from jaxcluster.rank.private import (
     compilations,
@@ -121,7 +121,7 @@ def become_jax_process(
         return reply
 
     while not devices:  # who has asked ends a process that can't
-        ControlChannel.answer(initialize_as_asked, asked.get())
+        asked.get().answer(initialize_as_asked)
     return devices
 
 

@@ -29,7 +29,7 @@ from jaxcluster.rank import (
 )
 from jaxcluster.rank.arrays import READY_POLL_S, is_any_unfinished
 from jaxcluster.rank.comms import Comms
-from jaxcluster.rank.control import DEFERRED, ControlChannel, Handler, Request
+from jaxcluster.rank.control import ControlChannel, Handler, Request
 from jaxcluster.rank.given import Given
 from jaxcluster.rank.history import History
 from jaxcluster.rank.interrupts import Interrupts
@@ -156,7 +156,7 @@ class CellRunner:
 
     # ------------------------------------------------------------------ turns
 
-    def on_cell(self, request: Request[wire.CellRequest]) -> Any:
+    def on_cell(self, request: Request[wire.CellRequest]) -> None:
         """Handler of ``cell``, on the control thread: run it in its turn and reply at its end."""
         cell = request.body
 
@@ -172,16 +172,15 @@ class CellRunner:
             request.reply(reply)
 
         self.turns.arrive(Turn(request, begin, skip))
-        return DEFERRED
 
     def in_turn(self, handler: Handler) -> Handler:
         """A handler, for the control thread, that has its request's turn among cells."""
 
-        def arrive(request: Request[Any]) -> Any:
+        def arrive(request: Request[Any]) -> None:
             def begin() -> None:
                 self.agreement.begin(request.body.turn.seq)
                 try:
-                    ControlChannel.answer(handler, request)
+                    request.answer(handler)
                 finally:
                     self.agreement.end("ok")
 
@@ -190,7 +189,6 @@ class CellRunner:
                 request.fail(RuntimeError(f"This was not done: {told}."))
 
             self.turns.arrive(Turn(request, begin, skip))
-            return DEFERRED
 
         return arrive
 

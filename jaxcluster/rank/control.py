@@ -3,8 +3,8 @@
 JAX releases the GIL while it waits in a collective, so this thread can report where the main
 thread sits, interrupt it, and send what it prints, also when the main thread never comes back.
 
-Requests are handled at once, on this thread (``now``: must take microseconds), or on a few helper
-threads (``side``: may block, must not need the main thread).
+A handler answers on this thread (``now``: must take microseconds), on a few helper threads
+(``side``: may block, must not need the main thread), or has the request answered ``later``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ Buffer = bytes | memoryview
 STREAM_PERIOD_S = 0.02  # printed text is gathered for this long: one message instead of hundreds
 TICK_S = 0.05  # between looks at what C code has printed
 STREAM_MAX_CHARS = 1 << 20  # text that is gathered at most
-LONG_CHARS = 1 << 16  # text that is sent at once
 SEND_HWM = 32  # messages in zmq's own queue to a notebook; then they wait here
 RETRY_S = 0.005  # how soon it is tried again to send what found no room
 FULL_PIECES = 1000  # that wait: they are sent, and print() waits for that, but not longer than
@@ -66,6 +65,17 @@ class Request(Generic[Q]):
     body: Q
     buffers: Sequence[Buffer]
     _unanswered: list[None] = field(default_factory=lambda: [None], repr=False)
+
+    def answer(self, handler: Handler) -> None:
+        """Reply with what ``handler`` returns or raises."""
+        try:
+            result = handler(self)
+        except BaseException as error:  # code of the user's may exit
+            if not hasattr(error, "hint"):  # nobody expected it
+                log.error(error)
+            self.fail(error)
+            return
+        self.reply(*(result if isinstance(result, tuple) else (result,)))
 
     def reply(self, body: Any = None, buffers: Sequence[Buffer] = ()) -> None:
         """Answer it, unless it has been: the first answer is the one that there is."""
@@ -116,32 +126,25 @@ class ControlChannel:
         # By notebook. Without a lock, as a finalizer or a signal's handler may print at any time.
         self._waiting: dict[bytes, deque[Message | Text]] = {}
         self._full: set[bytes] = set()  # notebooks that take less than they are sent
-        self._tick_at = 0.0
-        self._send_s: float | None = None  # until there is something to send
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self._woken = False
+        self._tick_at, self._send_at = 0.0, math.inf
+        self._bell, self._woken = os.eventfd(0), False
         self._bound = threading.Event()
         self._watched: dict[int, Callable[[], None]] = {}
-        self._poller = select.poll()
+        self._poller = select.poll()  # not zmq's, which touches the socket whenever it likes
 
     def handle(self, kind: type[Q], where: str, handler: Callable[[Request[Q]], Any]) -> None:
-        """Answer an operation with what ``handler`` returns.
+        """Have a handler for an operation.
 
-        That is its reply, a tuple of its reply and buffers, or ``DEFERRED``.
+        Args:
+          where: ``now``, ``side`` or ``later``. The first two reply with what the handler returns:
+            the reply, or a tuple of the reply and buffers.
         """
         self.handlers[kind.op] = (where, handler)
 
     def inbox(self, kind: type[Q]) -> wire.Inbox[Request[Q]]:
         """Where requests of this kind wait for the main thread, which answers them."""
         found: wire.Inbox[Request[Q]] = wire.Inbox()
-
-        def defer(request: Request[Q]) -> object:
-            found.put(request)
-            return DEFERRED
-
-        self.handle(kind, "now", defer)
+        self.handle(kind, "later", found.put)
         return found
 
     def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
@@ -165,8 +168,7 @@ class ControlChannel:
         self._wake()
         self._thread.join()
         self._pool.shutdown()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        os.close(self._bell)
 
     # ------------------------------------------------------------------ sending
 
@@ -180,9 +182,9 @@ class ControlChannel:
     def stream(self, request: Request[Any], rank: int, seq: int, name: str, text: str) -> None:
         """Send printed text; what follows within 20 ms shares its message. Any thread."""
         waiting = self._waiting.setdefault(request.ident, deque())
-        waiting.append(made := Text((request.id, rank, seq, name), text, time.monotonic()))
+        waiting.append(Text((request.id, rank, seq, name), text, time.monotonic()))
         # Else the thread is awake already, and looks again within 20 ms.
-        if len(waiting) <= 1 or not _is_short(made, waiting):
+        if not 1 < len(waiting) < FULL_PIECES:
             self._wake()
         if self.is_behind(request.ident) and threading.get_ident() != self._thread_id:
             deadline = time.monotonic() + FULL_S
@@ -197,9 +199,7 @@ class ControlChannel:
         if not self._woken:
             self._woken = True
             try:
-                os.write(self._wake_write, b"x")
-            except BlockingIOError:
-                pass
+                os.eventfd_write(self._bell, 1)
             except BaseException:  # a signal's handler has raised
                 self._woken = False
                 raise
@@ -218,31 +218,25 @@ class ControlChannel:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.bind(self.address)
-        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
-        self.address = endpoint.decode() if isinstance(endpoint, bytes) else self.address
-        # Not zmq's own poller, which touches the socket whenever it likes.
-        poller = self._poller
-        poller.register(socket.fileno(), select.POLLIN)
-        poller.register(self._wake_read, select.POLLIN)
+        for descriptor in (socket.fileno(), self._bell):
+            self._poller.register(descriptor, select.POLLIN)
         self._bound.set()
         while any(list(self._waiting.values())) or not self._closing:
             try:
-                self._turn(socket, poller)
+                self._turn(socket)
             except Exception as error:  # a rank whose thread had ended would not be heard of again
                 log.error(error)
                 self._wake()  # the message that can't be sent is dropped: for what comes after it
         socket.close(CLOSE_MS)
         context.term()
 
-    def _turn(self, socket: zmq.Socket[bytes], poller: select.poll) -> None:
+    def _turn(self, socket: zmq.Socket[bytes]) -> None:
         """Wait for something to do, and do it."""
-        wait_s = self._send_s
-        if self.ticking:
-            tick_s = max(0.0, self._tick_at - time.monotonic())
-            wait_s = tick_s if wait_s is None else min(tick_s, wait_s)
-        events = dict(poller.poll(None if wait_s is None else math.ceil(wait_s * 1000)))
-        if self._wake_read in events:
-            os.read(self._wake_read, 4096)
+        due = min(self._send_at, self._tick_at if self.ticking else math.inf)
+        wait_ms = math.ceil(1000 * max(0.0, due - time.monotonic())) if due < math.inf else None
+        events = dict(self._poller.poll(wait_ms))
+        if self._bell in events:
+            os.eventfd_read(self._bell)
         for descriptor in self._watched.keys() & events.keys():
             self._watched[descriptor]()
         self._woken = False
@@ -251,7 +245,7 @@ class ControlChannel:
         if self.ticking and now >= self._tick_at:
             self._tick_at = now + TICK_S
             self.on_tick()
-        self._send_s = None
+        self._send_at = math.inf
         for ident, waiting in list(self._waiting.items()):
             self._send_out(socket, ident, waiting, now)
         self._receive(socket)  # to send has taken the news of it from the descriptor
@@ -261,29 +255,26 @@ class ControlChannel:
     ) -> None:
         """Send what there is; what a notebook has no room for waits, and nobody else with it."""
         while waiting:
-            first, last = waiting[0], waiting[-1]
-            is_short = isinstance(first, Text) and _is_short(last, waiting)
-            if is_short and now < first.at + STREAM_PERIOD_S:  # type: ignore[union-attr]
-                self._send_s = self._send_s or STREAM_PERIOD_S
-                return
+            first = waiting[0]
+            if isinstance(first, Text):
+                due = first.at + STREAM_PERIOD_S
+                is_text = isinstance(waiting[-1], Text)  # to which more may come
+                if is_text and now < due and len(waiting) < FULL_PIECES:
+                    self._send_at = min(self._send_at, due)
+                    return
             message = _next(waiting)  # one that can't be sent is tried once
-            if not self._is_sent(socket, ident, *message):
+            try:
+                is_sent = sockets.send(socket, [ident, message[0], *message[1]])
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                is_sent = True  # there is nobody to send it to
+            if not is_sent:
                 waiting.appendleft(message)
                 self._full.add(ident)
-                self._send_s = RETRY_S
+                self._send_at = min(self._send_at, now + RETRY_S)
                 return
         self._full.discard(ident)
-
-    def _is_sent(
-        self, socket: zmq.Socket[bytes], ident: bytes, envelope: bytes, buffers: Sequence[Buffer]
-    ) -> bool:
-        """Whether a message needs no more care: it is sent, or there is nobody to send it to."""
-        try:
-            return sockets.send(socket, [ident, envelope, *buffers])
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            return True
 
     def _receive(self, socket: zmq.Socket[bytes]) -> None:
         while sockets.has_come(socket):
@@ -299,41 +290,19 @@ class ControlChannel:
             try:
                 if (kind := OPERATIONS.get(request.op)) is not None:
                     request.body = wire.parse(kind, request.body or {}, f"request {request.op!r}")
-                self._dispatch(request)
-            except wire.WrongFields as error:
+                where, handler = self.handlers.get(request.op, ("now", _refuse))
+                if where == "side":
+                    self._pool.submit(request.answer, handler)
+                elif where == "later":
+                    handler(request)
+                else:
+                    request.answer(handler)
+            except Exception as error:
                 request.fail(error)
 
-    def _dispatch(self, request: Request[Any]) -> None:
-        where, handler = self.handlers.get(request.op, ("", None))
-        if handler is None:
-            request.fail(ValueError(f"this rank can't answer a {request.op!r} request yet"))
-        elif where == "now":
-            self.answer(handler, request)
-        else:
-            self._pool.submit(self.answer, handler, request)
 
-    @staticmethod
-    def answer(handler: Handler, request: Request[Any]) -> None:
-        """Reply with what ``handler`` returns or raises."""
-        try:
-            result = handler(request)
-        except BaseException as error:  # code of the user's may exit
-            if not hasattr(error, "hint"):  # nobody expected it
-                log.error(error)
-            request.fail(error)
-            return
-        if result is DEFERRED:
-            return
-        if isinstance(result, tuple):
-            request.reply(*result)
-        else:
-            request.reply(result)
-
-
-def _is_short(last: Message | Text, waiting: deque[Message | Text]) -> bool:
-    """Whether this is text, to which more may come before it is sent."""
-    is_short = isinstance(last, Text) and len(last.text) <= LONG_CHARS
-    return is_short and len(waiting) < FULL_PIECES
+def _refuse(request: Request[Any]) -> None:
+    raise ValueError(f"this rank can't answer a {request.op!r} request yet")
 
 
 def _next(waiting: deque[Message | Text]) -> Message:
@@ -352,6 +321,3 @@ def _next(waiting: deque[Message | Text]) -> Message:
     id, rank, seq, name = first.of
     output = wire.RankOutput(rank, seq, "stream", {"name": name, "text": "".join(parts)})
     return wire.encode("output", id, output), ()
-
-
-DEFERRED = object()  # a handler returns it when it will reply later, by itself

@@ -18,7 +18,7 @@ from jaxcluster.agreement.cellqueue import Answer
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.frames import BUFFER, unpack
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.rank.control import DEFERRED, ControlChannel, Request
+from jaxcluster.rank.control import ControlChannel, Request
 from jaxcluster.wire.ops.agreement import Look
 
 SOON_S = 0.3  # that a rank has to come to a launch after a stop or a death, then it is interrupted
@@ -94,12 +94,11 @@ class Turns:
         turn.is_pressed = True
         return False
 
-    def look(self, request: Request[Look]) -> Any:
+    def look(self, request: Request[Look]) -> None:
         """``Look``: who waits for whom, when the referee has answered. The control thread."""
         number = time.monotonic_ns()
         self._asked[number] = request
         self._agreement.tell("look", number, request.body.launches)
-        return DEFERRED
 
     def _hear(self) -> None:
         """Take what the referee has said. The control thread."""

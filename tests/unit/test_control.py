@@ -6,17 +6,14 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.rank.control import (
-    DEFERRED,
-    ControlChannel,
-    Request,
-)
+from jaxcluster.rank.control import ControlChannel, Request
 from jaxcluster.wire.ops.saving import Drop
 
 ANSWER_S = 30.0
@@ -57,9 +54,9 @@ def handle(control: ControlChannel, op: str, where: str, handler: Callable[[Any]
 
 
 @pytest.fixture
-def control() -> ControlChannel:
+def control(tmp_path: Path) -> ControlChannel:
     """It lives on a thread as long as the process, as in a rank."""
-    made = ControlChannel("tcp://127.0.0.1:*")
+    made = ControlChannel(f"ipc://{tmp_path}/0.sock")
     made.start()
     return made
 
@@ -78,7 +75,7 @@ def printing(
 ) -> None:
     """Handle ``print`` as a cell would: on another thread, with a reply at its end."""
 
-    def handler(request: Request) -> Any:
+    def handler(request: Request) -> None:
         def put(text: str, name: str = "stdout") -> None:
             control.stream(request, 0, 1, name, text)
 
@@ -87,9 +84,8 @@ def printing(
             request.reply("done")
 
         threading.Thread(target=run, daemon=True).start()
-        return DEFERRED
 
-    handle(control, "print", "now", handler)
+    handle(control, "print", "later", handler)
 
 
 # --------------------------------------------------------------------------- requests
@@ -117,7 +113,7 @@ def test_the_main_threads_requests_wait_for_it_and_keep_their_order(
         peer.send("drop", {"token": token})
     assert peer.ask("here?")["body"] == "yes"  # the main thread is busy
     for token in "abc":
-        ControlChannel.answer(lambda request: request.body.token, inbox.get(timeout=ANSWER_S))
+        inbox.get(timeout=ANSWER_S).answer(lambda request: request.body.token)
         assert peer.receive()[0]["body"] == token
 
 

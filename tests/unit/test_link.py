@@ -21,7 +21,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.hosts.agent.client import Agents, RankSocket
 from jaxcluster.hosts.agent.transport import new_keys
-from jaxcluster.rank.control import DEFERRED, ControlChannel, Request
+from jaxcluster.rank.control import ControlChannel, Request
 from jaxcluster.wire.link import Event, Link, Sink, unwrap
 from jaxcluster.wire.ops import Operation
 
@@ -49,22 +49,18 @@ class Rank(ControlChannel):
     def __init__(self, address: str) -> None:
         super().__init__(address)
         self.received: list[Any] = []
-        self.handle(Say, "now", self._echo)
-        self.handle(Tell, "now", self._echo)
+        self.handle(Say, "later", self._echo)
+        self.handle(Tell, "later", self._echo)
         self.start()
 
-    def _echo(self, request: Request[Any]) -> Any:
-        said = request.body
-        self.received.append(said)
-        match said.what:
-            case "silence":
-                return DEFERRED
-            case "refuse":
-                raise type(said.body, (Exception,), {"hint": "type this"})("no")
-            case "refuse oddly":
-                request.send("error", {"message": "no"})
-                return DEFERRED
-        return [said.what, said.body]
+    def _echo(self, request: Request[Any]) -> None:
+        self.received.append(said := request.body)
+        if said.what == "refuse":
+            request.fail(type(said.body, (Exception,), {"hint": "type this"})("no"))
+        elif said.what == "refuse oddly":
+            request.send("error", {"message": "no"})
+        elif said.what != "silence":
+            request.reply([said.what, said.body])
 
 
 @pytest.fixture
