@@ -181,15 +181,15 @@ class Processes:
         Raises:
           LaunchError: the fork server did not start it in time.
         """
-        words = [
-            f"--num-processes={self.spec.num_processes}",
-            f"--referee={self.socket_path(REFEREE)}",
-            f"--heartbeat-timeout={self.spec.heartbeat_timeout_seconds}",
-        ]
-        words += [f"--address={address}"] if address else []
-        words += [f"--relays={relays}"] if relays else []
-        first = self.hosts[0]
-        procs = [self._process("coordinator", first, argv=words, env={KEY: key} if key else {})]
+        about = {
+            "num_processes": self.spec.num_processes,
+            "referee": self.socket_path(REFEREE),
+            "heartbeat_timeout_s": self.spec.heartbeat_timeout_seconds,
+            "address": address,
+            "relays": relays,
+        }
+        first, env = self.hosts[0], {KEY: key} if key else {}
+        procs = [self._process("coordinator", first, argv=[json.dumps(about)], env=env)]
         return first.ask(Spawn(procs), self.spec.timeout_s)[0]
 
     def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:

@@ -1,6 +1,6 @@
 """A process of its own for the referee and JAX's coordination service, so that any rank may die.
 
-Its arguments are ``--num-processes N --referee PATH [--address HOST:PORT]``.
+Its argument is JSON: see ``hosts.processes.Processes.start_coordinator``.
 
 In plain JAX rank 0 hosts the service: when rank 0 dies, all others abort within a moment. Here its
 tasks are recoverable as well, so the death of any rank ends no other.
@@ -8,13 +8,13 @@ tasks are recoverable as well, so the death of any rank ends no other.
 Its parent ends it. Where JAX's private names have moved rank 0 hosts the service as in plain JAX,
 and this process has the referee alone.
 
-With ``--relays`` it prints a line with the two ports: ``ports: 40001 40002``.
+With ``relays`` it prints a line with the two ports: ``ports: 40001 40002``.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import json
 import os
 import socket
 from collections.abc import Sequence
@@ -26,15 +26,10 @@ SHUTDOWN_TIMEOUT_S = 5
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m jaxcluster.rank.coordinator")
-    parser.add_argument("--num-processes", required=True, type=int)
-    parser.add_argument("--referee", required=True, help="the path of its Unix socket")
-    parser.add_argument("--relays", help="the address at which it hears other hosts")
-    parser.add_argument("--address", default="", help="where JAX's service listens, HOST:0")
-    parser.add_argument("--heartbeat-timeout", default=100, type=int, help="in seconds")
-    args = parser.parse_args(argv)
-    server = Server(args.num_processes, args.referee, os.environ.pop(KEY, ""))
-    address, service, held = args.address, None, None
+    about = json.loads(argv[0])
+    num_processes, relays, address = about["num_processes"], about["relays"], about["address"]
+    server = Server(num_processes, about["referee"], os.environ.pop(KEY, ""))
+    service, held = None, None
     if address.endswith(":0"):
         held = hold_port(address.removesuffix(":0"))
         address = f"{address.removesuffix('0')}{held.getsockname()[1]}"
@@ -43,10 +38,10 @@ def main(argv: Sequence[str]) -> None:
 
         with contextlib.suppress(ImportError, AttributeError):  # a name has moved
             service = coordination.coordination_service(
-                address, args.num_processes, args.heartbeat_timeout, SHUTDOWN_TIMEOUT_S
+                address, num_processes, about["heartbeat_timeout_s"], SHUTDOWN_TIMEOUT_S
             )
-    if args.relays:
-        server.listen(args.relays)
+    if relays:
+        server.listen(relays)
         port = held.getsockname()[1] if held is not None else 0
         print(f"ports: {server.port} {port}", flush=True)  # the notebook reads it in the log
     server.serve()

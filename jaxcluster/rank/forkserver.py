@@ -190,13 +190,12 @@ class ForkServer:
             if pid not in self.children:
                 continue
             self.children.discard(pid)
-            ends.kill_groups([pid])  # what it has started, if it ended by itself
+            ends.end_group(pid)  # what it has started, if it ended by itself
             self._say(forks.line_of(forks.Ended(pid, code)))
         if not self.children:
             ends.end_children(2)
 
     def _end(self) -> None:
-        ends.kill_groups(self.children)
         ends.end_children(5)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)

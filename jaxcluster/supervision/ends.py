@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from jaxcluster.supervision.processes import (
     children,
@@ -19,32 +19,12 @@ TRACKER_S = 1.0  # that a resource tracker gets to remove what others have left:
 KILLED_S = 5.0  # for a killed process to be gone
 
 
-def kill_groups(leaders: Iterable[int]) -> None:
-    """SIGKILL to processes and all of their groups, but for multiprocessing's resource trackers.
-
-    A tracker ends by itself when all that used it are gone, and removes the semaphores and shared
-    memory that they have left in /dev/shm: nobody else would. Takes one look at all processes.
-    """
-    leaders, killed = {pid for pid in leaders if _has_members(pid)}, set[int]()
-    while leaders and any(map(_is_tracker, members := _members(leaders))):
-        # A child that was just forked leads no group yet.
-        others = ({pid for pid in members if not _is_tracker(pid)} | leaders) - killed
-        if not others:
-            return
-        for pid in others:
-            signal_pid(pid, signal.SIGKILL)
-        killed |= others  # and look again: one may have started another one meanwhile
-    for pid in leaders:
-        with contextlib.suppress(OSError):
-            os.killpg(pid, signal.SIGKILL)
-        signal_pid(pid, signal.SIGKILL)
-
-
 def end_children(most_s: float) -> None:
     """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them.
 
-    Resource trackers get a second to end by themselves: see ``kill_groups``. It takes ``most_s`` at
-    most.
+    multiprocessing's resource trackers get a second to end by themselves, when all that used them
+    are gone: they remove the semaphores and shared memory that those have left in /dev/shm, which
+    nobody else would. It takes ``most_s`` at most.
     """
     started = time.monotonic()
     while (pids := children()) and (waited_s := time.monotonic() - started) < most_s:
@@ -55,21 +35,22 @@ def end_children(most_s: float) -> None:
         time.sleep(0.005)
 
 
-def end_group(leader: int, term_s: float) -> None:
+def end_group(leader: int, term_s: float = 0.0) -> None:
     """End what is left of a process group whose leader has ended: by SIGTERM, the late by SIGKILL.
 
     The leader is alone at first: mpiexec whose logins were killed leaves its folder behind.
+    Resource trackers end with the others: see ``end_children``.
     """
     late_at, told = time.monotonic() + term_s, set[int]()
-    while _has_members(leader) and (left := _members({leader})):
+    while _has_members(leader) and (left := _members(leader)):
         late_s = time.monotonic() - late_at
         for pid in left:
-            if late_s > 0 or pid not in told:
-                signal_pid(pid, signal.SIGKILL if late_s > 0 else signal.SIGTERM)
+            if late_s >= 0 or pid not in told:
+                signal_pid(pid, signal.SIGKILL if late_s >= 0 else signal.SIGTERM)
         told.update(left)
         if late_s > KILLED_S:
             return
-        time.sleep(0.02)
+        time.sleep(0.02 if late_s < 0 else 0.002)
 
 
 def wait(most_s: float, goes_on: Callable[[], object]) -> Iterator[None]:
@@ -117,9 +98,9 @@ def _has_members(leader: int) -> bool:
     return True
 
 
-def _members(leaders: set[int]) -> list[int]:
-    """The pids of these processes' groups, but for those that have ended."""
-    return [pid for pid, (_, group) in processes().items() if group in leaders]
+def _members(leader: int) -> list[int]:
+    """The pids of its group, but for those that have ended, and resource trackers."""
+    return [p for p, (_, group) in processes().items() if group == leader and not _is_tracker(p)]
 
 
 def _is_tracker(pid: int) -> bool:

@@ -130,8 +130,8 @@ class Family:
         async with self._using:  # some may just be on their way
             targets = self.members.keys() & {*pids}
             self._killed |= targets
-            # Not SIGTERM: a rank would wait at JAX's shutdown barrier.
-            ends.kill_groups(targets)
+            for pid in targets:  # SIGTERM would have a rank wait at JAX's shutdown barrier
+                ends.signal_pid(pid, signal.SIGKILL)
         while targets & self.members.keys():
             self._ended.clear()
             await self._ended.wait()
@@ -187,11 +187,10 @@ class Family:
         told = f"its fork server has ended with code {code}"
         with contextlib.suppress(OSError):
             told += f"\n{chr(10).join(self.log.read_text(errors='replace').splitlines()[-12:])}"
-        ends.kill_groups(self.members)
+        ends.end_children(ENDING_S)
         for pid in list(self.members):
             why = f"killed with its fork server, which ended with code {code}"
             self._has_ended(pid, -signal.SIGKILL, why)
-        ends.end_children(ENDING_S)
         if self._spawning is not None and not self._spawning[1].done():
             self._spawning[1].set_exception(OSError(told.rstrip()))
 
