@@ -29,13 +29,13 @@ from jaxcluster.rank.bootstrap import become_jax_process
 from jaxcluster.rank.cells import CellRunner
 from jaxcluster.rank.clientcode import ClientCode, RankKernel
 from jaxcluster.rank.control import ControlChannel, Request
-from jaxcluster.rank.forked import apply_warnings
 from jaxcluster.rank.history import History
 from jaxcluster.rank.inspection import Meter, own_gpus
 from jaxcluster.rank.shards import ArrayViews
 from jaxcluster.rank.state.states import States
 from jaxcluster.rank.values import Values
 from jaxcluster.supervision.processes import pid_space_mark
+from jaxcluster.supervision.starting import apply_warnings
 from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0

@@ -32,18 +32,16 @@ from jaxcluster.rank.private import (
 
 POLL_S = 0.002
 LOOPBACK = "127.0.0.1"
-LEAVE_OUT = (
-    "Leave out --coordinator-address, or say where it listens on rank 0's host: "
-    "--coordinator-bind-address"
-)
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
 
-def dial_until(dial: Callable[[], object], timeout_s: float) -> None:
+def dial_until(dial: Callable[[], object], who: str, timeout_s: float) -> None:
     """Return once ``dial`` has found somebody who listens.
 
+    A client of gRPC that dials before that waits out its backoff of a whole second.
+
     Raises:
-      OSError: nobody did within ``timeout_s``, or the name is not known.
+      TimeoutError: nobody did within ``timeout_s``.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -51,30 +49,10 @@ def dial_until(dial: Callable[[], object], timeout_s: float) -> None:
             dial()
             return
         except OSError as error:
-            is_unknown = isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
-            if is_unknown or time.monotonic() > deadline:
-                raise
+            if time.monotonic() > deadline:
+                told = f"{who} gave no answer in {timeout_s:.0f} s ({error})"
+                raise TimeoutError(told) from None
             time.sleep(POLL_S)
-
-
-def wait_for_coordinator(address: str, timeout_s: float) -> None:
-    """Return once rank 0's coordination service listens.
-
-    A client that dials before it listens waits out gRPC's backoff of a whole second.
-
-    Raises:
-      TimeoutError: it did not within ``timeout_s``.
-      UsageError: its name is not known.
-    """
-    try:
-        dial_until(lambda: _dial(address), timeout_s)
-    except socket.gaierror as error:
-        told = f"the coordinator's address {address} is not known here ({error.strerror})."
-        raise UsageError(told, LEAVE_OUT) from None
-    except OSError as error:
-        raise TimeoutError(
-            f"the coordinator at {address} gave no answer in {timeout_s:.0f} s ({error})"
-        ) from None
 
 
 def check_coordinator(address: str) -> None:
@@ -84,8 +62,11 @@ def check_coordinator(address: str) -> None:
       UsageError: it can't be resolved, is another host's, or its port is taken.
     """
     if not address.startswith(UNIX) and (why := why_not_listen(address)):
-        told = f"JAX's coordinator can't listen at {address} on rank 0's host ({why})."
-        raise UsageError(told, LEAVE_OUT)
+        raise UsageError(
+            f"JAX's coordinator can't listen at {address} on rank 0's host ({why}).",
+            "Leave out --coordinator-address, or say where it listens on rank 0's host: "
+            "--coordinator-bind-address",
+        )
 
 
 def _dial(address: str) -> None:
@@ -113,16 +94,10 @@ def become_jax_process(
       note: says a line about a script that initializes JAX itself.
       compiled: the folder for compiled programs, for ranks that come after this one; "": none.
     """
-    devices: list[wire.DeviceInfo] = []
-
-    def initialize_as_asked(request: Request[wire.InitializeRequest]) -> wire.InitializeReply:
-        reply = initialize(request.body, owner, connect, note, compiled)
-        devices.extend(reply.devices)
-        return reply
-
-    while not devices:  # who has asked ends a process that can't
-        asked.get().answer(initialize_as_asked)
-    return devices
+    while True:  # who has asked ends a process that can't
+        reply = asked.get().answer(lambda its: initialize(its.body, owner, connect, note, compiled))
+        if reply is not None:
+            return list(reply.devices)
 
 
 def initialize(
@@ -140,10 +115,12 @@ def initialize(
       RuntimeError: what JAX says, e.g. that a backend was already started.
     """
     started = time.perf_counter()
+    # It gives up before the notebook does, so that its reason is heard.
+    wait_s = max(1, request.initialization_timeout - 1)
     os.environ.update(request.env)
     if request.platforms == "tpu" and not request.env.get(tpus.SHARED):
         # A process that was killed gives its chips back a while later.
-        tpus.wait_for_libtpu(max(1, request.initialization_timeout - 1))
+        tpus.wait_for_libtpu(wait_s)
     import jax
 
     settings: dict[str, Any] = {
@@ -162,7 +139,7 @@ def initialize(
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     # The referee may still start.
-    dial_until(lambda: connect(request.referee), request.initialization_timeout)
+    dial_until(lambda: connect(request.referee), "the referee", wait_s)
     agreement = owner.agreement
     is_checked = request.is_checked and agree_on_launches(agreement, owner.given)
     if compiled:
@@ -176,9 +153,8 @@ def initialize(
     keep_proxies_away(request.coordinator_address)
     elsewhere = request.coordinator_process and coordination.coordinate_elsewhere()
     if elsewhere or request.process_id != 0:
-        # It gives up before the notebook does, so that its reason is heard.
-        wait_s = max(1, request.initialization_timeout - 1)
-        wait_for_coordinator(request.coordinator_address, wait_s)
+        address = request.coordinator_address
+        dial_until(lambda: _dial(address), f"the coordinator at {address}", wait_s)
     else:
         check_coordinator(request.coordinator_bind_address or request.coordinator_address)
     jax.distributed.initialize(

@@ -66,16 +66,17 @@ class Request(Generic[Q]):
     buffers: Sequence[Buffer]
     _unanswered: list[None] = field(default_factory=lambda: [None], repr=False)
 
-    def answer(self, handler: Handler) -> None:
-        """Reply with what ``handler`` returns or raises."""
+    def answer(self, handler: Handler) -> Any:
+        """Reply with what ``handler`` returns or raises; returns it, or None."""
         try:
             result = handler(self)
         except BaseException as error:  # code of the user's may exit
             if not hasattr(error, "hint"):  # nobody expected it
                 log.error(error)
             self.fail(error)
-            return
+            return None
         self.reply(*(result if isinstance(result, tuple) else (result,)))
+        return result
 
     def reply(self, body: Any = None, buffers: Sequence[Buffer] = ()) -> None:
         """Answer it, unless it has been: the first answer is the one that there is."""

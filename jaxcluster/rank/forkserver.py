@@ -29,13 +29,13 @@ import select
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.host.processes import allow_files, redirect_output
-from jaxcluster.rank.forked import become_a_process_of_its_own
 from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import Operation
@@ -173,7 +173,7 @@ class ForkServer:
         os.environ.clear()
         os.environ.update(proc.env)
         os.chdir(proc.cwd)
-        become_a_process_of_its_own(proc.cwd)
+        _renew(proc.cwd)
         gc.enable()
 
     # ------------------------------------------------------------------ ends
@@ -202,6 +202,37 @@ class ForkServer:
             with contextlib.suppress(OSError):  # the agent's socket
                 os.unlink(folder)
         os._exit(0)
+
+
+def _renew(cwd: str) -> None:
+    """Renew what a forked process has inherited: random states, keys, and what was looked up.
+
+    All ranks of all clusters of one fork server would draw the same numbers. A script's processes
+    each have their own. Not renewed, because nothing can: the hashes of strings
+    (``PYTHONHASHSEED``), which are equal on all ranks.
+
+    What needs nothing, seen with Python 3.11 to 3.13: ``random`` reseeds itself after a fork,
+    ``tempfile`` and multiprocessing's semaphores draw again in another process, and ``secrets``,
+    ``uuid4``, ``numpy.random.default_rng()`` and OpenSSL ask the kernel each time.
+
+    Args:
+      cwd: the folder that the process has just changed to.
+    """
+    sys.argv = [""]  # as in an interactive session: argparse and absl read it
+    sys.orig_argv = [sys.executable]
+    modules: dict[str, Any] = dict(sys.modules)
+    if (numpy_random := modules.get("numpy.random")) is not None:
+        # Not only its state: its seed sequence would spawn the same children everywhere.
+        numpy_random.set_bit_generator(numpy_random.MT19937())
+    if (uuid := modules.get("uuid")) is not None:
+        # Set where uuid1 or getnode has been called; a node without an address is a random number.
+        uuid._node = uuid._last_timestamp = None
+    if (tempfile := modules.get("tempfile")) is not None:
+        tempfile.tempdir = None  # it may have looked at another TMPDIR
+    if (process := modules.get("multiprocessing.process")) is not None:
+        process.current_process().authkey = os.urandom(32)
+        process.ORIGINAL_DIR = cwd  # where spawned children begin
+    time.tzset()
 
 
 def _preload_controller() -> None:

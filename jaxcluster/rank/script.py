@@ -22,9 +22,9 @@ from typing import Any
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.rank.bootstrap import become_jax_process
 from jaxcluster.rank.control import ControlChannel
-from jaxcluster.rank.forked import apply_warnings
 from jaxcluster.rank.job import Job, give_back_in_children, is_agreed
 from jaxcluster.rank.private import coordination
+from jaxcluster.supervision.starting import apply_warnings
 from jaxcluster.wire.ops.start import Facts, InitializeRequest, Script
 
 STALL_S = 5.0  # of waiting for other ranks, which is told then

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import warnings
 from collections.abc import Mapping
+from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
@@ -56,9 +59,25 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     its like would end every rank. It goes by another name (see ``apply_warnings``).
     """
     env = dict(env)
-    if (warnings := env.pop("PYTHONWARNINGS", None)) is not None:
-        env[WARNINGS] = warnings
+    if (options := env.pop("PYTHONWARNINGS", None)) is not None:
+        env[WARNINGS] = options
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     if os.path.realpath(cwd) == os.path.realpath(ROOT) and ROOT not in paths:
         env["PYTHONPATH"] = os.pathsep.join([ROOT, *paths])
     return env
+
+
+def apply_warnings() -> None:
+    """Treat warnings of a user's code as PYTHONWARNINGS says; those of all else stay warnings.
+
+    An option that names a module (``error:::numpy``) holds for that module, as ever.
+    """
+    options = os.environ.pop(WARNINGS, None) or os.environ.get("PYTHONWARNINGS", "")
+    if options:
+        os.environ["PYTHONWARNINGS"] = options  # for what it starts
+    for option in filter(None, options.split(",")):
+        parts = [*option.split(":"), "", "", "", ""][:5]
+        parts[3] = parts[3].strip() or "__main__"
+        made: Any = warnings  # it has the words of these options in private functions
+        with contextlib.suppress(made._OptionError):
+            made._setoption(":".join(parts))

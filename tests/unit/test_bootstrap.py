@@ -27,31 +27,21 @@ def test_the_coordinators_port_is_its_own() -> None:
         coordinator.listen()
 
 
-def test_waiting_for_the_coordinator_ends_when_it_listens() -> None:
+def test_a_coordinator_is_waited_for_until_it_listens_and_named_if_it_never_does() -> None:
     with socket.socket() as coordinator:
         coordinator.bind((LOOPBACK, 0))
         address = f"{LOOPBACK}:{coordinator.getsockname()[1]}"
-        done = threading.Event()
 
-        def wait() -> None:
-            bootstrap.wait_for_coordinator(address, 30)
-            done.set()
+        def wait(timeout_s: float) -> None:
+            bootstrap.dial_until(lambda: bootstrap._dial(address), "it", timeout_s)
 
-        thread = threading.Thread(target=wait)
+        with pytest.raises(TimeoutError, match=r"it gave no answer in 0 s \(.* refused\)"):
+            wait(0.01)
+        thread = threading.Thread(target=wait, args=[30])
         thread.start()
-        assert not done.wait(0.05)
         coordinator.listen()
-        assert done.wait(30)
-        thread.join()
-
-
-def test_a_coordinator_that_never_listens_is_named() -> None:
-    with hold_port(LOOPBACK) as held:
-        address = f"{LOOPBACK}:{held.getsockname()[1]}"
-        with pytest.raises(TimeoutError, match=f"at {address} gave no answer in 0 s"):
-            bootstrap.wait_for_coordinator(address, 0.01)
-    with pytest.raises(UsageError, match=r"no-such-host.invalid:1 is not known here \("):
-        bootstrap.wait_for_coordinator("no-such-host.invalid:1", 600)
+        thread.join(30)
+        assert not thread.is_alive()
 
 
 def test_rank_0_says_at_once_where_it_can_not_listen() -> None:
