@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,102 +180,27 @@ def test_rank_0_is_shown_and_all_are_kept(
 # --------------------------------------------------------------------------- a run
 
 
-class World:
-    """Two processes of a script. ``events`` happen one after the other."""
-
-    num_processes = 2
-
-    def __init__(self, events: list[Callable[[World], None]], hears: bool) -> None:
-        self.processes, self.events, self._hears = self, events, hears
-        self.dead: dict[int, wire.Death] = {}
-        self.coordinator_died = ""
-        self.printed = {0: [b"out", b"err"], 1: [b"", b"Traceback\nValueError: bad\n"]}
-        self.signals: list[tuple[int, list[int]]] = []
-        self.ended_under: list[Any] = []
-
-    def tail(self, read: dict[int, list[int]]) -> dict[int, list[bytes]]:
-        if self.events:
-            self.events.pop(0)(self)
-        return {
-            rank: [data[at:] for data, at in zip(parts, read[rank], strict=True)]
-            for rank, parts in self.printed.items()
-        }
-
-    def signal(self, number: int, ranks: set[int]) -> None:
-        self.signals.append((number, sorted(ranks)))
-        if self._hears:
-            self.dead |= {rank: wire.Death("exit code 130", 130) for rank in ranks}
-
-    def end(self) -> None:
-        self.ended_under += [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
-
-
-def died(rank: int, why: str, code: int | None) -> Callable[[World], None]:
-    return lambda world: world.dead.setdefault(rank, wire.Death(why, code)) and None
-
-
-def sent(number: int) -> Callable[[World], None]:
-    return lambda world: os.kill(os.getpid(), number)
-
-
-def coordinator_died(world: World) -> None:
-    world.coordinator_died = "killed by SIGKILL"
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, World]]:
-    """Runs a script to which this happens."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-    monkeypatch.setattr(scripts, "FAILED_S", (0.05, 30.0))
-    monkeypatch.setattr(scripts, "DIED_S", (0.0, 0.1))
-
-    def run(*events: Callable[[World], None], hears: bool = True) -> tuple[int, World]:
-        made = World([*events], hears)
-        monkeypatch.setattr(scripts, "start_world", lambda *args, **more: made)
-        status = scripts.run(["-n", "2", "--logs", "out", "train.py"])
-        assert made.ended_under == [signal.SIG_IGN] * 2
-        return status, made
-
-    return run
-
-
-def test_a_rank_that_fails_ends_the_others_and_is_told(
-    run: Callable[..., tuple[int, World]], capsys: pytest.CaptureFixture[str]
+def test_a_coordinator_that_ended_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, made = run(died(1, "exit code 3", 3))
-    assert (status, made.signals) == (3, [(signal.SIGINT, [0])])
-    shown = capsys.readouterr()
-    assert shown.out == "out"
-    told = "jaxcluster: rank 1 ended with exit code 3.\nTraceback\nValueError: bad\nAll outputs: "
-    assert told in shown.err
-    assert run(died(1, "exit code 1", 1))[0] == 1  # and not that of the interrupt
+    monkeypatch.setattr(scripts, "FAILED_S", (0.0, 30.0))
 
+    def signal_ranks(number: int, ranks: set[int]) -> None:
+        world.dead.update({rank: wire.Death("exit code 130", 130) for rank in ranks})
 
-@pytest.mark.parametrize(
-    ("event", "status", "told"),
-    [
-        (died(1, "killed by SIGKILL", -9), 137, "rank 1 died: killed by SIGKILL."),
-        (died(1, "host h2 is lost", None), 1, "rank 1 died: host h2 is lost."),
-        (coordinator_died, 1, "the coordinator ended: killed by SIGKILL."),
-    ],
-)
-def test_a_death_ends_the_run_soon_whatever_the_others_do(
-    run: Callable[..., tuple[int, World]],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    event: Callable[[World], None],
-    status: int,
-    told: str,
-) -> None:
-    monkeypatch.setattr(scripts, "FAILED_S", (0.0, 0.1))
-    assert run(event, hears=False)[0] == status
-    assert told in capsys.readouterr().err
+    processes = SimpleNamespace(tail=lambda read: {}, signal=signal_ranks)
+    told = "killed by SIGKILL"
+    world: Any = SimpleNamespace(
+        num_processes=2, dead={}, coordinator_died=told, processes=processes
+    )
+    assert scripts.wait(world, scripts.Outputs(tmp_path, False, 2), scripts.Signals()) == 1
+    assert f"jaxcluster: the coordinator ended: {told}." in capsys.readouterr().err
 
 
 def test_what_does_not_compile_starts_nothing(
-    run: Callable[..., tuple[int, World]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("x = (1,\n")
     assert scripts.run(["-n", "2", "train.py"]) == 1
     told = capsys.readouterr().err
