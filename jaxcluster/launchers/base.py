@@ -67,43 +67,32 @@ class AgentOptions:
     first_lease_s: float = 60.0  # of an agent whose start waits for others
 
 
-def agent_argv(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> list[str]:
-    """The agent's command line (``jaxcluster.hosts.agent.server``): the one place that knows it.
+def agent_command(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> list[str]:
+    """The agent's command line (``jaxcluster.hosts.agent.server``), with its environment.
 
     Args:
       listen: the path of a Unix socket; empty for a TCP port of any number.
       stdin_ends: whether the agent ends when its standard input does.
     """
+    program = [agent.python]
+    if agent.python.startswith("~"):  # which a shell knows
+        home, _, path = agent.python.partition("/")
+        program = ["sh", "-c", f'exec {home}/{shlex.quote(path)} "$@"', "sh"]
     # -P: no module from the folder in which it happens to start. With the key in its id: another
     # notebook's cluster may have the same name, and must not be fenced.
     return [
-        *(agent.python, "-P", "-m", "jaxcluster.hosts.agent", f"--owner-key={agent.owner_key}"),
+        # Not srun's --export and mpiexec's -x or -genv: each of them reads some values itself.
+        *(["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []),
+        *(*program, "-P", "-m", "jaxcluster.hosts.agent", f"--owner-key={agent.owner_key}"),
         *(f"--id={agent.cluster}-{agent.owner_key[:12]}", f"--lease={agent.lease_s:g}"),
         *([f"--bind=ipc://{listen}"] if listen else []),
         *(["--owner-stdin"] if stdin_ends else []),
     ]
 
 
-def quote_path(path: str) -> str:
-    """A path as one word of a shell; ``~/`` in front stays the home of that host."""
-    home = re.match(r"~[A-Za-z0-9_.-]*/", path)
-    return home[0] + shlex.quote(path[home.end() :]) if home else shlex.quote(path)
-
-
-def agent_command(agent: AgentOptions, stdin_ends: bool = False) -> list[str]:
-    """The agent's command line where no shell runs it, with its environment."""
-    words = agent_argv(agent, stdin_ends=stdin_ends)
-    if agent.python.startswith("~"):  # which a shell knows
-        words = ["sh", "-c", f'exec {quote_path(agent.python)} "$@"', "sh", *words[1:]]
-    # Not srun's --export and mpiexec's -x or -genv: each of them reads some values itself.
-    return [*(["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []), *words]
-
-
 def agent_line(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> str:
     """The line of a host's shell that becomes the agent, with its environment."""
-    settings = ["env", *(f"{k}={v}" for k, v in agent.env)] if agent.env else []
-    words = ["exec", *settings, *agent_argv(agent, listen, stdin_ends)]
-    return " ".join(map(quote_path, words))
+    return f"exec {shlex.join(agent_command(agent, listen, stdin_ends))}"
 
 
 def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
