@@ -10,6 +10,7 @@ the same order. Each launcher says it of its own kind (``Launcher.found_around``
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -65,6 +66,10 @@ class AgentOptions:
     lease_s: float = LEASE_S  # how long an agent lives without its owner's connection
     env: tuple[tuple[str, str], ...] = ()  # beside the variables of the host
     first_lease_s: float = 60.0  # of an agent whose start waits for others
+
+    def token(self, folder: str) -> str:
+        """What only the launch with this folder has in the names of its things."""
+        return hashlib.sha256(f"{self.owner_key} {folder}".encode()).hexdigest()[:10]
 
 
 def agent_command(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) -> list[str]:

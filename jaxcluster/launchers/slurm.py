@@ -7,7 +7,6 @@ beside what runs there (``--overlap``), and ends with srun's input.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import subprocess
@@ -207,8 +206,7 @@ class Slurm(Launcher):
             return self._in_allocation(agent, self.allocation)
         nodes = self.nodes or 1
         # By its name a job can be cancelled also where the notebook has never learnt its number.
-        token = hashlib.sha256(f"{agent.owner_key} {folder}".encode()).hexdigest()[:10]
-        job = f"jaxcluster-{re.sub(r'[^A-Za-z0-9_.-]', '-', agent.cluster)}-{token}"
+        job = f"jaxcluster-{re.sub(r'[^A-Za-z0-9_.-]', '-', agent.cluster)}-{agent.token(folder)}"
         counts = self._ranks(nodes)
         asked = {name: getattr(self, name) for name in OF_A_JOB} | {"nodes": nodes}
         asked["ntasks_per_node"] = self.ntasks_per_node or (counts[0] if counts else None)

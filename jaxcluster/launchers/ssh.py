@@ -6,7 +6,6 @@ jump host needs a setting. With ``direct`` it listens on a TCP port instead.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 from collections.abc import Mapping
@@ -113,8 +112,7 @@ class SSH(Launcher):
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):  # env NAME=VALUE can't set it
                 told = f"--env: {name!r} is not the name of a variable."
                 raise UsageError(told, "For example: --env JAX_DEBUG=1")
-        token = hashlib.sha256(f"{agent.owner_key} {folder}".encode()).hexdigest()[:16]
-        commands = tuple(self._command(n, agent, folder, token) for n in range(len(self.hosts)))
+        commands = tuple(self._command(n, agent, folder) for n in range(len(self.hosts)))
         names = tuple(host.name for host in self.hosts)
         return LaunchPlan(self.name, len(names), commands, names, ranks)
 
@@ -130,11 +128,12 @@ class SSH(Launcher):
         """What ssh is told to connect to."""
         return self.hosts[number].name
 
-    def _command(self, number: int, agent: AgentOptions, folder: str, token: str) -> Command:
+    def _command(self, number: int, agent: AgentOptions, folder: str) -> Command:
         here = there = ""
         forward: list[str] = []
         if not self.direct:
-            here, there = f"{folder}/ssh-{number}.sock", f"/tmp/jaxcluster-{token}-{number}.sock"
+            here = f"{folder}/ssh-{number}.sock"
+            there = f"/tmp/jaxcluster-{agent.token(folder)}-{number}.sock"
             if len(here.encode()) > SOCKET_LENGTH or "${" in here:
                 raise UsageError(
                     f"{here} can't be a socket of ssh's: it is too long, or has a variable.",

@@ -12,8 +12,7 @@ from rig.launches import refused
 from rig.realkube import RealKube, what_is_missing
 
 from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.kubernetes.launcher import Kubernetes
-from jaxcluster.launchers.kubernetes.manifests import read_template
+from jaxcluster.launchers.kubernetes.launcher import Kubernetes, read_template
 
 pytest.importorskip("kubernetes")
 pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]

@@ -190,9 +190,9 @@ def test_a_notebook_killed_leaves_no_job(site: Site) -> None:
     config.write_text(site.kube.kubeconfig())
     source = f"""
 from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.kubernetes import manifests
+from jaxcluster.launchers.kubernetes import launcher
 from jaxcluster.launchers.kubernetes.launcher import Kubernetes
-manifests.TTL_S = 1
+launcher.TTL_S = 1
 one = Kubernetes(pods=2, image="good", kubeconfig={str(config)!r}, direct=True)
 agent = AgentOptions("main", "key", "python3", first_lease_s=8.0)
 one.launch(one.render(agent, {str(site.path)!r})).start(600)

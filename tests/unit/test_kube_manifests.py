@@ -10,9 +10,8 @@ import pytest
 
 from jaxcluster.errors import UsageError
 from jaxcluster.launchers.base import AgentOptions
-from jaxcluster.launchers.kubernetes import manifests
-from jaxcluster.launchers.kubernetes.launcher import Kubernetes
-from jaxcluster.launchers.kubernetes.manifests import LAUNCH, MADE_BY, SHM
+from jaxcluster.launchers.kubernetes import launcher as kube
+from jaxcluster.launchers.kubernetes.launcher import LAUNCH, MADE_BY, SHM, Kubernetes
 
 AGENT = AgentOptions("main", "ab" * 32, "python3", env=(("A", "ours"),))
 MANAGED = next(iter(MADE_BY))
@@ -30,7 +29,7 @@ def pod_of(container: Any = CONTAINER, pod: Any = None, **more: Any) -> dict[str
     found = {"metadata": metadata, "spec": {"containers": [container], **more}}
     text = json.dumps(found)
     wanted = Kubernetes(**{"template": text, **(pod or {})})
-    made: dict[str, Any] = manifests.job("n", 1, AGENT, wanted, None)["spec"]["template"]
+    made: dict[str, Any] = kube.job("n", 1, AGENT, wanted, 60)["spec"]["template"]
     return made
 
 
@@ -86,7 +85,7 @@ def test_a_template_is_data(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     file.write_text(f'kind: !!python/object/apply:os.mkdir ["{tmp_path}/made"]\nspec: {{}}\n')
     with pytest.raises(UsageError, match=r"pod.yaml is not a pod with a spec, in YAML: .*line 1"):
-        manifests.read_template(file)
+        kube.read_template(file)
     assert not (tmp_path / "made").exists()
 
 
@@ -103,12 +102,12 @@ def test_a_template_that_is_no_pod_is_named(tmp_path: Path, text: str, said: str
     file = tmp_path / "pod.yaml"
     file.write_text(text)
     with pytest.raises(UsageError, match=f"--pod-template {file} {said}"):
-        manifests.read_template(file)
+        kube.read_template(file)
     with pytest.raises(UsageError, match="can't be read: No such file"):
-        manifests.read_template(tmp_path / "none")
+        kube.read_template(tmp_path / "none")
     file.write_text("metadata: {name: x, labels: {a: b}}\nspec: {containers: [{image: i}]}\n")
     kept = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"image": "i"}]}}
-    assert json.loads(manifests.read_template(file)) == kept
+    assert json.loads(kube.read_template(file)) == kept
 
 
 @pytest.mark.parametrize(

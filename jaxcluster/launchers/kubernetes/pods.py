@@ -30,7 +30,7 @@ from jaxcluster.launchers import failures
 from jaxcluster.launchers.base import Command, LaunchPlan
 from jaxcluster.launchers.commands import Launch, Run, StartedAgent
 from jaxcluster.launchers.failures import Reason
-from jaxcluster.launchers.kubernetes.manifests import CONTAINER, LAUNCH
+from jaxcluster.launchers.kubernetes.launcher import CONTAINER, LAUNCH
 
 if TYPE_CHECKING:
     from jaxcluster.launchers.kubernetes.launcher import Kubernetes
