@@ -289,7 +289,7 @@ class RunningCell(verdict.Ending):
                 self.talk.withdraw(rank)
                 self._closed_at = self._closed_at or now
                 events.tell()
-            case "error" | "mismatch":  # the rank could not even begin it
+            case "error":  # the rank could not even begin it
                 info = wire.ErrorInfo(event.ename, event.why, [f"{event.ename}: {event.why}"])
                 record.add_reply(wire.CellReply(rank, record.seq, "error", 0.0, info))
 

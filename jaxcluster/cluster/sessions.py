@@ -16,7 +16,7 @@ from jaxcluster.cluster.spec import make_spec
 from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import ClusterExists, LaunchError, NoCluster, UsageError, VersionMismatch
-from jaxcluster.hosts.fleet import unreachable
+from jaxcluster.hosts.fleet import Fleet, unreachable
 from jaxcluster.hosts.processes import Processes
 from jaxcluster.hosts.records import claims, registry
 from jaxcluster.launchers import base as launchers
@@ -200,7 +200,7 @@ def connect(record: registry.ClusterRecord) -> Cluster:
     # Unix sockets are another machine's, where several share the folder; ports are not.
     if record.spec.is_here or any(not h.endpoint.startswith("tcp://") for h in record.hosts):
         _check_is_here(record)
-    cluster = Cluster(World(Processes.joined(record), record=record))
+    cluster = Cluster(World(Processes(record.spec, Fleet.joined(record), record), record=record))
     try:
         cluster.world.fleet.command(forks.Exits(), EXITS_S)  # those before this process came
         cluster.status()  # they are taken in meanwhile

@@ -40,6 +40,7 @@ from jaxcluster.plan import placement, versions
 from jaxcluster.plan.spec import UNIX
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import pid_space, process_token
+from jaxcluster.wire.forks import RANKS
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.start import Facts, Script, Serve
@@ -173,7 +174,7 @@ class Starting:
         relays = "" if address == LOOPBACK else address
         key = secrets.token_hex(32) if relays else ""
         if not (relays or placed):  # gRPC reads it as a URI
-            service = UNIX + quote(world.processes.socket_path(COORDINATOR_SOCKET))
+            service = UNIX + quote(f"{world.fleet.hosts[0].folder}/{RANKS}/{COORDINATOR_SOCKET}")
         pid = world.processes.start_coordinator("" if placed else service, relays, key)
         relay_port, port = self._ports(world) if relays else (0, 0)
         if relays and not placed:

@@ -244,7 +244,7 @@ def _memory(world: World, ranks: Sequence[int]) -> contextlib.AbstractContextMan
     for rank in ranks:
         if (death := world.dead.get(rank)) is not None:
             unwrap(Event(rank, "died", "", death))
-    return world.processes.memory(ranks)
+    return Memory({rank: world.fleet.host_of(rank) for rank in ranks})
 
 
 def _shared_file() -> tuple[str, IO[bytes]]:

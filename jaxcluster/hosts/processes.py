@@ -21,7 +21,7 @@ from jaxcluster.hosts.agent.requests import Get, Look, Mkdir, Put, RelayFrames, 
 from jaxcluster.hosts.fleet import Fleet, Host, ask_each
 from jaxcluster.hosts.records import registry
 from jaxcluster.hosts.records.registry import ClusterRecord
-from jaxcluster.hosts.states import HostStates, Memory
+from jaxcluster.hosts.states import HostStates
 from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Signal, Spawn, Stop, rank_socket
 from jaxcluster.wire.link import Channel, Link
 from jaxcluster.wire.ops import Operation
@@ -58,16 +58,6 @@ class Processes:
         self.is_ours = record is None
         self._may_quit = record is not None and not record.owner  # it ends with its ranks
         self._pids = record.pids if record is not None else []
-
-    @classmethod
-    def joined(cls, record: ClusterRecord) -> Processes:
-        """Those of a cluster that another process of this user has started.
-
-        Raises:
-          LaunchError: a host does not answer.
-          NoCluster: this user has no key to it.
-        """
-        return cls(record.spec, Fleet.joined(record), record)
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -165,7 +155,7 @@ class Processes:
         """The way to the ranks."""
 
         def open(rank: int, on_message: OnMessage) -> Channel:
-            host = self.host_of(rank)
+            host = self.fleet.host_of(rank)
             own = rank_socket(host.folder, rank) if host.is_here else ""
             return host.rank(rank, on_message, own)
 
@@ -183,7 +173,7 @@ class Processes:
         """
         about = {
             "num_processes": self.spec.num_processes,
-            "referee": self.socket_path(REFEREE),
+            "referee": f"{self.hosts[0].folder}/{RANKS}/{REFEREE}",
             "heartbeat_timeout_s": self.spec.heartbeat_timeout_seconds,
             "address": address,
             "relays": relays,
@@ -206,19 +196,7 @@ class Processes:
         for host in others if port else ():  # else all are on one machine
             host.ask(RelayFrames(paths[host], address, port, key), self.spec.timeout_s)
         ranks = range(self.spec.num_processes)
-        return {rank: paths[self.host_of(rank) if port else first] for rank in ranks}
-
-    def host_of(self, rank: int) -> Host:
-        """The host that a rank is on."""
-        return self.fleet.host_of(rank)
-
-    def memory(self, ranks: Iterable[int]) -> Memory:
-        """A folder in the memory of these ranks' hosts, by which bytes go there and come here."""
-        return Memory({rank: self.host_of(rank) for rank in ranks})
-
-    def socket_path(self, name: str) -> str:
-        """Where a Unix socket of the cluster's may lie, on rank 0's host."""
-        return f"{self.hosts[0].folder}/{RANKS}/{name}"
+        return {rank: paths[self.fleet.host_of(rank) if port else first] for rank in ranks}
 
     def stop(self, why: str = STOPPED) -> None:
         """End every process of the cluster; returns when all are reaped. Others are told why.
@@ -243,7 +221,7 @@ class Processes:
         Raises:
           LaunchError: its host is lost, or its fork server does not answer.
         """
-        self.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
+        self.fleet.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
 
     def _ask(
         self, ranks: Iterable[int], request: Callable[[list[int]], Operation[R]], timeout_s: float
@@ -255,7 +233,7 @@ class Processes:
         """
         there: dict[Host, list[int]] = {}
         for rank in ranks:
-            if not (host := self.host_of(rank)).lost:
+            if not (host := self.fleet.host_of(rank)).lost:
                 there.setdefault(host, []).append(rank)
         asked = [(host, host.begin(request(its))) for host, its in there.items()]
         return [(there[host], *found) for host, found in answers(asked, timeout_s).items()]
@@ -287,12 +265,12 @@ class Processes:
 
     def why_silent(self, ranks: Sequence[int]) -> dict[int, Silence]:
         """Why ranks do not answer, by what their hosts' kernels say of their processes."""
-        near = [rank for rank in ranks if self.host_of(rank).cut_s == 0]
+        near = [rank for rank in ranks if self.fleet.host_of(rank).cut_s == 0]
         asked = self._ask(near, lambda its: Look(self._pids_of(its)), LOOK_S)
         states = {r: found[self._pids[r]] for its, found, _ in asked for r in its}
         told = {}
         for rank in ranks:
-            host = self.host_of(rank)
+            host = self.fleet.host_of(rank)
             if rank in states:
                 told[rank] = explain(self._pids[rank], states[rank])
             elif host.cut_s < 1:
@@ -308,7 +286,7 @@ class Processes:
         At most the last ``LOG_NBYTES``.
         """
         rank = name.partition("-")[2]
-        where = self.host_of(int(rank)) if rank else self.hosts[0]
+        where = self.fleet.host_of(int(rank)) if rank else self.hosts[0]
         if where.lost:
             return ""
         request = Get(f"{RANKS}/{name}.log", -(nbytes or LOG_NBYTES))
@@ -325,9 +303,9 @@ class Processes:
           wanted: by rank, from which position on.
         """
         asked = [
-            (rank, self.host_of(rank).begin(Ring(f"{HISTORY}/rank-{rank}/{log}", at)))
+            (rank, self.fleet.host_of(rank).begin(Ring(f"{HISTORY}/rank-{rank}/{log}", at)))
             for rank, at in wanted.items()
-            if not self.host_of(rank).lost
+            if not self.fleet.host_of(rank).lost
         ]
         return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
 

@@ -48,6 +48,14 @@ def _in_turn(
         yield one.wait(timeout_s)
 
 
+def _read(host: Host, path: str, nbytes: int, timeout_s: float) -> Iterator[tuple[int, memoryview]]:
+    """(where it begins, data) of each part of a file; of an empty one there is one part."""
+    begins = range(0, max(1, nbytes), PART_NBYTES)
+    asked = (host.begin(Get(path, at, min(PART_NBYTES, nbytes - at))) for at in begins)
+    parts = (data for _, data in _in_turn(asked, timeout_s=timeout_s))
+    return zip(begins, parts, strict=True)
+
+
 def _write(
     paths: Mapping[Host, str], parts: Iterable[tuple[int, Any]], timeout_s: float = PART_S
 ) -> None:
@@ -129,9 +137,7 @@ class Memory:
           LaunchError: the host does not answer, or the file is shorter.
         """
         host, path, found = self._places[rank], self.path(rank, name), bytearray()
-        begins = range(0, nbytes, PART_NBYTES)
-        asked = (host.begin(Get(path, at, min(PART_NBYTES, nbytes - at))) for at in begins)
-        for _, data in _in_turn(asked):
+        for _, data in _read(host, path, nbytes, PART_S):
             found += data
         if len(found) != nbytes:
             raise LaunchError(f"A part of a value from host {host.name} was lost on the way.")
@@ -231,7 +237,9 @@ class HostStates(Folder):
                 room = here.ask(Mkdir(folder), ASK_S)
                 if room is None or report.nbytes <= room or root == roots[-1]:
                     for name in report.files:
-                        parts = there.chunks(f"{report.folder}/{name}")
+                        path = f"{report.folder}/{name}"
+                        nbytes = there.ask(Get(path, nbytes=0), FILE_S)
+                        parts = _read(there, path, nbytes, FILE_S)
                         _write({here: f"{folder}/{name}"}, parts, FILE_S)
                     return folder
             except LaunchError as error:

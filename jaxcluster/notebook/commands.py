@@ -218,7 +218,7 @@ class Commands:
         for one in cluster.connected().values():
             if one.closed or one.spec.is_here:  # it has looked at this machine already
                 continue
-            if places := [place for place in one.world.processes.hosts if place.ranks]:
+            if places := [place for place in one.world.fleet.hosts if place.ranks]:
                 print(f"\nhosts of cluster {one.name!r}:")
                 print(doctor.look(places))
 

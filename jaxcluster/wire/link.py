@@ -29,8 +29,7 @@ VERSION_HINT = (
 class Event(Generic[R]):
     """What came from a rank: ``op`` is reply or one of ``EVENTS``.
 
-    ``body`` of a reply is an ``R``. The link itself says ``died``, with a ``Death``, and
-    ``mismatch``, with a ``Failure``: the rank lives, and speaks another protocol version.
+    ``body`` of a reply is an ``R``. The link itself says ``died``, with a ``Death``.
     """
 
     rank: int
@@ -55,11 +54,12 @@ class Sink(Inbox[Event[Any]]):
     """Where the answers to one or more requests arrive. Waiting for it can be interrupted."""
 
 
-ANSWERS = ("reply", "error", "died", "mismatch")
+ANSWERS = ("reply", "error", "died")
 # What is raised here for an exception of a rank's; any other is a ``RankError``.
 KINDS: Mapping[str, type[errors.JaxClusterError]] = {
     "Unavailable": errors.TransferError,
     "CannotPickle": errors.NotSerialisable,
+    "VersionMismatch": errors.VersionMismatch,
 }
 Request = Operation[R] | Mapping[int, Operation[R]]  # one for all ranks, or each rank's own
 
@@ -196,7 +196,7 @@ class Link:
         try:
             envelope = wire.decode(frames[0].buffer)
         except wire.OtherVersion as error:
-            self._answer_all(rank, "mismatch", _mismatch(str(error)))
+            self._answer_all(rank, "error", _unreadable(rank, error))
             return
         except ValueError:  # nothing of ours: whoever waits goes on waiting
             return
@@ -213,7 +213,7 @@ class Link:
             elif op == "reply" and waiting is not None:
                 body = wire.parse(waiting[2].reply, body, f"reply to {waiting[2].op!r}")
         except wire.WrongFields as error:
-            op, body = "mismatch", _mismatch(str(error))
+            op, body = "error", _unreadable(rank, error)
             self.forget([id])
         event: Event[Any] = Event(rank, op, id, body, buffers)
         if op == "push" and self.on_push is not None:
@@ -222,8 +222,9 @@ class Link:
             waiting[1].put(event)
 
 
-def _mismatch(message: str) -> wire.Failure:
-    return wire.Failure("VersionMismatch", message, VERSION_HINT)
+def _unreadable(rank: int, error: ValueError) -> wire.Failure:
+    told = f"A message of rank {rank} can't be read: {error}."
+    return wire.Failure("VersionMismatch", told, VERSION_HINT)
 
 
 def replies(answers: Mapping[int, Event[R]]) -> dict[int, R]:
@@ -256,10 +257,6 @@ def unwrap(event: Event[R]) -> R:
         )
     failure: wire.Failure = event.body
     ename, message = failure.ename, failure.message
-    if event.op == "mismatch":
-        raise errors.VersionMismatch(
-            f"A message of rank {event.rank} can't be read: {message}.", failure.hint
-        )
     if ename == "WrongFields":
         raise errors.VersionMismatch(f"Rank {event.rank} can't read {message}.", VERSION_HINT)
     if (kind := KINDS.get(ename)) is not None:

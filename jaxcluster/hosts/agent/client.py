@@ -22,7 +22,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -34,7 +34,7 @@ from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.hosts.agent import transport
 from jaxcluster.hosts.agent.messages import Session, new_name
-from jaxcluster.hosts.agent.requests import AGENT, Get
+from jaxcluster.hosts.agent.requests import AGENT
 from jaxcluster.hosts.agent.transport import Keys, Listener
 from jaxcluster.wire import forks
 from jaxcluster.wire.codec import Buffer
@@ -160,20 +160,6 @@ class Connection:
         message = wire.encode(request.op, id, request)
         self._agents._do(self._send, [AGENT, message, *([] if data is None else [data])])
         return asked
-
-    def chunks(self, path: str, timeout_s: float = 30.0) -> Iterator[tuple[int, memoryview]]:
-        """(where it begins, data) of each 4 MiB of a file of the agent's folder.
-
-        Raises:
-          LaunchError: as ``ask``.
-        """
-        at = 0
-        while True:
-            size, data = self.begin(Get(path, at)).wait(timeout_s)
-            yield at, data
-            at += len(data)
-            if at >= size or not data:
-                return
 
     def rank(self, rank: int, on_message: OnMessage, address: str = "") -> Channel:
         """A way to a rank there; another one for the same rank takes its place.

@@ -113,8 +113,7 @@ def _take(root: Path, name: str) -> Claim:
     draft.mkdir(mode=0o700)
     lock = os.open(draft / ALIVE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_SH)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         holder = Holder(id, pid_space(), process_token(os.getpid()), socket.gethostname())
         os.write(lock, json.dumps(holder._asdict()).encode())
         draft.rename(root / name)
@@ -143,18 +142,16 @@ def judge(folder: Path) -> Life:
     holder, record = read_holder(folder), registry.parse(folder)
     if holder is None:
         return Life.UNKNOWN
-    is_near = holder.pid_space == pid_space()
     # A cluster ends with its owner, whoever else has inherited the lock; a detached one has none.
     owner = holder.owner if record is None else record.owner
-    if owner and is_near and not is_alive(owner):
+    if owner and holder.pid_space == pid_space() and not is_alive(owner):
         return Life.DEAD
-    held = is_locked(folder / ALIVE)
-    if held or (held is None and owner and is_near):
+    if is_locked(folder / ALIVE):
         return Life.ALIVE
     # By this kernel, for another container too; or by this host, before it was booted again.
     was_here = holder.pid_space.split()[:1] == pid_space().split()[:1]
     was_here = was_here or holder.hostname == socket.gethostname()
-    return Life.DEAD if held is False and was_here else Life.UNKNOWN
+    return Life.DEAD if was_here else Life.UNKNOWN
 
 
 def read_holder(folder: Path) -> Holder | None:

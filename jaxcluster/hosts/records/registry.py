@@ -139,23 +139,20 @@ def hold(name: str) -> Callable[[], None]:
         held = open(runtime_root() / name / HELD, "ab")  # noqa: SIM115 - until it is let go
     except OSError:  # its folder is gone
         return lambda: None
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(held, fcntl.LOCK_SH)
+    fcntl.flock(held, fcntl.LOCK_SH)
     return held.close
 
 
 def is_held(name: str) -> bool:
     """Whether any process is connected to a cluster."""
-    return bool(is_locked(runtime_root() / name / HELD))
+    return is_locked(runtime_root() / name / HELD)
 
 
-def is_locked(path: Path) -> bool | None:
-    """Whether any process holds a lock on a file; None where that can't be known."""
-    try:
-        with open(path, "rb") as lock:
+def is_locked(path: Path) -> bool:
+    """Whether any process holds a lock on a file."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lock:
+        try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
+        except BlockingIOError:
+            return True
     return False
