@@ -41,22 +41,19 @@ class Given:
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
-        self._digest: Any = None
-        self._processes: set[tuple[int, ...]] = set()
+        self._digests: dict[tuple[int, ...], Any] = {}  # by the processes of what was given
 
     def take(self, program: Program) -> int:
         """A hash of what the next launch of this program is given; 0 for nothing."""
-        if self._digest is None or threading.get_ident() != self._main:
+        if not self._digests or threading.get_ident() != self._main:
             return 0
-        digest, self._digest = self._digest, None
-        processes, self._processes = self._processes, set()
-        if processes != {program.processes}:
-            return 0  # for a launch that was not made
-        return int.from_bytes(digest.digest(), "little") or 1
+        digest = self._digests.get(program.processes)
+        self.forget()
+        return int.from_bytes(digest.digest(), "little") or 1 if digest is not None else 0
 
     def forget(self) -> None:
         """What was given so far was for a launch that was not made."""
-        self._digest, self._processes = None, set()
+        self._digests = {}
 
     def add(self, value: Any, sharding: Any) -> None:
         """A program of several processes is given a value of the host's, or a local array.
@@ -76,11 +73,11 @@ class Given:
             self._feed(host_values(array.addressable_shards[0].data), array.sharding)
 
     def _feed(self, values: np.ndarray[Any, Any], sharding: Any) -> None:
-        if self._digest is None:
-            self._digest = hashlib.blake2b(digest_size=8)
-        self._processes.add(processes_of(sharding))
-        self._digest.update(f"{values.dtype}{values.shape}".encode())
-        feed(self._digest, values)
+        processes = processes_of(sharding)
+        if (digest := self._digests.get(processes)) is None:
+            digest = self._digests[processes] = hashlib.blake2b(digest_size=8)
+        digest.update(f"{values.dtype}{values.shape}".encode())
+        feed(digest, values)
 
 
 def feed(digest: Any, values: np.ndarray[Any, Any], limit: int = WHOLE_NBYTES) -> None:

@@ -293,12 +293,20 @@ def _mesh(info: MeshInfo, found: Meshes) -> Table:
 def memory(found: Memory) -> list[Block]:
     """A bar for each device, and the variables that hold most."""
     hosts = several_hosts({device.rank: device.host for device in found.devices.values()})
-    bars = _bars(found)
-    full = max((limit or total for *_, total, limit in bars), default=0)
+    bars: list[tuple[int, int, int, int, int | None]] = []  # of a device: named, total, limit
+    variables: dict[str, dict[int, int]] = {}  # each one's bytes on the devices of each rank
+    for rank, report in found.found.items():
+        for name, nbytes in report.names.items():
+            variables.setdefault(name, {})[rank] = sum(nbytes)
+        for i, id in enumerate(report.devices):
+            named = sum(nbytes[i] for nbytes in report.names.values())
+            # The allocator knows more than the live arrays, where the platform tells it.
+            total = max(named + report.other[i], report.in_use[i] or 0)
+            bars.append((rank, id, named, total, report.limit[i]))
+    full = max((limit or total for *_, total, limit in bars), default=0) or 1
     rows: list[Row] = []
     for rank, id, named, total, limit in bars:
-        top = limit or full or 1
-        filled, split = round(BAR * total / top), round(BAR * named / top)
+        filled, split = (round(BAR * nbytes / (limit or full)) for nbytes in (total, named))
         rows.append(
             {
                 "rank": Rank(rank, str(rank)),
@@ -310,43 +318,18 @@ def memory(found: Memory) -> list[Block]:
                 "free": format_nbytes(limit - total) if limit else None,  # CPU devices have none
             }
         )
+    names: list[Row] = [
+        {
+            "variable": name,
+            "bytes on all devices": format_nbytes(sum(held.values())),
+            "ranks": format_ranks(held),
+        }
+        for name, held in sorted(variables.items(), key=lambda one: -sum(one[1].values()))
+    ]
     out: list[Block] = [blocks.table(rows, MAX_TABLE, "devices")] if rows else []
-    if names := _variables(found):
-        out += ["", blocks.table(names, MAX_TABLE, "variables")]
+    out += ["", blocks.table(names, MAX_TABLE, "variables")] if names else []
     return out + _silent(found)
 
 
 def _silent(found: Meshes | Memory) -> list[str]:
     return [f"Rank {rank}: {word}" for rank, word in found.reasons.items()]
-
-
-def _bars(found: Memory) -> list[tuple[int, int, int, int, int | None]]:
-    """(rank, device, bytes of variables, bytes in all, limit) of each device.
-
-    In all is what the allocator says where the platform tells it, else what live arrays hold.
-    """
-    bars = []
-    for rank, report in found.found.items():
-        for i, device in enumerate(report.devices):
-            named = sum(nbytes[i] for nbytes in report.names.values())
-            held = named + report.other[i]
-            bars.append((rank, device, named, max(held, report.in_use[i] or 0), report.limit[i]))
-    return bars
-
-
-def _variables(found: Memory) -> list[Row]:
-    """Each variable with its bytes on all devices and its ranks, the largest first."""
-    total: dict[str, int] = {}
-    ranks: dict[str, list[int]] = {}
-    for rank, report in found.found.items():
-        for name, nbytes in report.names.items():
-            total[name] = total.get(name, 0) + sum(nbytes)
-            ranks.setdefault(name, []).append(rank)
-    return [
-        {
-            "variable": name,
-            "bytes on all devices": format_nbytes(total[name]),
-            "ranks": format_ranks(ranks[name]),
-        }
-        for name in sorted(total, key=lambda name: -total[name])
-    ]

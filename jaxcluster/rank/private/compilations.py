@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jaxcluster.host.free_space import memory_room
 from jaxcluster.rank import log
 from jaxcluster.rank.arrays import is_ready
@@ -139,8 +141,6 @@ def make_key(known: str, backend: Any, devices: Any) -> str:
     JAX's own key has the program, the compiler's version, options and flags, and the kind of the
     devices. On GPU it leaves out which devices they are, and it never has the others'.
     """
-    import jax
-
     places = [(d.id, d.process_index) for d in devices.flat]
     world = [(d.id, d.process_index, d.device_kind) for d in backend.devices()]
     text = repr((jax.__version__, known, places, world))
@@ -175,7 +175,7 @@ def hold(executable: Any, loaded: Callable[[], bytes | None] = bytes) -> None:
       loaded: reads the bytes that it was loaded from.
     """
     unused = [n for n in list(_held) if sys.getrefcount(_held.get(n, _NONE)[0]) <= _OURS]
-    if unused and all(map(is_ready, sys.modules["jax"].live_arrays())):
+    if unused and all(map(is_ready, jax.live_arrays())):
         for number in unused:
             _held.pop(number, None)
     _held[id(executable)] = executable, loaded

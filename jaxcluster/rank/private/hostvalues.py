@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import numpy as np
 
 from jaxcluster.rank.given import Given
@@ -27,7 +28,6 @@ def hear_host_values(given: Given) -> None:
     What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
     fast path too.
     """
-    import jax
     from jax._src import array as jax_array
     from jax._src import literals
     from jax._src.interpreters import pxla

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from cloudpickle import cloudpickle
 
 
@@ -22,7 +23,6 @@ class Kinds:
 @functools.cache
 def kinds() -> Kinds:
     """They are (jax 0.10.2 and 0.12: ``array.ArrayImpl`` and ``random.prng.PRNGKeyArray``)."""
-    import jax
     from jax._src.array import ArrayImpl
     from jax._src.random import prng  # a package of its own since jax 0.10
 

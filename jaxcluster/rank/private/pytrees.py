@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+
 from jaxcluster.rank.names import is_own_module
 from jaxcluster.rank.private import kinds, needs_names
 
@@ -20,10 +22,11 @@ WITH_KEYS = "flatten_with_keys"
 @needs_names("saved variables", "new processes have none of the variables of the old ones")
 def can_save() -> None:
     """Look whether the names are there that saving needs."""
-    import jax
     from jax._src import tree_util
 
-    _ = tree_util._registry, kinds.info_of(jax.jit(len)), kinds.kinds(), kinds.pjit_names()
+    entry = tree_util._registry[list]
+    _ = entry.to_iter, entry.from_iter, kinds.info_of(jax.jit(len))
+    kinds.kinds(), kinds.pjit_names()
 
 
 def registration_of(cls: type) -> Registration | None:
@@ -34,15 +37,11 @@ def registration_of(cls: type) -> Registration | None:
     flattens by one with keys holds that). Without it a restored class that a cell defines must be
     registered again by that cell.
     """
-    try:
-        from jax._src import tree_util
+    from jax._src import tree_util
 
-        entry = tree_util._registry.get(cls)
-        if entry is None:
-            return None
-        flatten, unflatten = entry.to_iter, entry.from_iter
-    except (ImportError, AttributeError):
+    if (entry := tree_util._registry.get(cls)) is None:
         return None
+    flatten, unflatten = entry.to_iter, entry.from_iter
     names = getattr(getattr(flatten, "__code__", None), "co_freevars", ())
     held = dict(zip(names, getattr(flatten, "__closure__", None) or (), strict=False))
     is_jaxs = getattr(flatten, "__module__", "") == tree_util.__name__
@@ -58,18 +57,14 @@ def registered_by_cells() -> dict[str, tuple[type, Registration]]:
     They have done it with a function of theirs, or it is a dataclass of the user's own modules.
     The classes of cells bring their registration along.
     """
-    try:
-        from jax._src import tree_util
+    from jax._src import tree_util
 
-        registry = list(tree_util._registry.items())
-        functions = {cls: (entry.to_iter, entry.from_iter) for cls, entry in registry}
-    except (ImportError, AttributeError):
-        return {}
     found = {}
-    for cls, pair in functions.items():
+    for cls, entry in list(tree_util._registry.items()):
         module, name = (_of_class[one].__get__(cls) for one in ("__module__", "__qualname__"))
         if module == OF_CELLS:
             continue
+        pair = entry.to_iter, entry.from_iter
         is_of_cells = any(getattr(one, "__module__", "") == OF_CELLS for one in pair)
         if is_of_cells or (dataclasses.is_dataclass(cls) and is_own_module(module)):
             how = registration_of(cls)
@@ -80,8 +75,6 @@ def registered_by_cells() -> dict[str, tuple[type, Registration]]:
 
 def register(cls: type, how: Registration) -> None:
     """Register a class as another one was, unless it is registered."""
-    import jax
-
     if registration_of(cls) is not None:
         return
     if isinstance(how, dict):
