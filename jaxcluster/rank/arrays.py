@@ -197,49 +197,39 @@ def bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
     return tuple((start, stop) for start, stop, _ in ends)
 
 
-def wait_ready(array: Any, name: str, timeout_s: float) -> None:
-    """Return once ``array`` is computed.
-
-    Raises:
-      Unavailable: it is not within ``timeout_s``, or was deleted meanwhile.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not is_ready(array):
-        if array.is_deleted():
-            raise Unavailable(f"{name} is deleted or was donated")
-        if time.monotonic() > deadline:
-            raise Unavailable(f"{name} is still being computed after {timeout_s:.0f} s", LATE)
-        time.sleep(READY_POLL_S)
-
-
 class Patience:
     """Waits for arrays: so many seconds for all of them, from the first that is not computed.
 
-    Where CPUs compute, it ends as soon as the process does hardly anything: ranks that sit in a
-    collective wait for others, which never come.
+    Args:
+      name: what they are, for messages.
+      ends_idle: where CPUs compute, end as soon as the process does hardly anything: ranks that sit
+        in a collective wait for others, which never come.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._until = seconds, 0.0
+    def __init__(self, seconds: float, name: str = "", *, ends_idle: bool = True) -> None:
+        self._seconds, self._ends_idle, self._until = seconds, ends_idle, 0.0
+        self._begin = f"{name} is " if name else ""
         self._looked = 0.0, 0.0  # when, and what the CPUs had done by then
 
     def wait(self, array: Any) -> None:
         """Wait until an array is computed.
 
         Raises:
-          Unavailable: it is not in time.
+          Unavailable: it is not in time, or was deleted meanwhile.
         """
         while not is_ready(array):
+            if array.is_deleted():
+                raise Unavailable(f"{self._begin}deleted or was donated")
             now, used = time.monotonic(), time.process_time()
             if not self._until:
                 self._until, self._looked = now + self._seconds, (now, used)
-            if (past := now - self._looked[0]) > IDLE_S:
+            if self._ends_idle and (past := now - self._looked[0]) > IDLE_S:
                 is_idle = used - self._looked[1] < past / 10
                 on_cpu = next(iter(array.devices())).platform == "cpu"
                 self._until = now if is_idle and on_cpu else self._until
                 self._looked = now, used
             if now >= self._until:
-                raise Unavailable("still being computed")
+                raise Unavailable(f"{self._begin}still being computed", LATE)
             time.sleep(READY_POLL_S)
 
 

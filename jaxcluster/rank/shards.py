@@ -22,6 +22,7 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.rank.arrays import (
     Leaf,
+    Patience,
     Unavailable,
     arrays_of,
     bounds,
@@ -33,7 +34,6 @@ from jaxcluster.rank.arrays import (
     leaves_of,
     parts_of,
     shorten,
-    wait_ready,
 )
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.given import hashes
@@ -93,8 +93,9 @@ class ArrayViews:
 
     def _arrays(self, name: str, path: Sequence[str]) -> Iterator[Leaf]:
         """The arrays that a request means, each ready to be read."""
+        patience = Patience(READY_TIMEOUT_S, name or "the result", ends_idle=False)
         for where, array in arrays_of(self._part(self.values.lookup(name), name, path)):
-            wait_ready(array, name or "the result", READY_TIMEOUT_S)
+            patience.wait(array)
             yield (*path, *where), array
 
     def check(self, request: Request[ops.CheckShards]) -> list[wire.ShardCheck]:

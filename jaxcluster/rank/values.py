@@ -24,6 +24,7 @@ from jaxcluster.host.free_space import take_memory
 from jaxcluster.host.memory import allow_reader
 from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.arrays import (
+    Patience,
     Unavailable,
     describe,
     is_array,
@@ -31,7 +32,6 @@ from jaxcluster.rank.arrays import (
     leaves_of,
     read_numbers,
     spans_processes,
-    wait_ready,
 )
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.given import hashes
@@ -230,8 +230,9 @@ class Values:
 
 def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
     """The values of each shard of which this rank has the first copy."""
+    patience = Patience(READY_TIMEOUT_S, name, ends_idle=False)
     for array in arrays:
-        wait_ready(array, name, READY_TIMEOUT_S)
+        patience.wait(array)
         for shard in array.addressable_shards:
             if shard.replica_id == 0:
                 yield read_numbers(shard.data)

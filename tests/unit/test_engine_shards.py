@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxcluster.rank import shards
-from jaxcluster.rank.arrays import Unavailable, is_ready, leaves_of, wait_ready
+from jaxcluster.rank.arrays import Patience, Unavailable, is_ready, leaves_of
 from jaxcluster.rank.values import Values
 from jaxcluster.wire.ops.arrays import Arrays
 
@@ -106,7 +106,7 @@ def test_a_deleted_array_is_not_ready() -> None:
     array.delete()
     assert not is_ready(array)
     with pytest.raises(Unavailable, match="x is deleted or was donated"):
-        wait_ready(array, "x", 10.0)
+        Patience(10.0, "x").wait(array)
     values = Values(0)
     values.namespace["x"] = array
     told = shards.ArrayViews(values).memory(SimpleNamespace(body=None))  # type: ignore[arg-type]
