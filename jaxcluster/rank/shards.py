@@ -44,7 +44,6 @@ from jaxcluster.wire.ops import arrays as ops
 
 READY_TIMEOUT_S = 5.0
 MAX_ROWS = 20_000  # leaves of a tree that are told of
-MAX_VARIABLES = 1000  # that are told of
 LONG = 10_000  # a longer list is not looked through for arrays
 VARIABLES_S = 1.5  # past it containers are not entered any more
 CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
@@ -173,7 +172,7 @@ class ArrayViews:
         for name, value in self._users().items():
             if type(value) in (list, tuple) and len(value) > LONG:
                 continue
-            if len(found) < MAX_VARIABLES and (is_array(value) or time.monotonic() < until):
+            if is_array(value) or time.monotonic() < until:
                 arrays = [array for _, array in arrays_of(value)]
                 found += [_variable(name, value, arrays)] if arrays else []
         return found

@@ -2,25 +2,23 @@
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec
-
-P = ParamSpec("P")
+from typing import Any
 
 moved: dict[str, str] = {}  # what it costs that names have moved, by what they are for
 
 
-def needs_names(what: str, cost: str) -> Callable[[Callable[P, None]], Callable[P, bool]]:
+def needs_names(what: str, cost: str) -> Callable[[Callable[..., None]], Callable[..., bool]]:
     """For a function that looks up JAX's private names, and then changes JAX by them.
 
     It returns whether they are there. If one has moved, JAX stays as it is, and ``moved`` has the
     cost.
     """
 
-    def decorate(change: Callable[P, None]) -> Callable[P, bool]:
+    def decorate(change: Callable[..., None]) -> Callable[..., bool]:
         @functools.wraps(change)
-        def try_it(*args: P.args, **kwargs: P.kwargs) -> bool:
+        def try_it(*args: Any) -> bool:
             try:
-                change(*args, **kwargs)
+                change(*args)
             except (ImportError, AttributeError, TypeError):
                 moved[what] = cost
                 return False

@@ -12,7 +12,7 @@ import hashlib
 import os
 import stat
 import sys
-import threading
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,13 +60,9 @@ def write(folder: Path, key: str, content: bytes) -> None:
     for path in others if total + len(packed) > most else ():
         path.unlink(missing_ok=True)
     # Ranks compile the same program at the same time, and each renames its own.
-    part = folder / f"{key}.{os.getpid()}.{threading.get_ident()}"
-    try:
-        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(packed)
-        part.rename(folder / key)
-    finally:
-        part.unlink(missing_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        file.write(packed)
+    Path(file.name).rename(folder / key)
 
 
 def _is_private(folder: Path) -> bool:
