@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from IPython.core.completer import Completion
 
@@ -14,11 +14,9 @@ from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.model.rewrite import stays_in_notebook
 from jaxcluster.options import arguments
 from jaxcluster.wire.link import unwrap
-from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.cells import Complete, Inspect
+from jaxcluster.wire.ops.cells import Help
 
-R = TypeVar("R")
-
+TYPED = "_jupyter_types_experimental"  # where ipykernel has completions with their types
 ANSWER_S = 0.7  # rank 0 has so long; then the notebook's own answer must do
 
 
@@ -37,11 +35,11 @@ def ask_rank_0(shell: Any, auto: Callable[[], bool]) -> Callable[[], None]:
     def completions(text: str, offset: int) -> Iterator[Completion]:
         start = body_start(text)
         if is_spmd(text, auto()) and offset >= start:
-            answer = _ask(Complete(text[start:], offset - start))
-            if answer is not None and answer.matches:
-                begin, end = start + answer.start, start + answer.end
-                for word, kind in answer.matches:
-                    yield Completion(begin, end, word, type=kind)
+            found = _ask(Help(text[start:], offset - start)).get("metadata", {}).get(TYPED, [])
+            for one in found:
+                begin, end = start + one["start"], start + one["end"]
+                yield Completion(begin, end, one["text"], type=one["type"] or "")
+            if found:
                 return
         yield from complete(text, offset)
 
@@ -50,9 +48,9 @@ def ask_rank_0(shell: Any, auto: Callable[[], bool]) -> Callable[[], None]:
     ) -> Any:
         start = body_start(code)
         if is_spmd(code, auto()) and cursor_pos >= start:
-            answer = _ask(Inspect(code[start:], cursor_pos - start, detail_level))
-            if answer is not None and answer.found:
-                return {"status": "ok", "metadata": {}, **vars(answer)}
+            answer = _ask(Help(code[start:], cursor_pos - start, detail_level))
+            if answer.get("found"):
+                return answer
         own = do_inspect(code, cursor_pos, detail_level, omit_sections)  # type: ignore[misc]
         return await own if inspect.isawaitable(own) else own
 
@@ -86,8 +84,8 @@ def body_start(code: str) -> int:
     return 0
 
 
-def _ask(request: Operation[R]) -> R | None:
+def _ask(request: Help) -> dict[str, Any]:
     try:
         return unwrap(cluster.current().world.ask([0], request, timeout_s=ANSWER_S)[0])
     except JaxClusterError:
-        return None
+        return {}

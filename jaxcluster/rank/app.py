@@ -121,10 +121,7 @@ class Rank:
         handle(status.State, "now", lambda request: self._state())
         handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state()))
         handle(status.Resources, "side", self.meter.read)
-        handle(
-            cells.Complete, "side", lambda request: inspection.complete(self.runner, request.body)
-        )
-        handle(cells.Inspect, "side", lambda request: inspection.inspect(self.runner, request.body))
+        handle(cells.Help, "side", lambda request: inspection.help_with(self.runner, request.body))
         handle(values.Pull, "later", in_turn(self.values.pull))
         handle(values.Assign, "later", in_turn(self.values.assign))
         self.states = States(rank, self.values.lost, self.runner.cell_numbers)

@@ -16,7 +16,7 @@ from jaxcluster.host.gpus import gpu_uses
 from jaxcluster.rank.cells import CellRunner
 from jaxcluster.rank.places import is_folded, is_telling_file
 from jaxcluster.rank.stacks import Place, frames_of, stack_of
-from jaxcluster.wire.ops.cells import Complete, Completions, Inspect, Inspection
+from jaxcluster.wire.ops.cells import Help
 
 READING_S = 1.0  # between two readings of what the process uses
 WAITS_S = 0.7  # for another completion; then who has asked listens no more
@@ -87,36 +87,20 @@ def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
     return wire.RankReport(state, told_stack(stack, numbers), threads)
 
 
-def complete(runner: CellRunner, body: Complete) -> Completions:
-    """``complete``: how the cell may go on at the cursor, from this rank's names."""
-    code, cursor, found = body.code, body.cursor, []
+def help_with(runner: CellRunner, body: Help) -> dict[str, Any]:
+    """``help``: what the rank's kernel replies; {} where it is not there, or busy with another."""
+    if runner.shell is None:
+        return {}
+    kernel = runner.shell.kernel
+    if body.detail is not None:
+        return dict(kernel.do_inspect(body.code, body.cursor, body.detail))
     # Else one that never ends would hold all of the rank's side threads.
-    if runner.shell is not None and _completing.acquire(timeout=WAITS_S):
-        try:
-            from IPython.core.completer import provisionalcompleter, rectify_completions
-
-            with provisionalcompleter():
-                completions = runner.shell.Completer.completions(code, cursor)
-                found = list(rectify_completions(code, completions))
-        finally:
-            _completing.release()
-    if not found:
-        return Completions([], cursor, cursor)
-    return Completions([[c.text, c.type or ""] for c in found], found[0].start, found[0].end)
-
-
-def inspect(runner: CellRunner, body: Inspect) -> Inspection:
-    """``inspect``: what ``name?`` shows, as a MIME bundle; an empty one for an unknown name."""
-    from IPython.utils.tokenutil import token_at_cursor
-
-    name = token_at_cursor(body.code, body.cursor)
-    if not name or runner.shell is None:
-        return Inspection(False, {})
+    if not _completing.acquire(timeout=WAITS_S):
+        return {}
     try:
-        data = runner.shell.object_inspect_mime(name, detail_level=body.detail)
-    except KeyError:
-        return Inspection(False, {})
-    return Inspection(True, {k: str(v) for k, v in data.items()})
+        return dict(kernel.do_complete(body.code, body.cursor))
+    finally:
+        _completing.release()
 
 
 def rss_nbytes() -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from jaxcluster.rank import inspection
 from jaxcluster.wire import GpuUse
-from jaxcluster.wire.ops.cells import Complete
+from jaxcluster.wire.ops.cells import Help
 
 PROCESS = ("here", ["cpu:0"])
 
@@ -81,9 +81,9 @@ def test_a_completion_that_does_not_end_holds_no_other_one(
     runner: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "WAITS_S", 0.01)
-    runner.shell = SimpleNamespace()
+    runner.shell = SimpleNamespace(kernel=None)
     with inspection._completing:
-        assert inspection.complete(runner, Complete("x.", 2)).matches == []
+        assert inspection.help_with(runner, Help("x.", 2)) == {}
 
 
 def test_what_a_process_uses_is_read_once_a_second_for_all_who_ask(

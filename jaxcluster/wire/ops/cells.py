@@ -182,31 +182,9 @@ class Answer(Operation[None], op="answer"):
     refused: str | None = None  # why nobody can answer
 
 
-class Completions(Message):
-    """How a cell may go on."""
-
-    matches: list[list[str]]  # [text, kind] of each, in place of what is from start to end
-    start: int
-    end: int
-
-
-class Complete(Operation[Completions], op="complete"):
-    """How a cell may go on at the cursor, from this rank's names."""
+class Help(Operation[dict[str, Any]], op="help"):
+    """What Jupyter's kernel says of the code at the cursor, by this rank's names: its reply."""
 
     code: str
     cursor: int
-
-
-class Inspection(Message):
-    """What ``name?`` shows, as a MIME bundle; an empty one for an unknown name."""
-
-    found: bool
-    data: dict[str, str]
-
-
-class Inspect(Operation[Inspection], op="inspect"):
-    """Look at the name at the cursor."""
-
-    code: str
-    cursor: int
-    detail: int
+    detail: int | None = None  # what ``name?`` shows; None: how it may go on
