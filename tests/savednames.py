@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.rank.names import LostNames
 from jaxcluster.rank.private.kinds import kinds
 from jaxcluster.rank.state.file import file_name
 from jaxcluster.rank.state.pickles import Pickler
@@ -43,7 +42,7 @@ def run_cell(names: dict[str, Any], source: str) -> None:
 
 def states_of(names: dict[str, Any], rank: int = 0) -> Any:
     """A rank that has these names."""
-    made, history = States(rank, LostNames(), dict(CELLS)), SimpleNamespace()
+    made, history = States(rank, {}, dict(CELLS)), SimpleNamespace()
     history.input_hist_parsed, history.input_hist_raw = [""], [""]
     names.setdefault("_oh", {})
     made.attach(SimpleNamespace(user_ns=names, history_manager=history, execution_count=1))

@@ -7,6 +7,7 @@ import contextvars
 import dataclasses
 import math
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,6 @@ from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.hosts.records import reports
 from jaxcluster.model import notices, rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.progress import Progress
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
@@ -39,6 +39,7 @@ ANSWER_S = 0.3  # that they have to answer
 STUCK_S = 7.0  # that ranks have to end a cell that is closed: some are interrupted after 2 s
 DEATH_S = 0.8  # ... once a rank has died
 FAILED_DEATH_S = 2.5  # ... in a cell that had failed: the others are interrupted after 2 s, too
+_TIME = re.compile(r"\b\d+ (s|min)\b")
 OVER_S = 2.0  # that the referee has to say what came of it once all ranks have replied
 
 
@@ -114,7 +115,7 @@ class RunningCell(verdict.Ending):
         self._closed_at = self._replied_at = self._stuck_look_at = 0.0
         self._looked: Looked | None = None  # at the referee, before new processes
         self._look_at = self.started + LOOK_S
-        self._progress = Progress(self.started)
+        self._again_at, self._told = self.started, ""  # of the status, without its time
         self._ended: threading.Event | None = None  # where it is carried through on a thread
         self._stopped: CellInterrupted | None = None  # in the recovery at its end, on a thread
         self._listener_error: Exception | None = None
@@ -264,7 +265,7 @@ class RunningCell(verdict.Ending):
             case "reply":
                 record.add_reply(event.body)
                 if event.body.names is not None:
-                    self._world.note_names(rank, event.body.names)
+                    self._world.names[rank] = set(event.body.names)
                 self.talk.withdraw(rank)
                 self.paused.discard(rank)
                 self._listen(event.body)
@@ -323,7 +324,12 @@ class RunningCell(verdict.Ending):
         )
 
     def _say_status(self, text: str) -> None:
-        if self._progress.is_due(text, time.monotonic(), is_log=self.on_status is None):
+        """Say it at once if it differs, and its time ever more rarely; a log has less of it."""
+        now, bare, is_log = time.monotonic(), _TIME.sub("", text), self.on_status is None
+        is_new = bare != self._told and not is_log
+        if is_new or (text and now >= self._again_at):
+            ran = now - self.started
+            self._told, self._again_at = bare, now + (2 * ran if is_log else ran / 50)
             if self.on_status is not None:
                 self.on_status(text)
             elif self.on_notice is not None:

@@ -394,14 +394,6 @@ class World:
         states = [state for state in self.status() if state.rank in silent] if silent else []
         return {s.rank: f"in cell [{s.cell}] line {s.line}" for s in states if s.line}
 
-    def note_names(self, rank: int, changes: wire.NameChanges) -> None:
-        """Take in which names a rank has bound and unbound."""
-        names = self.names.setdefault(rank, set())
-        if changes.is_first:
-            names.clear()
-        names.update(changes.bound)
-        names.difference_update(changes.gone)
-
     # ------------------------------------------------------------------ ipyparallel
 
     @functools.cached_property

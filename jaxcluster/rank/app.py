@@ -105,6 +105,7 @@ class Rank:
         self.runner = CellRunner(rank, self.control, log_path, self.history)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
+        self.runner.lost = self.values.lost
         self.facts = engine_facts(rank, host_address, host)
         self.meter = Meter(rank)
         self.attached = False
@@ -158,7 +159,6 @@ class Rank:
         self.values.namespace = kernel.shell.user_ns
         self.runner.asking.guard(kernel.shell)
         magics.run_once(kernel.shell, self._cell_name)
-        self.values.lost.install(kernel.shell)
         self.states.attach(kernel.shell)
         self.runner.attach(kernel.shell)
         client = ClientCode(self.runner)

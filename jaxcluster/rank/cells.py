@@ -33,7 +33,7 @@ from jaxcluster.rank.control import ControlChannel, Handler, Request
 from jaxcluster.rank.given import Given
 from jaxcluster.rank.history import History
 from jaxcluster.rank.interrupts import Interrupts
-from jaxcluster.rank.names import Names
+from jaxcluster.rank.names import explain_lost, is_users
 from jaxcluster.rank.output import CellOutput, LogTail, RankStream
 from jaxcluster.rank.places import CELL_DIRECTORY, Places, outward
 from jaxcluster.rank.questions import Asking
@@ -93,6 +93,7 @@ class CellRunner:
       interrupts: stops cells.
       output: where the output of cells goes.
       history: its cells and their output, for those who have not sent them.
+      lost: the names that were lost, and why.
       comms: those that cells have opened, and what an ``ipywidgets.Output`` takes.
       asking: what its cells ask the user, and whether a person holds the rank.
       home: the last cell, or the one whose widget has a message now: what is opened is its own.
@@ -109,7 +110,8 @@ class CellRunner:
         self.current: Running | None = None
         self.last_result: Any = None
         self.shell: Any = None
-        self.names = Names()
+        self.lost: dict[str, str] = {}
+        self._told_names: tuple[bytes, frozenset[str]] = b"", frozenset()
         self.history = history
         self.context = contextvars.copy_context()
         self.asking = Asking(self)
@@ -247,6 +249,8 @@ class CellRunner:
         if cell.message is None:
             self.last_result, self.home = None, running.request
             attempt(self.history.begin, cell)
+        for name in self.lost.keys() & self.shell.user_ns.keys():  # it has a value again
+            del self.lost[name]
         self.given.forget()
         self.agreement.begin(cell.seq)
         running.taken = self.agreement.taken()
@@ -277,8 +281,16 @@ class CellRunner:
             status=running.status,
             seconds=time.perf_counter() - running.started,
             error=running.error,
-            names=attempt(self.names.changes, running.request.ident, self.shell.user_ns),
+            names=attempt(self._new_names, running.request.ident),
         )
+
+    def _new_names(self, notebook: bytes) -> list[str] | None:
+        """The user's names, where they are not those that this notebook was told last."""
+        names = self.shell.user_ns
+        before, self._told_names = self._told_names, (notebook, frozenset(names))
+        if before == self._told_names:
+            return None
+        return [name for name, value in names.items() if is_users(name, value)]
 
     # ------------------------------------------------------------------ running
 
@@ -357,12 +369,12 @@ class CellRunner:
         ]
         return wire.ErrorInfo("InternalError", told, lines)
 
-    def _render_error(self, *args: Any, **kwargs: Any) -> None:
+    def _render_error(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         """IPython's ``showtraceback``, which fails of no exception."""
-        running, error = self.current, sys.exc_info()[1]
-        is_given = bool(args or kwargs.get("exc_tuple"))
-        if running is None or error is None or is_given or not tracebacks.is_odd(error):
-            self._show_traceback(*args, **kwargs)
+        running, error = self.current, exc_tuple[1] if exc_tuple else sys.exc_info()[1]
+        explain_lost(error, self.lost, self.shell.user_ns)
+        if running is None or error is None or exc_tuple or not tracebacks.is_odd(error):
+            self._show_traceback(exc_tuple, *args, **kwargs)
         else:
             running.lines = tracebacks.plain_lines(error, self.cell_numbers)
 

@@ -1,17 +1,14 @@
-"""The names of a rank: which are the user's, which a notebook knows, and which were lost."""
+"""The names of a rank: which are the user's, and which were lost."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster import wire
 from jaxcluster.rank.places import OURS, is_library_file
 
-NOTEBOOKS = 16  # connections that are remembered
 # What IPython, the engine, Python and its debugger keep in a namespace.
 _PYTHONS = (
     "name|doc|package|loader|spec|file|cached|path|builtins?|warningregistry|session|vsc_\\w+|"
@@ -38,63 +35,18 @@ def is_own_module(name: Any) -> bool:
     return is_own and name != "__main__"
 
 
-class Names:
-    """What each connected notebook was told of a namespace's names, with each cell's reply."""
+def explain_lost(
+    error: BaseException | None, lost: Mapping[str, str], namespace: Mapping[str, Any]
+) -> None:
+    """Say in a NameError, and in those before it, why its name was lost.
 
-    def __init__(self) -> None:
-        self._told: OrderedDict[bytes, set[str]] = OrderedDict()
+    Lost names are not values: they are not there for functions, ``%who`` and completion either.
 
-    def changes(self, notebook: bytes, namespace: Mapping[str, Any]) -> wire.NameChanges | None:
-        """What ``notebook`` has to be told; None: nothing. Some 20 us for a thousand names."""
-        before = self._told.pop(notebook, None)
-        told, now = before or set(), set(namespace)
-        bound, gone = now - told, told - now
-        self._told[notebook] = now
-        if len(self._told) > NOTEBOOKS:
-            self._told.popitem(last=False)
-        if before is not None and not (bound or gone):
-            return None
-        users = sorted(name for name in bound if is_users(name, namespace.get(name)))
-        return wire.NameChanges(
-            users, sorted(name for name in gone if is_users(name, None)), before is None
-        )
-
-
-class LostNames:
-    """The names that were lost: whoever uses one is told when it was lost and why.
-
-    They are not values: a name that is lost is not there, for functions, ``%who`` and completion as
-    well. What is shown of the NameError is changed, where it is shown.
-
-    Attributes:
-      reasons: for each of them, as in "was lost in cell [12] (still being computed)".
+    Args:
+      lost: for each of them why, as in "was lost in cell [12] (still being computed)".
     """
-
-    def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}
-
-    def add(self, reasons: Mapping[str, str], namespace: Mapping[str, Any]) -> None:
-        self.reasons |= reasons
-        self.tidy(namespace)
-
-    def tidy(self, namespace: Mapping[str, Any]) -> None:
-        """Forget those that have a value again."""
-        for name in self.reasons.keys() & namespace.keys():
-            del self.reasons[name]
-
-    def install(self, shell: Any) -> None:
-        """Change what ``shell`` shows of a NameError."""
-        show = shell.showtraceback
-
-        def showtraceback(exc_tuple: Any = None, *args: Any, **kwargs: Any) -> Any:
-            error = exc_tuple[1] if exc_tuple is not None else sys.exc_info()[1]
-            while error is not None and self.reasons:
-                name = getattr(error, "name", None)
-                is_lost = isinstance(error, NameError) and name not in shell.user_ns
-                if is_lost and (reason := self.reasons.get(str(name))):
-                    error.args = (f"name {name!r} {reason}",)
-                error = error.__context__
-            return show(exc_tuple, *args, **kwargs)
-
-        shell.showtraceback = showtraceback
-        shell.events.register("pre_run_cell", lambda info: self.tidy(shell.user_ns))
+    while error is not None and lost:
+        name = str(getattr(error, "name", None))
+        if isinstance(error, NameError) and name in lost and name not in namespace:
+            error.args = (f"name {name!r} {lost[name]}",)
+        error = error.__context__

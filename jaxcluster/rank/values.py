@@ -35,7 +35,7 @@ from jaxcluster.rank.arrays import (
 )
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.given import hashes
-from jaxcluster.rank.names import LostNames, is_users
+from jaxcluster.rank.names import is_users
 from jaxcluster.rank.private import kinds
 from jaxcluster.rank.private.kinds import numpy_view
 from jaxcluster.wire.ops.values import (
@@ -146,7 +146,7 @@ class Values:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.namespace: dict[str, Any] = {}
-        self.lost = LostNames()
+        self.lost: dict[str, str] = {}  # names that were lost, and why
         self.last_result: Any = lambda: None
         self._numbered = Numbered()
         self.hold: Callable[[str, dict[str, Any]], None] = lambda token, names: None
@@ -158,7 +158,7 @@ class Values:
         try:
             return self.namespace[name]
         except KeyError:
-            if reason := self.lost.reasons.get(name):
+            if reason := self.lost.get(name):
                 raise Unavailable(f"Rank {self.rank}: {name!r} {reason}.") from None
             users = [n for n, v in self.namespace.items() if is_users(n, v) and n[0] != "_"]
             close = " or ".join(difflib.get_close_matches(name, users))

@@ -28,7 +28,6 @@ from jaxcluster.errors import (
 )
 from jaxcluster.model import layout
 from jaxcluster.rank.arrays import Unavailable
-from jaxcluster.rank.names import LostNames
 from jaxcluster.rank.state.states import States
 from jaxcluster.rank.values import CannotPickle, Values
 from jaxcluster.supervision.processes import pid_space
@@ -293,7 +292,7 @@ class Rank:
     """What one rank reads of what is pushed, and binds."""
 
     def __init__(self, values: Values | None = None) -> None:
-        self.values, self.states = values or Values(0), States(0, LostNames(), {})
+        self.values, self.states = values or Values(0), States(0, {}, {})
         self.values.hold = self.states.hold
         self.names = self.states.namespace = self.values.namespace
 

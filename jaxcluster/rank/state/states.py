@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.rank.names import LostNames, is_users
+from jaxcluster.rank.names import is_users
 from jaxcluster.rank.private import pytrees
 from jaxcluster.rank.state import classes, file, pickles, settings
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
@@ -36,7 +36,7 @@ class Held:
 class States:
     """Answers for the namespace of one rank."""
 
-    def __init__(self, rank: int, lost: LostNames, cell_numbers: dict[str, int]) -> None:
+    def __init__(self, rank: int, lost: dict[str, str], cell_numbers: dict[str, int]) -> None:
         self.rank, self.lost, self.cell_numbers = rank, lost, cell_numbers
         self.namespace: dict[str, Any] = {}
         self._shell: Any = None
@@ -67,7 +67,6 @@ class States:
             }
             pickled = pickles.Pickler(values, self.namespace)
             paths = self._write(pickled, request.body)
-        self.lost.tidy(self.namespace)
         return Saved(
             str(paths[0].parent),
             [path.name for path in paths],
@@ -75,7 +74,7 @@ class States:
             [name for name in pickled.values if name in names],
             {name: why for name, why in pickled.lost.items() if name in names},
             sorted(pickled.spanning & names.keys()),
-            dict(self.lost.reasons),
+            {name: why for name, why in self.lost.items() if name not in self.namespace},
             {n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
         )
 
@@ -153,7 +152,7 @@ class States:
         for name in lost:
             namespace.pop(name, None)
         namespace.update(names)
-        self.lost.add(lost, namespace)
+        self.lost.update(lost)
         if found.of_cells:
             settings.show(found.of_cells, self._shell, self.cell_numbers)
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}

@@ -30,14 +30,6 @@ class ErrorInfo(Message):
     lineno: int | None = None
 
 
-class NameChanges(Message):
-    """Which names a rank has bound and unbound since it last told this notebook."""
-
-    bound: list[str]
-    gone: list[str]
-    is_first: bool = False  # it has told nothing before, so ``bound`` are all
-
-
 class CellReply(Message):
     """How a cell ended on a rank."""
 
@@ -46,7 +38,7 @@ class CellReply(Message):
     status: str  # ok, error, refused (a launch was: the error says why), interrupted or skipped
     seconds: float
     error: ErrorInfo | None = None
-    names: NameChanges | None = None
+    names: list[str] | None = None  # all that the user has bound; None: as told before
     skipped: Skipped | None = None
 
 
