@@ -8,6 +8,7 @@ around the cell. And it never takes SIGINT's handler, which is the runner's.
 from __future__ import annotations
 
 import bdb
+import os
 import pdb  # noqa: T100
 import sys
 from types import FrameType
@@ -16,14 +17,15 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import debugger
 
 from jaxcluster.rank import interrupts
-from jaxcluster.rank.places import is_folded, is_library_file, outward
+from jaxcluster.rank.places import JAX, KERNEL, is_folded
 from jaxcluster.rank.questions import DEBUGGER
 
 if TYPE_CHECKING:
     from jaxcluster.rank.cells import CellRunner
 
-# Of what these run every line is the user's: %%debug, pdb.run and pdb.runcall.
-_RUN = {run.__code__ for run in (bdb.Bdb.run, bdb.Bdb.runeval, bdb.Bdb.runcall)}
+# Packages in which no step stops. JAX calls numpy and its like all the time.
+_PASSED = sys.stdlib_module_names | {"jaxcluster", "numpy", "ml_dtypes", "opt_einsum"}
+_PASSED |= {*JAX, *KERNEL}
 QUIT = bdb.BdbQuit.__name__  # what leaving the debugger by ``q`` raises in the cell
 
 _runner: CellRunner  # set by ``install``
@@ -65,11 +67,13 @@ class RankPdb(debugger.InterruptiblePdb):
         return super()._hidden_predicate(frame)  # type: ignore[no-untyped-call]
 
     def stop_here(self, frame: FrameType) -> bool:
-        """In a cell and what it calls: neither in JAX nor in libraries that JAX calls.
+        """In a cell and in modules that are no part of Python, JAX or a kernel.
 
         A step past the end of a statement goes to the cell's next one.
         """
-        if not _is_steppable(frame):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        is_of_a_file = os.path.isabs(frame.f_code.co_filename)  # else it was made at run time
+        if package in _PASSED or not (is_of_a_file or package == "__main__"):
             return False
         return bool(super().stop_here(frame))  # type: ignore[no-untyped-call]
 
@@ -102,20 +106,6 @@ def end() -> None:
     trace = getattr(sys.gettrace(), "__self__", None)
     if isinstance(trace, bdb.Bdb):
         sys.settrace(None)
-
-
-def _is_steppable(frame: FrameType) -> bool:
-    """Whether a frame is a cell's statement or was called by one, and not for JAX's own sake.
-
-    What JAX calls of the user's, as it traces a function, is; so is code on a thread.
-    """
-    is_library = is_library_file(frame.f_code.co_filename)
-    for at in outward(frame):
-        if is_folded(at.f_code) and (is_library or at is frame):
-            return False
-        if _is_statement(at) or (at.f_back is not None and at.f_back.f_code in _RUN):
-            return True
-    return not is_library
 
 
 def _is_statement(frame: FrameType) -> bool:

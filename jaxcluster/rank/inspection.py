@@ -14,7 +14,7 @@ from jaxcluster import wire
 from jaxcluster.host.facts import host_gpus
 from jaxcluster.host.gpus import gpu_uses
 from jaxcluster.rank.cells import CellRunner
-from jaxcluster.rank.places import is_folded, is_telling_file
+from jaxcluster.rank.places import is_folded, is_telling
 from jaxcluster.rank.stacks import Place, frames_of, stack_of
 from jaxcluster.wire.ops.cells import Help
 
@@ -82,7 +82,7 @@ def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
         places = stack_of(thread.ident or 0)
         is_ours = thread.name.startswith("jaxcluster")
         # Else it is the kernel's.
-        if not is_ours and any(is_telling_file(code.co_filename) for code, _ in places):
+        if not is_ours and any(is_telling(code.co_filename) for code, _ in places):
             threads[thread.name] = told_stack(places, numbers)
     return wire.RankReport(state, told_stack(stack, numbers), threads)
 

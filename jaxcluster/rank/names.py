@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcluster.rank.places import OURS, is_library_file
+from jaxcluster.rank.places import owner
 
 # What IPython, the engine, Python and its debugger keep in a namespace.
 _PYTHONS = (
@@ -31,8 +31,7 @@ def is_users(name: Any, value: Any) -> bool:
 def is_own_module(name: Any) -> bool:
     """Whether a module is the user's own: imported, and of a file that is not installed."""
     file = getattr(sys.modules.get(str(name)), "__file__", None)
-    is_own = type(file) is str and not is_library_file(file) and not file.startswith(OURS)
-    return is_own and name != "__main__"
+    return type(file) is str and owner(file) == "user" and name != "__main__"
 
 
 def explain_lost(

@@ -58,7 +58,7 @@ class Places:
         """
         inner: FrameType | None = None
         while frame is not None and (file := frame.f_code.co_filename) not in self._cells:
-            if inner is None and is_telling_file(file):
+            if inner is None and is_telling(file):
                 inner = frame
             frame = frame.f_back
         if frame is None and inner is None:
@@ -119,39 +119,37 @@ def _files_of(packages: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
-def is_folded(code: CodeType) -> bool:
-    """Whether code is folded in a traceback: JAX's, a debugger's, or ours."""
-    return is_folded_file(code.co_filename)
-
-
 @functools.lru_cache(4096)
-def is_folded_file(file: str) -> bool:
-    """The same of a file."""
-    return file.startswith((f"{OURS}/", *_files_of(JAX), *_files_of(DEBUGGERS)))
+def owner(file: str) -> str:
+    """Whose code a file has.
 
-
-@functools.lru_cache(4096)
-def is_library_file(file: str) -> bool:
-    """Whether a file is installed, or code was made at run time, and not of the user's own making.
-
-    Of a cell it does not know.
+    Returns:
+      ``folded`` (JAX's, a debugger's or ours), ``kernel``, ``library`` (it is installed),
+      ``python`` (of the standard library), ``made`` (it is no file: made at run time), or
+      ``user``, as of each cell.
     """
-    return not os.path.isabs(file) or _is_pythons(file) or INSTALLED.search(file) is not None
+    if file.startswith((f"{OURS}/", *_files_of(JAX + DEBUGGERS))):
+        return "folded"
+    if not os.path.isabs(file):
+        return "made"
+    if file.startswith(_files_of(KERNEL)):
+        return "kernel"
+    if INSTALLED.search(file):
+        return "library"
+    folders = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
+    return "python" if file.startswith(tuple(f"{folder}/" for folder in folders)) else "user"
+
+
+def is_folded(code: CodeType) -> bool:
+    """Whether code is folded in a traceback."""
+    return owner(code.co_filename) == "folded"
 
 
 @functools.lru_cache(4096)
-def is_telling_file(file: str) -> bool:
+def is_telling(file: str) -> bool:
     """Whether a line of a file says where a launch comes from: a script's, a module's, a library's.
 
     JAX's own don't, nor do the standard library's, nor the kernel's, which calls what an event loop
     has to call.
     """
-    if not os.path.isabs(file) or is_folded_file(file) or file.startswith(_files_of(KERNEL)):
-        return False
-    return not _is_pythons(file)
-
-
-def _is_pythons(file: str) -> bool:
-    """Whether it is a file of the standard library."""
-    folders = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
-    return file.startswith(tuple(f"{folder}/" for folder in folders)) and not INSTALLED.search(file)
+    return owner(file) in ("user", "library")

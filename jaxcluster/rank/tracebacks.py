@@ -21,8 +21,8 @@ from jaxcluster.rank.places import (
     CELL_DIRECTORY,
     OURS,
     is_folded,
-    is_folded_file,
     name_cells,
+    owner,
 )
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def install(shell: Any) -> None:
             if is_folded(frame.f_code) and frame.f_code.co_name != "<module>":
                 frame.f_locals[HIDE] = True
         records = list(get_records(etb, *args, **kwargs))
-        while records and is_folded_file(getattr(records[-1], "filename", None) or ""):
+        while records and owner(getattr(records[-1], "filename", None) or "") == "folded":
             records.pop()  # IPython would show the last one, hidden or not
         return records
 
@@ -76,7 +76,7 @@ def fold(text: str) -> str:
         has_ours = has_ours or at["file"].startswith(OURS)
 
     def own(at: re.Match[str]) -> str:
-        return "" if at.start() < begin or is_folded_file(at["file"]) else at[0]
+        return "" if at.start() < begin or owner(at["file"]) == "folded" else at[0]
 
     return name_cells(_FRAME.sub(own, text))
 

@@ -31,23 +31,17 @@ print(json.dumps(said))
 """
 
 
-def test_jax_its_debugger_and_ours_are_folded_and_no_library_else() -> None:
-    spec = importlib.util.find_spec("jax")
-    assert spec is not None
-    assert spec.origin is not None
-    assert places.is_folded_file(spec.origin)
-    assert places.is_folded_file(questions.__file__)
-    assert places.is_folded_file(importlib.util.find_spec("pdb").origin)  # type: ignore[union-attr,arg-type]
-    numpy = importlib.util.find_spec("numpy")
-    assert numpy is not None
-    assert not places.is_folded_file(str(numpy.origin))
-    assert places.is_library_file(str(numpy.origin))
-    assert places.is_library_file("<string>")
-    beside = str(Path(spec.origin).parent.parent / "jaxopt" / "x.py")
-    assert not places.is_folded_file(beside)
-    assert not places.is_library_file("/home/me/project/train.py")
-    assert places.is_library_file("/home/me/.local/lib/python3.11/site-packages/optax/__init__.py")
-    assert places.is_library_file("/usr/lib/python3/dist-packages/yaml/__init__.py")
+def test_each_file_has_an_owner() -> None:
+    jax, numpy, pdb = (importlib.util.find_spec(name).origin for name in ("jax", "numpy", "pdb"))  # type: ignore[union-attr]
+    for folded in (jax, pdb, questions.__file__):
+        assert places.owner(str(folded)) == "folded"
+    assert places.owner(str(numpy)) == "library"
+    assert places.owner(str(Path(str(jax)).parent.parent / "jaxopt" / "x.py")) == "library"
+    assert places.owner("/home/me/.local/lib/python3.11/site-packages/optax/a.py") == "library"
+    assert places.owner("/usr/lib/python3/dist-packages/yaml/__init__.py") == "library"
+    assert places.owner("<string>") == "made"
+    assert places.owner(str(json.__file__)) == "python"
+    assert places.owner("/home/me/project/train.py") == "user"
 
 
 TEXT = """
