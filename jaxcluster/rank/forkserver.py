@@ -31,7 +31,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxcluster import wire
@@ -56,10 +56,6 @@ LATE_MODULES = (
     "threadpoolctl",
     "tornado.platform.asyncio",
 )
-
-
-class Forked(BaseException):
-    """Leaves the server's loop, in a process that was forked from it: a script is below no loop."""
 
 
 class ForkServer:
@@ -135,28 +131,24 @@ class ForkServer:
                 data = data[os.write(0, data) :]
 
     def _fork(self, proc: forks.Process) -> int:
+        """Start a process; returns its pid. It never returns in the child."""
         parent = os.getpid()
-        pid = os.fork()
-        if not pid:
-            raise Forked(proc, parent)
-        self.children.add(pid)
-        return pid
-
-    def become(self, proc: forks.Process, parent: int) -> Callable[[], None]:
-        """In the child: be the process until its end, or until the script that is returned."""
-        code = 1
+        if pid := os.fork():
+            self.children.add(pid)
+            return pid
+        code, run = 1, None
         try:
             self._forget(proc, parent)
             name = RANK if proc.role == "rank" else f"jaxcluster.rank.{proc.role}"
             module = importlib.import_module(name)
             run = module.main(*([] if proc.rank is not None else [proc.argv]))
-            if run is not None:
-                return run  # type: ignore[no-any-return]
             code = 0
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
         except BaseException:
             traceback.print_exc()
+        if run is not None:
+            run()  # a script, which ends as Python does
         with contextlib.suppress(Exception):  # the process ends here, whatever comes
             sys.stderr.flush()
         os._exit(code)  # else a rank would wait at JAX's shutdown barrier
@@ -263,14 +255,7 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     allow_files()
     processes.adopt_orphans()
-    server = ForkServer(sys.argv[1:])
-    try:
-        server.run()
-    except Forked as forked:
-        proc, parent = forked.args
-    run = server.become(proc, parent)
-    del server
-    run()
+    ForkServer(sys.argv[1:]).run()
 
 
 if __name__ == "__main__":
