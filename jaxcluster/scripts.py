@@ -21,7 +21,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import TextIO
 
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import events
@@ -39,6 +39,7 @@ LOOK_S = (0.02, 0.2)  # between looks at what is printed: after one that has fou
 # After a failure the other ranks are interrupted, and then ended: after an error, and a death.
 FAILED_S, DIED_S = (2.0, 7.0), (1.0, 3.0)
 STREAMS = ("stdout", "stderr")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _RANKS_FILE = re.compile(r"rank-\d+\.txt")
 _GLOO = re.compile(r"^\[Gloo\] Rank .*\n", re.MULTILINE)  # of JAX's collectives on CPUs
@@ -96,25 +97,39 @@ def run(words: list[str]) -> int:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         say("".join(traceback.format_exception_only(error)).rstrip("\n"))
         return 1
-    folder, signals = make_folder(logs, script), Signals()
+    folder = make_folder(logs, script)
     try:
         with StartDisplay(rich=False) as display:
             world = start_world(spec, display.progress, script=script)
             display.clear()
         try:
-            return wait(world, Outputs(folder, everything, world.num_processes), signals)
+            return wait(world, Outputs(folder, everything, world.num_processes), hear_signals())
         finally:
-            signals.set(signal.SIG_IGN)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
             world.end()
-    except KeyboardInterrupt:  # during the start, or the second one
-        return 128 + (signals.received or signal.SIGINT)
     finally:
         if logs is None:
             with contextlib.suppress(OSError):  # not empty, once there are ranks
                 folder.rmdir()
 
 
-def wait(world: World, outputs: Outputs, signals: Signals) -> int:
+def hear_signals() -> list[int]:
+    """Where signals are found: the first is the script's, and a second one raises."""
+    received: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise SystemExit(128 + received[0])
+
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, hear)
+    return received
+
+
+def wait(world: World, outputs: Outputs, signals: list[int]) -> int:
     """Show what the script prints, and pass signals on, to its end; returns the exit status.
 
     Raises:
@@ -123,12 +138,11 @@ def wait(world: World, outputs: Outputs, signals: Signals) -> int:
     ranks, look_s, failed_at, is_told = range(world.num_processes), LOOK_S[0], 0.0, False
     ended, interrupted = threading.Event(), set[int]()
     events.watchers.append(lambda cell: ended.set())
-    signals.is_first_passed_on = True
     while left := ranks - world.dead.keys():
         ended.wait(look_s)
         ended.clear()
         look_s = LOOK_S[0] if outputs.follow(world) else min(1.5 * look_s, LOOK_S[1])
-        now, number = time.monotonic(), signals.received
+        now, number = time.monotonic(), signals[0] if signals else 0
         if number and not is_told:
             is_told = True
             name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
@@ -152,7 +166,7 @@ def wait(world: World, outputs: Outputs, signals: Signals) -> int:
     while outputs.follow(world):
         pass
     outputs.end()
-    rank, status = exit_status(dead, signals.received)
+    rank, status = exit_status(dead, signals[0] if signals else 0)
     if rank is not None:
         death = dead[rank]
         how = f"ended with {death.why}" if (death.code or 0) > 0 else f"died: {death.why}"
@@ -315,28 +329,3 @@ def say(line: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr, flush=True)
-
-
-class Signals:
-    """Ctrl-C, SIGTERM and SIGHUP: the first is for the script, a second one ends it at once.
-
-    Attributes:
-      received: the number of the first; 0 while there was none.
-      is_first_passed_on: else it ends all, too: there is no script yet.
-    """
-
-    def __init__(self) -> None:
-        self.received, self.is_first_passed_on = 0, False
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        # Some are ignored, as nohup has it.
-        self._numbers = [n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN]
-        self.set(self._hear)
-
-    def set(self, handler: Any) -> None:
-        for number in self._numbers:
-            signal.signal(number, handler)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        is_first, self.received = not self.received, self.received or number
-        if not (is_first and self.is_first_passed_on):
-            raise KeyboardInterrupt

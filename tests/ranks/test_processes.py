@@ -201,8 +201,8 @@ SAID = (
 
 @pytest.mark.parametrize(
     "source",
-    ["exit()", "quit", "exit(keep_kernel=True)", "def leave(): exit()\nleave()",
-     "get_ipython().ask_exit()", "await __import__('asyncio').sleep(0)\nquit()"],
+    ["exit(keep_kernel=True)", "quit", "get_ipython().ask_exit()",
+     "await __import__('asyncio').sleep(0)\ndef leave(): exit()\nleave()"],
 )  # fmt: skip
 def test_exit_and_quit_end_nothing_and_say_what_does(pair: jaxcluster.Cluster, source: str) -> None:
     pids = pair.record.pids
@@ -292,38 +292,32 @@ def test_reloading_the_extension_keeps_all_there_is(
 # --------------------------------------------------------------------------- between cells
 
 ALARM = """
-import os, signal, threading, time
+import os, signal
 def late(*_):
-    raise {error}
+    raise {}
 signal.signal(signal.SIGALRM, late)
 signal.setitimer(signal.ITIMER_REAL, 0.05, 0.01)
 """
+# As stopit and func_timeout do, whose timeout comes when the cell is over.
+THROWN = """
+import ctypes, threading, time
+main = ctypes.c_ulong(threading.main_thread().ident)
+def throw():
+    time.sleep(0.2)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(TimeoutError))
+threading.Thread(target=throw).start()
+"""
 
 
-@pytest.mark.parametrize("error", ["TimeoutError('late')", "KeyboardInterrupt"])
-def test_an_alarm_that_a_cell_has_left_behind_ends_no_rank(start: Start, error: str) -> None:
+@pytest.mark.parametrize(
+    "source", [ALARM.format("TimeoutError('late')"), ALARM.format("KeyboardInterrupt"), THROWN]
+)
+def test_what_a_cell_has_raised_after_its_end_ends_no_rank(start: Start, source: str) -> None:
     running = start(2)
-    running.run(ALARM.format(error=error))
-    name = error.partition("(")[0]
+    running.run(source)
+    name = "KeyboardInterrupt" if "KeyboardInterrupt" in source else "TimeoutError"
     for rank in range(2):
-        until(lambda rank=rank: name in running.logs(rank), "alarms between cells")
+        until(lambda rank=rank: name in running.logs(rank), "the error between cells")
     assert not running.dead
     running.restart(clean=True)
     assert printed(running, "print(1)") == ["1\n"] * 2
-
-
-def test_an_error_that_a_thread_throws_into_an_idle_rank_ends_it_not(start: Start) -> None:
-    """As stopit and func_timeout do, whose timeout comes when the cell is over."""
-    running = start(2)
-    running.run(
-        "import ctypes, threading, time\n"
-        "main = threading.main_thread().ident\n"
-        "def throw():\n"
-        "    time.sleep(0.2)\n"
-        "    ctypes.pythonapi.PyThreadState_SetAsyncExc(\n"
-        "        ctypes.c_ulong(main), ctypes.py_object(TimeoutError))\n"
-        "threading.Thread(target=throw).start()"
-    )
-    until(lambda: "TimeoutError" in running.logs(0), "the error")
-    running.run("print(1)")
-    assert not running.dead

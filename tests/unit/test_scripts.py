@@ -22,10 +22,9 @@ from jaxcluster.options import arguments
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """The command has them to its process's end."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
+    before = [signal.getsignal(number) for number in scripts.SIGNALS]
     yield
-    for number, handler in zip(numbers, before, strict=True):
+    for number, handler in zip(scripts.SIGNALS, before, strict=True):
         signal.signal(number, handler)
 
 
@@ -193,7 +192,7 @@ def test_a_coordinator_that_ended_ends_the_run(
     world: Any = SimpleNamespace(
         num_processes=2, dead={}, coordinator_died=told, processes=processes
     )
-    assert scripts.wait(world, scripts.Outputs(tmp_path, False, 2), scripts.Signals()) == 1
+    assert scripts.wait(world, scripts.Outputs(tmp_path, False, 2), []) == 1
     assert f"jaxcluster: the coordinator ended: {told}." in capsys.readouterr().err
 
 
