@@ -18,6 +18,7 @@ from pathlib import Path
 
 from jaxcluster.host.gpus import gpus_in_use
 from jaxcluster.host.tpus import tpu_worker
+from jaxcluster.supervision.processes import space
 from jaxcluster.wire import EngineFacts
 
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -132,16 +133,8 @@ def gpu_plugin_installed(platform: str | None = None) -> bool:
 
 
 def host_key() -> str:
-    """A string that is equal in the processes of one host, and of one container on it.
-
-    The kernel's boot id and the network namespace: host names repeat between containers and
-    clones. Where there is no ``/proc`` it is the host name after all.
-    """
-    try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot_id} {os.readlink('/proc/self/ns/net')}"
-    except OSError:
-        return socket.gethostname()
+    """A string that is equal in the processes of one host, and of one container on it."""
+    return space("net")
 
 
 def engine_facts(

@@ -148,7 +148,8 @@ class ForkServer:
         except BaseException:
             traceback.print_exc()
         if run is not None:
-            run()  # a script, which ends as Python does
+            run()
+            sys.exit()  # a script ends as Python does
         with contextlib.suppress(Exception):  # the process ends here, whatever comes
             sys.stderr.flush()
         os._exit(code)  # else a rank would wait at JAX's shutdown barrier

@@ -31,7 +31,7 @@ from jaxcluster.agreement.refusals import Looked, Refusal
 from jaxcluster.model import words
 from jaxcluster.rank.places import Places
 from jaxcluster.rank.private import coordination, launches, transfers
-from jaxcluster.ranks import name_ranks
+from jaxcluster.supervision.processes import space
 
 if TYPE_CHECKING:  # it imports jax: ``from jaxcluster import *`` must not
     from jaxcluster.rank.given import Given
@@ -274,20 +274,10 @@ def give_back_in_children(number: int) -> None:
 
 
 def describe(looked: Looked) -> str:
-    """Who waits for whom, as the referee tells it: a line for each launch."""
-    lines = dict[tuple[str, ...], list[int]]()
-    for wait in looked.waits:
-        place = wait.place
-        where = f"line {place.line}   {place.text}" if place.line else place.within
-        since = f"{looked.now - wait.since:.0f} s"
-        lines.setdefault((where, wait.name, name_ranks(wait.missing), since), []).append(wait.rank)
-    if not lines:
-        return "No rank waits for another one."
-    return "\n".join(
-        f"{name_ranks(ranks)} {'wait' if len(ranks) > 1 else 'waits'} for {missing} since {since}:"
-        f"   {where}   {name}"
-        for (where, name, missing, since), ranks in lines.items()
-    )
+    """Who waits for whom, as the referee tells it."""
+    from jaxcluster.model import waiting  # as long as all else to import, and rarely needed
+
+    return waiting.line(1, {}, (), looked, {}) or "No rank's main thread waits for another rank."
 
 
 # --------------------------------------------------------------------------- agree()
@@ -355,7 +345,9 @@ def _referee(client: Any, rank: int, num_ranks: int, address: str) -> str:
         path = f"jaxcluster/agree/{name}"
         return str(client.blocking_key_value_get(path, int(1000 * START_S)))
 
-    here, host = _host(), address.rpartition(":")[0].strip("[]")
+    # Equal for processes that can reach each other's Unix sockets.
+    here = f"{space('mnt', 'net')} {os.getuid()} {tempfile.gettempdir()}"
+    host = address.rpartition(":")[0].strip("[]")
     tell(f"host/{rank}", here)
     if rank == 0:
         try:
@@ -403,14 +395,6 @@ def _start(what: str, arguments: list[str], key: str) -> tuple[str, str]:
 
 
 _children: list[subprocess.Popen[str]] = []  # they end by themselves
-
-
-def _host() -> str:
-    """Equal for processes that can reach each other's Unix sockets."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot = file.read().strip()
-    spaces = os.stat("/proc/self/ns/mnt").st_ino, os.stat("/proc/self/ns/net").st_ino
-    return f"{boot} {spaces} {os.getuid()} {tempfile.gettempdir()}"
 
 
 def _unknown() -> bool:

@@ -41,14 +41,23 @@ def pid_space() -> str:
     The pid of a process in another container, or on another host, is some other process's here,
     or nobody's.
     """
-    return _pid_space_of(os.getpid())
+    return space("pid")
 
 
-@functools.lru_cache(maxsize=1)  # it never changes, and each cell asks
-def _pid_space_of(own_pid: int) -> str:
+def space(*namespaces: str) -> str:
+    """A string that is equal in the processes of one kernel and of these namespaces of it.
+
+    Host names repeat between containers and clones. Without ``/proc`` it is the name after all.
+    """
+    return _space_of(os.getpid(), namespaces)
+
+
+@functools.cache  # it never changes, and each cell asks
+def _space_of(own_pid: int, namespaces: tuple[str, ...]) -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as boot_id:
-            return f"{boot_id.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+            places = [os.readlink(f"/proc/self/ns/{name}") for name in namespaces]
+            return " ".join([boot_id.read().strip(), *places])
     except OSError:
         return os.uname().nodename
 

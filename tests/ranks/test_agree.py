@@ -46,8 +46,8 @@ def test_a_slow_process_is_waited_for_and_named(folder: Path) -> None:
     processes = start("sleep", folder)
     codes, told = ended(processes)
     assert codes == [0, 0, 0]
-    assert "ranks 0, 2 wait for rank 1 since 2 s:   line 38   total = float(step(x))" in told[0]
-    assert "wait" not in told[2], "one process tells it"
+    assert "Ranks 0, 2 have waited 2 s for rank 1 (line 38, jit(step)" in told[0]
+    assert "waited" not in told[2], "one process tells it"
     check_nothing_is_left(folder)
 
 
@@ -55,12 +55,12 @@ def test_a_signal_has_a_process_tell_who_waits(folder: Path) -> None:
     processes = start("sleep", folder)
     assert processes[0].stderr is not None
     for line in processes[0].stderr:
-        if "wait for" in line:
+        if "have waited" in line:
             break
     processes[2].send_signal(signal.SIGUSR1)
     codes, told = ended(processes)
     assert codes == [0, 0, 0]
-    assert "ranks 0, 2 wait for rank 1" in told[2]
+    assert "Ranks 0, 2 have waited" in told[2]
 
 
 def test_a_referee_that_cannot_start_is_an_error_in_all_processes(
