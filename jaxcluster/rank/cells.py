@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import hashlib
 import os
@@ -265,7 +264,7 @@ class CellRunner:
         running.status = running.status or self._status(running)
         if self.is_child():  # forked by the cell, which ends with it
             log.write("\n".join(running.error.traceback if running.error else []))
-            _end_child(0 if running.status == "ok" else 1)
+            log.end_process(0 if running.status == "ok" else 1)
         self._end_turn(running)
         if running.is_profiled:
             attempt(_end_profile)
@@ -393,14 +392,6 @@ class CellRunner:
     def in_a_cell(self, frame: FrameType | None) -> bool:
         """Whether a frame is a cell's, or was called by one's."""
         return any(one.f_code.co_filename in self.cell_numbers for one in outward(frame))
-
-
-def _end_child(status: int) -> None:
-    """End a process that a cell has forked, with all that it has printed."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # a stream may be the user's
-            stream.flush()
-    os._exit(status)
 
 
 def _is_of_a_stop(error: wire.ErrorInfo) -> bool:

@@ -36,6 +36,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.host.processes import allow_files, redirect_output
+from jaxcluster.rank import log
 from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import Operation
@@ -150,9 +151,7 @@ class ForkServer:
         if run is not None:
             run()
             sys.exit()  # a script ends as Python does
-        with contextlib.suppress(Exception):  # the process ends here, whatever comes
-            sys.stderr.flush()
-        os._exit(code)  # else a rank would wait at JAX's shutdown barrier
+        log.end_process(code)  # else a rank would wait at JAX's shutdown barrier
 
     def _forget(self, proc: forks.Process, parent: int) -> None:
         """Forget the server, and take on the process's own session, log and settings."""

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcluster.host.facts import engine_facts
+from jaxcluster.rank import log
 from jaxcluster.rank.bootstrap import become_jax_process
 from jaxcluster.rank.control import ControlChannel
 from jaxcluster.rank.job import Job, give_back_in_children, is_agreed
@@ -93,12 +94,10 @@ def _end_child(error: BaseException) -> None:
     if not isinstance(error, SystemExit):
         sys.excepthook(type(error), error, error.__traceback__)
         error = SystemExit(1)
-    with contextlib.suppress(Exception):  # a stream may be the script's
-        if not isinstance(error.code, int | None):
+    if not isinstance(error.code, int | None):
+        with contextlib.suppress(Exception):  # the stream may be the script's
             print(error.code, file=sys.stderr)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-    os._exit(error.code if isinstance(error.code, int) else error.code is not None)
+    log.end_process(error.code if isinstance(error.code, int) else error.code is not None)
 
 
 def _compiled(script: Script, namespace: dict[str, Any], files: dict[str, int]) -> types.CodeType:

@@ -65,15 +65,6 @@ class Task:
         return {k: v for k, v in os.environ.items() if k not in self.drop} | dict(self.env)
 
 
-@dataclass(frozen=True)
-class _Running:
-    """A command that is not over."""
-
-    task: Task
-    process: subprocess.Popen[bytes]
-    over: threading.Thread  # sees it to its end
-
-
 class Commands:
     """Commands of this process, and the keeper that sees to their ends when it is gone.
 
@@ -83,7 +74,8 @@ class Commands:
 
     def __init__(self, outlives: bool = False) -> None:
         self._outlives = outlives
-        self._running: dict[str, _Running] = {}  # by their processes' tokens
+        # By their processes' tokens: commands, and the thread that sees each to its end.
+        self._running: dict[str, tuple[Task, subprocess.Popen[bytes], threading.Thread]] = {}
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def keep(
@@ -158,20 +150,20 @@ class Commands:
             del self._running[token]
 
         over = threading.Thread(target=see_to_its_end, name="jaxcluster-end", daemon=True)
-        self._running[token] = _Running(task, process, over)
+        self._running[token] = task, process, over
         over.start()
 
     def end(self) -> None:
         """End all of them, and the keeper; returns when all of that is over."""
         running = dict(self._running)
-        for one in running.values():
-            if one.process.stdin is not None:
+        for _, process, _ in running.values():
+            if process.stdin is not None:
                 with contextlib.suppress(OSError):
-                    one.process.stdin.close()
-        end_leaders({token: one.task for token, one in running.items()})
-        for one in running.values():
-            if one.over is not threading.current_thread():
-                one.over.join(one.task.term_s + KILLED_S + CANCEL_S)
+                    process.stdin.close()
+        end_leaders({token: task for token, (task, _, _) in running.items()})
+        for task, _, over in running.values():
+            if over is not threading.current_thread():
+                over.join(task.term_s + KILLED_S + CANCEL_S)
         if self._keeper is not None:
             self.leave()
             self._keeper.kill()

@@ -46,7 +46,7 @@ def test_a_slow_process_is_waited_for_and_named(folder: Path) -> None:
     processes = start("sleep", folder)
     codes, told = ended(processes)
     assert codes == [0, 0, 0]
-    assert "Ranks 0, 2 have waited 2 s for rank 1 (line 38, jit(step)" in told[0]
+    assert "Ranks 0, 2 have waited 2 s for rank 1 (line 38, jit(" in told[0]
     assert "waited" not in told[2], "one process tells it"
     check_nothing_is_left(folder)
 
