@@ -18,7 +18,7 @@ from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.saving import Autosave
 from jaxcluster.cluster.spec import resized
-from jaxcluster.cluster.world import World, who_we_are
+from jaxcluster.cluster.world import ASK_S, World, who_we_are
 from jaxcluster.errors import NoCluster, RecoveryError, UsageError
 from jaxcluster.hosts.records.reports import Reports
 from jaxcluster.hosts.states import Kept
@@ -33,8 +33,6 @@ from jaxcluster.wire.link import Event, Sink, replies
 from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import Stacks
-
-ASK_S = 2.0  # for answers that a control channel gives at once
 
 UNCHECKED = (
     "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
@@ -59,6 +57,7 @@ class Cluster:
       dead: those whose processes have ended, and why.
       why: why it has no processes, though they can be started again; "" while it has some.
       last: the record of the last cell.
+      last_failed: that of the last one that has ended with an error of a rank.
       on_push: called, on the link's thread, with what ranks send unasked (widgets).
       recovery: "auto" if ranks that die or hang are replaced at once, or "never".
       kept: what its ranks have saved and no new process has yet.
@@ -74,6 +73,7 @@ class Cluster:
         self.name = world.record.name
         self.recovery: Literal["auto", "never"] = "auto"
         self.last: CellRecord | None = None
+        self.last_failed: CellRecord | None = None
         self.on_push: Callable[[Event[Any]], None] | None = None
         self.kept: Kept | None = None
         self.made_by: dict[str, int] = {}
@@ -82,7 +82,6 @@ class Cluster:
         self.changing = threading.RLock()
         self.is_stopping = False
         self._stopped: threading.Event | None = None  # of the restart that goes on
-        self._failed: CellRecord | None = None
         self._count = 0
         self.take(world)
 
@@ -197,12 +196,8 @@ class Cluster:
             if not self.why:
                 self.check_not_closed()
             if self.world.allocation is None:
-                raise RecoveryError(
-                    f"Cluster {self.name!r} was started elsewhere and can't be restarted from "
-                    "here.",
-                    "Restart it in the notebook that started it, or stop it and start another: "
-                    "%jaxcluster stop",
-                )
+                told = f"Cluster {self.name!r} was started elsewhere, and can't be restarted here."
+                raise RecoveryError(told, recovery.advice(self) or "")
             spec = resized(self.spec, num_processes) if num_processes is not None else None
             when = when or ("when it was resized" if spec is not None else "in a restart")
             stopped = self._stopped = threading.Event()
@@ -237,8 +232,8 @@ class Cluster:
             began, was_closed = time.perf_counter(), self.closed
             self.why = ""
             self.autosave.cancel()
-            self.autosave.forget()  # while there is a way to its folders
-            self.forget_kept()
+            saving.forget(self.autosave)  # while there is a way to its folders
+            saving.forget(self)
             self.world.end()
             if opened.get(self.name) is self:
                 del opened[self.name]
@@ -262,12 +257,6 @@ class Cluster:
         if (stopped := self._stopped) is not None:
             # A handler can't wait for a lock that its own thread may hold.
             _thread.start_new_thread(stopped.set, ())
-
-    def forget_kept(self) -> None:
-        """Remove what its ranks have saved for new ones."""
-        kept, self.kept = self.kept, None
-        if kept is not None:
-            kept.folder.remove()
 
     @property
     def closed(self) -> bool:
@@ -379,16 +368,11 @@ class Cluster:
                 cell = RunningCell(self, record, sink, ids, wanted)
                 self.sent = [one for one in self.sent if not one.done] + [cell]
                 if is_cell:
-                    self._failed, self.last = self.last_failed, record
+                    self.last = record
                 events.tell(cell)
         if pressed:
             cell.stop()
         return cell
-
-    @property
-    def last_failed(self) -> CellRecord | None:
-        """The last cell of this process that has failed on one of these ranks."""
-        return self.last if self.last is not None and self.last.errors else self._failed
 
     @property
     def cells(self) -> list[RunningCell]:
@@ -440,7 +424,7 @@ class Cluster:
         self.autosave.is_on = is_on
         if not is_on:
             self.autosave.wait()
-            self.autosave.forget()
+            saving.forget(self.autosave)
 
     def history(self) -> History:
         """The cells that all notebooks have run on its ranks, oldest first.

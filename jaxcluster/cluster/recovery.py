@@ -25,7 +25,6 @@ from jaxcluster.errors import (
     NoCluster,
     RankDied,
 )
-from jaxcluster.model import notices
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import plural
 from jaxcluster.wire.forks import STOPPED
@@ -85,17 +84,17 @@ def recover(cluster: Cluster, message: str, when: str) -> str:
 
 def advice(cluster: Cluster) -> str | None:
     """What to type about ranks that are lost; None: they are to be given new processes."""
-    attach, by_others = f"%jaxcluster attach {cluster.name}", ended_by_others(cluster)
+    attach, world = f"%jaxcluster attach {cluster.name}", cluster.world
     if cluster.down:
         return cluster.down
-    if cluster.closed or cluster.world.is_ending or by_others == STOPPED:  # under the cell
+    if cluster.closed or world.is_ending or world.ended_by == STOPPED:  # under the cell
         return "%jaxcluster start starts another."
-    if cluster.world.unreachable:
+    if world.unreachable:
         told = "The cluster may still be running; nothing was removed. When they can be reached: "
         return f"{told}{attach}"
-    if by_others:
+    if world.ended_by:
         return f"{attach} connects to its new processes."
-    if not cluster.world.is_ours:
+    if not world.is_ours:
         if cluster.record.has_owner:
             told = f"The notebook that started it can restart it; {attach} connects to its new"
             return f"{told} processes then."
@@ -105,16 +104,11 @@ def advice(cluster: Cluster) -> str | None:
     return None
 
 
-def ended_by_others(cluster: Cluster) -> str:
-    """Why its ranks have ended, if another process has ended them; else ""."""
-    return notices.meant(death.why for death in cluster.dead.values())
-
-
 def losses(cluster: Cluster) -> str:
     """Which ranks have died and why, as in "Rank 2 died (killed by SIGKILL)"; "" where none has."""
     world = cluster.world
-    if why := ended_by_others(cluster):
-        return why.capitalize()
+    if world.ended_by:
+        return world.ended_by.capitalize()
     if cluster.dead:
         why = "; ".join(sorted({death.why for death in cluster.dead.values()}))
         lost = "can't be reached" if world.unreachable else "died"  # they may live
@@ -186,7 +180,7 @@ def renew(
             kept = saving.save(cluster.world, check, compare=spec is not None)
     cluster.autosave.cancel()
     if spec is not None or clean:
-        cluster.autosave.forget()
+        saving.forget(cluster.autosave)
     if spec is not None:
         cluster.spec = spec
         allocation.leave_out_lost()
@@ -205,5 +199,5 @@ def renew(
         if isinstance(error, JaxClusterError):
             error.hint = f"{error.hint}\n{cluster.down}".lstrip()
         raise
-    cluster.forget_kept()
+    saving.forget(cluster)
     return told

@@ -197,6 +197,8 @@ class RunningCell(verdict.Ending):
                 self._recover()
             finally:
                 self.done = True
+                if self.record.errors:
+                    self.cluster.last_failed = self.record
                 self._world.turn_ended(self.record.seq)
                 if self.has_code and self.record.ok and self.refusal is None:
                     names = rewrite.assigned_names(self.record.source)

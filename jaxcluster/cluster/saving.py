@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxcluster import wire
 from jaxcluster.cluster import stopbutton
@@ -37,6 +37,9 @@ from jaxcluster.text import format_nbytes, plural
 from jaxcluster.wire.link import Sink, replies
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save, Saved, SavePlace
+
+if TYPE_CHECKING:
+    from jaxcluster.cluster.handle import Cluster
 
 Check = Callable[[], None]  # raises where what goes on is to end
 R = TypeVar("R")
@@ -91,6 +94,13 @@ def save(world: World, check: Check, *, compare: bool) -> Kept:
     except BaseException:
         folder.remove()
         raise
+
+
+def forget(of: Cluster | Autosave) -> None:
+    """Remove what it has kept: new ranks never had its values. No save is in progress."""
+    kept, of.kept = of.kept, None
+    if kept is not None:
+        kept.folder.remove()
 
 
 def read(
@@ -392,12 +402,6 @@ class Autosave:
         """Wait until a save in progress has ended."""
         if self._thread.ident is not None:
             self._thread.join()
-
-    def forget(self) -> None:
-        """Remove the last save: new ranks never had its values. None is in progress."""
-        kept, self.kept = self.kept, None
-        if kept is not None:
-            kept.folder.remove()
 
     def _save(self, world: World, cell: int, sent: Callable[[], None]) -> None:
         """Make a new copy; the one before stays until this one is whole."""

@@ -25,7 +25,7 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
@@ -247,24 +247,13 @@ def _memory(world: World, ranks: Sequence[int]) -> contextlib.AbstractContextMan
     return Memory({rank: world.fleet.host_of(rank) for rank in ranks})
 
 
-def _shared_file() -> tuple[str, IO[bytes]]:
-    """Memory as a file, with the path for ranks here; it is gone when nobody has it open.
-
-    Raises:
-      NoRoom: this system has none.
-    """
-    try:
-        file = open(os.memfd_create("jaxcluster-value"), "r+b", buffering=0)  # noqa: SIM115
-    except OSError as error:
-        raise NoRoom from error
-    return f"/proc/{os.getpid()}/fd/{file.fileno()}", file
-
-
 @contextlib.contextmanager
 def _written(
     world: World, ranks: Iterable[int], buffers: Mapping[int, memoryview], total: int
 ) -> Iterator[dict[int, str]]:
     """One file on each host of these ranks, in its memory: the path for each rank.
+
+    This host's is gone when nobody has it open.
 
     Args:
       buffers: what is in it, by where it begins.
@@ -275,14 +264,17 @@ def _written(
     paths: dict[int, str] = {}
     with contextlib.ExitStack() as stack:
         if here := [rank for rank in ranks if _is_here(world, rank)]:
-            path, file = _shared_file()
-            stack.enter_context(file)
-            if not take_memory(file.fileno(), total):
+            try:
+                memory = os.memfd_create("jaxcluster-value")
+            except OSError as error:  # this system has none
+                raise NoRoom from error
+            stack.callback(os.close, memory)
+            if not take_memory(memory, total):
                 raise NoRoom
-            with mmap.mmap(file.fileno(), total) as memory:
+            with mmap.mmap(memory, total) as mapped:
                 for at, raw in buffers.items():
-                    memory[at : at + raw.nbytes] = raw
-            paths = dict.fromkeys(here, path)
+                    mapped[at : at + raw.nbytes] = raw
+            paths = dict.fromkeys(here, f"/proc/{os.getpid()}/fd/{memory}")
         if others := [rank for rank in ranks if rank not in paths]:
             there = stack.enter_context(_memory(world, others))
             there.put("value", buffers)
@@ -380,6 +372,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
       UsageError: a key is not a name.
       NotSerialisable: a value can't be pickled; it names which.
       TransferError: there is no memory for it.
+      CellInterrupted: stop was pressed when all had read it.
     """
     check_names(values)
     chosen = world.check_ranks(ranks)
@@ -401,18 +394,37 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     *offsets, total = itertools.accumulate(sizes, initial=0)
     at = [[o, o + raw.nbytes] for o, raw in zip(offsets, raws, strict=True)]
     filled = {o: raw for o, raw in zip(offsets, raws, strict=True) if raw.nbytes}
-    if total >= ops.FILE_FROM_NBYTES:
-        with contextlib.suppress(NoRoom), _written(world, chosen, filled, total) as paths:
-            _assign(world, paths, at, [pickled])
-            return
-    free = psutil.virtual_memory().available
-    if total and total * len(chosen) > free:
-        raise TransferError(
-            f"The values hold {format_nbytes(total)} for each of {len(chosen)} ranks; this machine "
-            f"has {format_nbytes(free)} free.",
-            "Push a part of them, or load them in an %%spmd cell.",
-        )
-    _assign(world, dict.fromkeys(chosen, ""), [], [pickled, *raws])
+    paths, frames = dict.fromkeys(chosen, ""), [pickled, *raws]
+    with contextlib.ExitStack() as stack:
+        if total >= ops.FILE_FROM_NBYTES:
+            with contextlib.suppress(NoRoom):
+                paths = stack.enter_context(_written(world, chosen, filled, total))
+                frames = [pickled]
+        free = psutil.virtual_memory().available
+        if len(frames) > 1 and total * len(chosen) > free:
+            raise TransferError(
+                f"The values hold {format_nbytes(total)} for each of {len(chosen)} ranks; this "
+                f"machine has {format_nbytes(free)} free.",
+                "Push a part of them, or load them in an %%spmd cell.",
+            )
+
+        @functools.cache  # one body for all ranks is encoded once
+        def assign(path: str, turn: CellSpec, token: str) -> ops.Assign:
+            return ops.Assign(turn, token, path, at if path else [])
+
+        def check() -> None:
+            if presses:
+                raise KeyboardInterrupt
+
+        each = {rank: functools.partial(assign, path) for rank, path in paths.items()}
+        presses = stack.enter_context(stopbutton.held())  # else some might bind it, others not
+        _, bind = saving.read(world, each, check, buffers=frames)
+        try:
+            bind({rank: {} for rank in each}, is_final=True)
+        except KeyboardInterrupt:
+            raise CellInterrupted(
+                "stopped waiting. All ranks have received it, and will bind it as soon as they can."
+            ) from None
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -423,38 +435,6 @@ def _dumps(value: Any, buffers: list[pickle.PickleBuffer]) -> bytes:
     file = io.BytesIO()
     _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
     return file.getvalue()
-
-
-def _assign(
-    world: World,
-    paths: Mapping[int, str],
-    places: list[list[int]],
-    buffers: Sequence[bytes | memoryview],
-) -> None:
-    """Have the ranks read the values, and once all have, bind them.
-
-    Raises:
-      CellInterrupted: stop was pressed when all had read it.
-    """
-
-    @functools.cache  # one body for all ranks is encoded once
-    def assign(path: str, turn: CellSpec, token: str) -> ops.Assign:
-        return ops.Assign(turn, token, path, places if path else [])
-
-    each = {rank: functools.partial(assign, path) for rank, path in paths.items()}
-    with stopbutton.held() as presses:  # else some might be told to bind it, and others not
-
-        def check() -> None:
-            if presses:
-                raise KeyboardInterrupt
-
-        _, bind = saving.read(world, each, check, buffers=buffers)
-        try:
-            bind({rank: {} for rank in each}, is_final=True)
-        except KeyboardInterrupt:
-            raise CellInterrupted(
-                "stopped waiting. All ranks have received it, and will bind it as soon as they can."
-            ) from None
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -66,6 +66,7 @@ class World:
       unreachable: the hosts that can't be reached from here and may live, and why.
       coordinator_died: how JAX's coordination service has ended; "" while it serves.
       controller_died: how ipyparallel's controller has.
+      ended_by: another process: why it has ended them; "" while none has.
       names: the names that each rank has, as last heard.
       hosts: of the ranks, where there are several; for messages.
       started_s: how long the start took; 0 where another process has started them.
@@ -91,14 +92,13 @@ class World:
         self.dead: dict[int, wire.Death] = {}
         self.is_torn = self.is_over = self.is_ending = False
         self.is_readable = True
-        self.coordinator_died = self.controller_died = ""
+        self.coordinator_died = self.controller_died = self.ended_by = ""
         self.unreachable: dict[str, str] = {}
         self.names: dict[int, set[str]] = {}
         self.started_s = 0.0
         self.check: Callable[[], None] = lambda: None
         self.on_stopping: Callable[[], None] = lambda: None
         self._exits = Exits()
-        self._ended_by = ""  # another process: why
         self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._turns_lock = threading.Lock()
         self._last_turn = self._seen_turn = 0
@@ -191,7 +191,7 @@ class World:
                 self.is_ending = True
                 self.on_stopping()
             case forks.Stopping():
-                self._ended_by = event.why
+                self.ended_by = event.why
             case Host():
                 why = f"host {event.name} is lost: {event.lost}"
                 if not event.gone:
@@ -205,11 +205,11 @@ class World:
                 why = self._exits.describe(event)
                 if self.coordinator_died and -event.code in BY_JAX:
                     why = f"ended by JAX, whose coordinator had died: {self.coordinator_died}"
-                told = self._ended_by or crash_log.explain(why, self.log_end(f"rank-{rank}"))
-                has_crashed = told not in (why, self._ended_by)
+                told = self.ended_by or crash_log.explain(why, self.log_end(f"rank-{rank}"))
+                has_crashed = told not in (why, self.ended_by)
                 log = self.log_excerpt(rank) if has_crashed else ""
                 self.mark_dead(rank, wire.Death(told, event.code, log=log))
-            case forks.Exit() if not self._ended_by:  # else with its ranks, whose ends come as well
+            case forks.Exit() if not self.ended_by:  # else with its ranks, whose ends come as well
                 setattr(self, f"{event.role}_died", self._exits.describe(event))
                 events.tell()
 

@@ -33,7 +33,7 @@ def last(current: Cluster | None, now: int) -> Report | None:
     found, dead = current.past_reports.last_own, sorted(current.dead)
     if current.closed or not (dead or current.world.coordinator_died):
         return found
-    by_others = recovery.ended_by_others(current)
+    by_others = current.world.ended_by
     # An older report tells of processes before these.
     is_theirs = found is not None and found.at > current.record.created_ns // 1_000_000
     if found is not None and is_theirs and {*dead} == {*found.culprits} and not by_others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from jaxcluster.cluster.saving import Autosave
+from jaxcluster.cluster.saving import Autosave, forget
 from jaxcluster.errors import RecoveryError
 from jaxcluster.wire.link import Event
 from jaxcluster.wire.ops.saving import Saved
@@ -50,5 +50,5 @@ def test_the_last_whole_copy_is_kept_until_there_is_another() -> None:
     assert after(3) == (2, "7 MiB found no room", [1, 3])
     world.fails, world.is_broken = False, True
     assert after(4)[0] == 2
-    saves.forget()
+    forget(saves)
     assert saves.kept is None

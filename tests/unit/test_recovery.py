@@ -16,12 +16,15 @@ DEAD = {2: Death("killed by SIGKILL"), 1: Death("out of memory")}
 CUT = {"h2": "no route"}
 
 
-def cluster(dead: Any = DEAD, unreachable: Any = {}, is_ours: bool = True, **has: Any) -> Any:  # noqa: B006
+def cluster(
+    dead: Any = DEAD, unreachable: Any = (), is_ours: bool = True, ended_by: str = "", **has: Any
+) -> Any:
     world = SimpleNamespace(
         dead=dead,
         unreachable=unreachable,
         is_ending=False,
         is_ours=is_ours,
+        ended_by=ended_by,
         coordinator_died="",
         log_excerpt=lambda rank: "",
     )
@@ -43,8 +46,8 @@ LEFT_ALONE = cluster(is_ours=False, record=SimpleNamespace(has_owner=False))
         (cluster(is_ours=False), "%jaxcluster attach c connects to its new processes then."),
         (LEFT_ALONE, "%jaxcluster stop ends it"),
         (cluster(recovery="never"), "%jaxcluster restart"),
-        (cluster({0: Death(STOPPED)}, is_ours=False), "%jaxcluster start starts another."),
-        (cluster({0: Death(RESTARTED)}, is_ours=False), "attach c connects to its new processes."),
+        (cluster(ended_by=STOPPED, is_ours=False), "%jaxcluster start starts another."),
+        (cluster(ended_by=RESTARTED, is_ours=False), "attach c connects to its new processes."),
     ],
 )
 def test_it_is_said_what_to_type_if_nothing_can_be_done_from_here(found: Any, said: str) -> None:
@@ -60,4 +63,4 @@ def test_a_cluster_that_is_well_runs_cells_and_another_says_what_to_type() -> No
 def test_who_has_died() -> None:
     assert losses(cluster()) == "Ranks 1, 2 died (killed by SIGKILL; out of memory)"
     assert losses(cluster(unreachable=CUT)).startswith("Ranks 1, 2 can't be reached (")
-    assert losses(cluster({0: Death(STOPPED)})) == "The cluster was stopped"
+    assert losses(cluster(ended_by=STOPPED)) == "The cluster was stopped"
