@@ -17,7 +17,7 @@ from jaxcluster.launchers.base import launcher_of
 from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON, LOCAL, SWITCH, kind_of
 from jaxcluster.plan import placement
-from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, check_spec, platform_in
+from jaxcluster.plan.spec import ALL, check_spec, platform_in
 
 FORCED_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 VERIFIES = "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS"
@@ -61,11 +61,8 @@ def make_spec(num_processes: int | None = None, **options: Any) -> wire.ClusterS
         plugin = gpu_plugin_installed()
         wanted = placement.choose_platform(wanted, gpus, chips, plugin, gpu_platform())
         if num_processes is None:
-            num_processes = placement.default_num_processes(
-                gpus if wanted in GPU_PLATFORMS else [],
-                chips if wanted == "tpu" else 0,
-                own.get("devices_per_process"),
-            )
+            each = own.get("devices_per_process")
+            num_processes = placement.default_num_processes(wanted, gpus, chips, each)
     else:
         wanted = wanted or known().launchers[kind_of(launcher)].platform
     environ = {**(os.environ if launcher == LOCAL else {}), **env}

@@ -88,8 +88,11 @@ def place(
             f"{how}Or choose one for all: --platform cpu",
         )
     if counts is None:
-        each = spec.devices_per_process
-        counts = [_default_ranks(platform, f, len(hosts), each) for f in facts]
+        each, many = spec.devices_per_process, len(hosts)
+        counts = [
+            placement.default_num_processes(platform, f.gpus, f.tpu_chips, each, many)
+            for f in facts
+        ]
     for one, ranks in zip(hosts, ranks_by_host(counts), strict=True):
         one.ranks = ranks
     ids = spec.local_device_ids
@@ -125,13 +128,3 @@ def _devices(facts: HostFacts) -> str:
         return "CPU alone"
     without = "" if facts.gpu_plugin else f", and jax has no {facts.gpu_platform} plugin"
     return plural(len(facts.gpus), "GPU") + without
-
-
-def _default_ranks(platform: str, facts: HostFacts, num_hosts: int, each: int | None) -> int:
-    """One for each GPU, or chip of a single TPU host; one for each host of several, and on CPU."""
-    if platform in ("cpu", "tpu") and num_hosts > 1:
-        return 1  # libtpu splits no host of several
-    if platform == "cpu":
-        return placement.default_num_processes([], 0)
-    gpus = facts.gpus if platform in GPU_PLATFORMS else []
-    return placement.default_num_processes(gpus, 0 if gpus else facts.tpu_chips, each)

@@ -80,20 +80,25 @@ class _Share:
 
 
 def default_num_processes(
-    gpus: Sequence[str], tpu_chips: int, devices_per_process: int | None = None
+    platform: str,
+    gpus: Sequence[str],
+    tpu_chips: int,
+    devices_per_process: int | None = None,
+    num_hosts: int = 1,
 ) -> int:
-    """How many processes to start where the user gave no ``-n``: one per GPU or TPU chip, else 2.
+    """How many processes a host gets without ``-n``: one per GPU or TPU chip, else 2.
 
-    With ``devices_per_process`` as many as get so many, and one where it is ``ALL``.
-
-    Pass the devices of the platform that was chosen (``[]`` and 0 for ``cpu``). A TPU host that
-    can't be split into one process per chip (see ``TPU_TOPOLOGY``) gets one process.
+    With ``devices_per_process`` as many as get so many, and one where it is ``ALL``. A TPU host
+    that can't be split into one process per chip (see ``TPU_TOPOLOGY``) gets one process. Of
+    several hosts, each gets one on CPU, and on TPU, where libtpu splits none of them.
     """
-    if devices_per_process == ALL:
+    if num_hosts > 1 and platform not in GPU_PLATFORMS:
         return 1
-    if gpus:
+    if platform != "cpu" and devices_per_process == ALL:
+        return 1
+    if platform in GPU_PLATFORMS and gpus:
         return max(1, len(gpus) // (devices_per_process or 1))
-    if tpu_chips:
+    if platform == "tpu" and tpu_chips:
         return tpu_chips if (tpu_chips, tpu_chips) in TPU_TOPOLOGY else 1
     return 2
 

@@ -24,7 +24,6 @@ from jaxcluster import wire
 from jaxcluster.errors import LaunchError
 from jaxcluster.hosts.agent import requests
 from jaxcluster.hosts.agent.client import Agents, Connection, State
-from jaxcluster.hosts.agent.requests import Detach
 from jaxcluster.hosts.agent.transport import Keys, new_keys
 from jaxcluster.wire import forks
 
@@ -296,32 +295,6 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     assert running.process.returncode == 0  # mpiexec would end all hosts
 
 
-def server_of(running: Running) -> int:
-    """Its ranks, which it has forked, have its command line."""
-    return min(p for p, line in running.processes().items() if "rank.forkserver" in line)
-
-
-def test_with_a_fork_server_its_processes_end_and_the_next_have_another(
-    run_agent: RunAgent, connect: Connect
-) -> None:
-    running = run_agent(LIGHT)
-    host = connect(running)
-    events: wire.Inbox[forks.Event] = wire.Inbox()
-    host.on_event = events.put
-    spawn_rank(running, host)
-    until(lambda: has_sleeper(running), "it is there")
-    old = server_of(running)
-    os.kill(old, signal.SIGKILL)
-    why = "killed with its fork server, which ended with code -9"
-    assert events.get(timeout=ANSWER_S) == forks.Exit("rank", 0, -9, why=why)
-    until(lambda: not has_sleeper(running), "it has ended")
-    host.ask(forks.Stop())
-    spawn_rank(running, host)
-    assert server_of(running) != old
-    until(lambda: has_sleeper(running), "it is there")
-    assert running.folder.is_dir()
-
-
 def test_an_agent_ends_when_its_lease_is_over(run_agent: RunAgent, connect: Connect) -> None:
     running = run_agent(LIGHT, "--lease=1")
     host = connect(running)
@@ -332,22 +305,6 @@ def test_an_agent_ends_when_its_lease_is_over(run_agent: RunAgent, connect: Conn
     assert host.ask(requests.Facts()).host
     host.close()
     assert "its owner has not been connected" in running.until_gone(20)["jaxcluster-agent-ended"]
-
-
-def test_a_detached_agent_waits_for_its_next_owner(
-    run_agent: RunAgent, connect: Connect, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.sock"
-    running = run_agent(LIGHT, "--lease=1", "--owner-stdin", f"--bind=ipc://{path}")
-    host = connect(running)
-    host.ask(Detach(True))
-    host.close()
-    wait(2.5)
-    again = connect(running)
-    again.ask(Detach(False))
-    again.close()
-    running.until_gone(20)
-    assert not path.exists()
 
 
 # --------------------------------------------------------------------------- fence

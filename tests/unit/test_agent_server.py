@@ -67,6 +67,10 @@ def test_time_in_which_it_was_stopped_itself_is_no_absence(agent: Made) -> None:
     agent.alone_s = 0.0
     agent.passes(1000, step=1000)
     assert not agent.why
+    agent._detach(True, [])  # nor is it one where nobody has to be there
+    agent.passes(30)
+    assert not agent.why
+    agent._detach(False, [])
     agent.passes(30)
     assert agent.why
 

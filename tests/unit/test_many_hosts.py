@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import psutil
 import pytest
-from helpers import python, until
 from manyhosts import ManyHosts
 
 import jaxcluster
 from jaxcluster.errors import Divergence, LaunchError
-from jaxcluster.hosts.records import registry
 from jaxcluster.launchers import commands
 from jaxcluster.wire.link import Link
 
@@ -95,18 +91,3 @@ def test_hosts_that_can_not_be_logged_in_to_are_told_together(
     assert caught.value.message.startswith("No agent on h001: ssh ended with code 255.")
     assert caught.value.message.endswith(" Nor can be used: h003, h004.")
     assert "Try: " in caught.value.hint and "h001 true" in caught.value.hint
-
-
-def test_a_killed_notebook_leaves_no_command_and_no_folder(hosts: ManyHosts) -> None:
-    source = (
-        f"import jaxcluster, os; jaxcluster.start(**{hosts.options!r}); os.kill(os.getpid(), 9)"
-    )
-    assert python("-c", source).returncode == -signal.SIGKILL
-    mine = str(hosts.folder), str(registry.folder("main"))
-
-    def left() -> list[str]:
-        lines = [" ".join(one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])]
-        return [line for line in lines if any(word in line for word in mine)]
-
-    until(lambda: len(left()) == 1, "the end of all but of who plays the hosts", 20)
-    assert not registry.folder("main").exists()

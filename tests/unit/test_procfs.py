@@ -47,8 +47,8 @@ def test_ranks_with_equal_pids_on_their_hosts_are_told_apart(
     """As in pods, each of which counts its own."""
     found = [([0], {800: "T"}, b""), ([1], {800: "S"}, b"")]
     monkeypatch.setattr(Processes, "_ask", lambda *_: found)
-    monkeypatch.setattr(Processes, "host_of", lambda *_: SimpleNamespace(cut_s=0))
-    ranks = object.__new__(Processes)
+    ranks: Any = object.__new__(Processes)
+    ranks.fleet = SimpleNamespace(host_of=lambda rank: SimpleNamespace(cut_s=0))
     ranks._pids = [800, 800]
     assert [why.is_held for why in ranks.why_silent([0, 1]).values()] == [True, False]
 

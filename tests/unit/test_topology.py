@@ -61,13 +61,14 @@ def visible_gpus(made: RankPlan) -> list[str | None]:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "tpu_chips", "expected"),
-    [([], 0, 2), (["0", "1", "2"], 0, 3), ([], 4, 4), ([], 8, 8), ([], 1, 1), ([], 2, 1)],
+    ("platform", "gpus", "tpu_chips", "expected"),
+    [("cpu", 0, 0, 2), ("cuda", 3, 0, 3), ("tpu", 0, 4, 4), ("tpu", 0, 8, 8), ("tpu", 0, 2, 1)],
 )
 def test_default_is_one_process_per_gpu_or_tpu_chip_else_two(
-    gpus: list[str], tpu_chips: int, expected: int
+    platform: str, gpus: int, tpu_chips: int, expected: int
 ) -> None:
-    assert default_num_processes(gpus, tpu_chips) == expected
+    assert default_num_processes(platform, ["0"] * gpus, tpu_chips) == expected
+    assert default_num_processes("cpu", ["0"] * gpus, tpu_chips) == 2
 
 
 # --------------------------------------------------------------------------- arguments
@@ -193,8 +194,8 @@ def test_all_devices_of_a_host_are_shared_out_evenly_among_its_ranks() -> None:
         "2,3",
     ]
     assert tpu_plan(1, 4, devices_per_process=ALL).devices == ("TPU chips 0,1,2,3",)
-    assert default_num_processes(["0", "1", "2", "3"], 0, ALL) == 1
-    assert default_num_processes(["0", "1", "2", "3"], 0, 2) == 2
+    assert default_num_processes("cuda", ["0", "1", "2", "3"], 0, ALL) == 1
+    assert default_num_processes("cuda", ["0", "1", "2", "3"], 0, 2) == 2
     facts = [fact(0, "a", gpus=["0", "1"]), fact(1, "b", gpus=["0"])]
     uneven = plan(2, facts, platform="cuda", devices_per_process=ALL)
     assert (visible_gpus(uneven), uneven.notes) == (["0", "0"], ("no rank uses GPU 1 of a",))
@@ -226,12 +227,9 @@ def test_explicit_local_device_ids_leave_the_choice_of_gpus_to_jax() -> None:
     assert visible_gpus(made) == [None, None]
     assert [request.local_device_ids for request in made.requests] == [[1], [0]]
     assert made.devices == ("GPU 5", "GPU 4")
-
-
-@pytest.mark.parametrize("bad", [5, -1])
-def test_local_device_ids_beyond_the_visible_gpus_are_refused(bad: int) -> None:
-    with pytest.raises(PlanError, match=f"gives rank 1 device {bad}, but it sees 2 GPUs on box"):
-        gpu_plan(2, ["4", "5"], local_device_ids=[[0], [bad]])
+    for bad in (5, -1):
+        with pytest.raises(PlanError, match=f"rank 1 device {bad}, but it sees 2 GPUs on box"):
+            gpu_plan(2, ["4", "5"], local_device_ids=[[0], [bad]])
 
 
 # --------------------------------------------------------------------------- TPU
