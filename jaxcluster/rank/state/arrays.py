@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxcluster.rank.arrays import Bounds, bounds, exactly
@@ -20,7 +21,16 @@ OWN = -1  # the rank itself
 
 
 class Lost(Exception):
-    """A value can't be saved, or not be made again, and why. One that is kept stands for it."""
+    """A value can't be saved, or not be made again, and why.
+
+    One that stands in the place of such a value takes what would have been put into it.
+    """
+
+    def _ignore(self, *_: Any) -> None:
+        pass
+
+    append = extend = __setitem__ = _ignore
+    __setstate__: Any = _ignore
 
 
 class SavedArray(NamedTuple):
@@ -60,8 +70,6 @@ class ArraysToLoad:
         Raises:
           Lost: no file has a part of it.
         """
-        import jax
-
         if number not in self._made:
             saved = self._saved[number]
             shape, dtype = saved.shape, np.dtype(saved.dtype)
@@ -101,8 +109,6 @@ class ArraysToLoad:
 
         The first axis that can takes the change, of those that are longer than 1.
         """
-        import jax
-
         then, total = self._own.about["devices"], math.prod(shape)
         if devices() == then or total != then[1]:
             there = [device_at(*place) for place in at]
@@ -120,8 +126,6 @@ class ArraysToLoad:
 
 def devices() -> tuple[int, int]:
     """How many ranks and devices there are."""
-    import jax
-
     return jax.process_count(), jax.device_count()
 
 
@@ -147,8 +151,6 @@ def _place(device: Any) -> tuple[str, int, int]:
 
 def places(devices: Iterable[Any]) -> list[tuple[str, int, int]]:
     """Where devices are. If all are the rank's own, another rank has its own in their place."""
-    import jax
-
     found = [_place(device) for device in devices]
     is_own = all(rank == jax.process_index() for _, rank, _ in found)
     return [(platform, OWN if is_own else rank, number) for platform, rank, number in found]
@@ -156,8 +158,6 @@ def places(devices: Iterable[Any]) -> list[tuple[str, int, int]]:
 
 def device_at(platform: str, rank: int, number: int) -> Any:
     """The device that is at a place now."""
-    import jax
-
     rank = jax.process_index() if rank == OWN else rank
     try:
         return [one for one in jax.devices(platform) if one.process_index == rank][number]

@@ -14,12 +14,10 @@ import functools
 import inspect
 import linecache
 import operator
-import textwrap
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cloudpickle import cloudpickle
@@ -28,7 +26,6 @@ from jaxcluster.rank.private import pytrees
 from jaxcluster.rank.state.arrays import Lost
 
 CELLS = "__main__"
-MADE = "<string>"  # dataclasses make functions there; Python 3.13 has the source of -c there
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
@@ -43,73 +40,34 @@ class Circular(Exception):
     """What a class's statement looks up holds the class: ``args`` has it."""
 
 
-@dataclass(frozen=True)
-class Statement:
-    """A class statement: its source, whose first line is that of a file, and compiler flags."""
+class Statement(NamedTuple):
+    """A class statement: its code, and which lines of its file it has."""
 
     name: str
-    source: str
-    file: str
-    first: int
-    flags: int
-
-    @property
-    def code(self) -> CodeType:
-        """The statement, compiled; its lines are those of the cell."""
-        source = "\n" * (self.first - 1) + self.source
-        code: CodeType = compile(source, self.file, "exec", self.flags, dont_inherit=True)
-        return code
-
-    def needs(self, names: Mapping[str, Any], namespace: Mapping[str, Any]) -> dict[str, Any]:
-        """What it looks up when it runs, and what functions of the namespace look up then."""
-        found, left = dict[str, Any](), [*_looked_up(self.code, is_run=False)]
-        for name in left:
-            if name in found or name == self.name or name not in names:
-                continue
-            found[name] = value = names[name]
-            function: Any = value.__init_subclass__ if isinstance(value, type) else value
-            if callable(function):
-                function = getattr(function, "__wrapped__", getattr(function, "__func__", function))
-            if isinstance(function, FunctionType) and function.__globals__ is namespace:
-                left += _looked_up(function.__code__, is_run=True)
-        return found
-
-
-def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
-    """The names that code looks up; ``is_run``: also those that its functions look up."""
-    yield from (one.argval for one in dis.get_instructions(code) if one.opname in LOOKUPS)
-    for inner in code.co_consts:
-        # Annotations and comprehensions have code of their own, as a class's body has.
-        if isinstance(inner, CodeType) and (
-            is_run or inner.co_name in BODIES or not inner.co_flags & inspect.CO_OPTIMIZED
-        ):
-            yield from _looked_up(inner, is_run=is_run)
+    code: CodeType
+    lines: range
 
 
 def statement_of(cls: type) -> Statement | None:
     """The statement at a cell's top level that made a class; None if it is not found."""
-    own = [one for one in vars(cls).values() if isinstance(one, FunctionType)]
-    code = [one.__code__ for one in own if one.__module__ == CELLS]
-    files = [one.co_filename for one in code if one.co_filename != MADE]
-    files = [file for file in files if linecache.getlines(file)]
-    if not files:  # the last cell that has such a statement
-        known = list(linecache.cache.items())
-        files = [file for file, entry in known if len(entry) > 1 and entry[1] is None]
+    known = [*linecache.cache.items()]
+    cells = {file: one[2] for file, one in known if len(one) > 1 and one[1] is None}
+    functions = [one.__code__ for one in vars(cls).values() if isinstance(one, FunctionType)]
+    own = [code for code in functions if code.co_filename in cells]
     annotations: dict[str, Any] = getattr(cls, "__annotations__", {})
-    is_text = {*map(type, annotations.values())} == {str} or any(c.co_flags & FUTURE for c in code)
-    bound = {*vars(cls), *annotations, *getattr(cls, "__slots__", ()), *getattr(cls, "_fields", ())}
-    for file in reversed(files):
-        lines = linecache.getlines(file)
-        for node in _classes_in("".join(lines), cls.__qualname__):
+    is_text = {*map(type, annotations.values())} == {str} or any(c.co_flags & FUTURE for c in own)
+    for file in reversed([*cells, *(code.co_filename for code in own)]):
+        for node in _classes_in("".join(cells[file]), cls.__qualname__):
             starts = [node.lineno, *(one.lineno for one in node.decorator_list)]
             names = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
             targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
             names |= {one.id for one in targets if isinstance(one, ast.Name)}
             # Python 3.13 tells the line. Before, a statement that binds other names is another one.
-            if vars(cls).get("__firstlineno__", node.lineno) in starts and names <= bound:
-                source = textwrap.dedent("".join(lines[min(starts) - 1 : node.end_lineno]))
-                flags = FUTURE if is_text else 0
-                return Statement(cls.__qualname__, source, file, min(starts), flags)
+            is_it = names <= vars(cls).keys() | annotations.keys()
+            if is_it and vars(cls).get("__firstlineno__", node.lineno) in starts:
+                flags, module = FUTURE if is_text else 0, ast.Module([node], [])
+                code = compile(module, file, "exec", flags, dont_inherit=True)
+                return Statement(node.name, code, range(min(starts), (node.end_lineno or 0) + 1))
     return None
 
 
@@ -127,26 +85,32 @@ def _classes_in(source: str, name: str) -> list[ast.ClassDef]:
     return sorted(found, key=lambda node: -node.lineno)
 
 
-# ---------------------------------------------------------------------- and made again
+def _needs(
+    statement: Statement, names: Mapping[str, Any], namespace: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What it looks up when it runs, and what functions of the namespace look up then."""
+    found, left = dict[str, Any](), [*_looked_up(statement.code, is_run=False)]
+    for name in left:
+        if name in found or name == statement.name or name not in names:
+            continue
+        found[name] = value = names[name]
+        function: Any = value.__init_subclass__ if isinstance(value, type) else value
+        if callable(function):
+            function = getattr(function, "__wrapped__", getattr(function, "__func__", function))
+        if isinstance(function, FunctionType) and function.__globals__ is namespace:
+            left += _looked_up(function.__code__, is_run=True)
+    return found
 
 
-def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -> Any:
-    """The class that a statement makes where what it needs is bound. It leaves no name behind."""
-    if (lost := next((one for one in needs.values() if isinstance(one, Lost)), None)) is not None:
-        raise Lost(*lost.args)
-    there, known = names.get(statement.name), kept.get()
-    if known is not None and isinstance(there, type) and statement_of(there) == statement:
-        known.add(there)
-        return there
-    before = {name: names[name] for name in (*needs, statement.name) if name in names}
-    try:
-        names.update(needs)
-        exec(statement.code, names)
-        return names[statement.name]
-    finally:
-        for name in (*needs, statement.name):
-            names.pop(name, None)
-        names.update(before)
+def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
+    """The names that code looks up; ``is_run``: also those that its functions look up."""
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in LOOKUPS)
+    for inner in code.co_consts:
+        # Annotations and comprehensions have code of their own, as a class's body has.
+        if isinstance(inner, CodeType) and (
+            is_run or inner.co_name in BODIES or not inner.co_flags & inspect.CO_OPTIMIZED
+        ):
+            yield from _looked_up(inner, is_run=is_run)
 
 
 def reduce(
@@ -169,27 +133,48 @@ def reduce(
     if found is None:
         make, arguments, state, *_ = by_value
         return make, arguments, (state, how), None, None, set_state
-    made = run, (found, found.needs(names, namespace), namespace)
+    made = run, (found, _needs(found, names, namespace), namespace)
     return *made, (_added(cls, found), how), None, None, set_state
+
+
+def _is_of_cells(function: Any) -> bool:
+    names = getattr(function, "__globals__", {})  # equinox lies about __module__
+    return names.get("__name__") == CELLS or isinstance(function, BOUND)
 
 
 def _added(cls: type, statement: Statement) -> dict[str, Any]:
     """What was added to a class after its statement."""
-    lines = range(statement.first, statement.first + statement.source.count("\n") + 1)
 
     def is_added(name: str, value: Any) -> bool:
         if type(value) is FunctionType and value.__module__ == CELLS:
-            code = value.__code__
-            return code.co_filename != statement.file or code.co_firstlineno not in lines
+            file, line = value.__code__.co_filename, value.__code__.co_firstlineno
+            return file != statement.code.co_filename or line not in statement.lines
         return type(value) in PLAIN and not (name.startswith("_") and name.endswith("_"))
 
     is_enum = "_member_map_" in vars(cls)  # its values are its members'
     return {n: v for n, v in vars(cls).items() if not is_enum and is_added(n, v)}
 
 
-def _is_of_cells(function: Any) -> bool:
-    names = getattr(function, "__globals__", {})  # equinox lies about __module__
-    return names.get("__name__") == CELLS or isinstance(function, BOUND)
+# ---------------------------------------------------------------------- and made again
+
+
+def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -> Any:
+    """The class that a statement makes where what it needs is bound. It leaves no name behind."""
+    if (lost := next((one for one in needs.values() if isinstance(one, Lost)), None)) is not None:
+        raise Lost(*lost.args)
+    there, known = names.get(statement.name), kept.get()
+    if known is not None and isinstance(there, type) and statement_of(there) == statement:
+        known.add(there)
+        return there
+    before = {name: names[name] for name in (*needs, statement.name) if name in names}
+    try:
+        names.update(needs)
+        exec(statement.code, names)
+        return names[statement.name]
+    finally:
+        for name in (*needs, statement.name):
+            names.pop(name, None)
+        names.update(before)
 
 
 def set_state(cls: Any, state: tuple[Any, Any]) -> None:

@@ -10,9 +10,10 @@ import textwrap
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
+import jax
 import numpy as np
 
-from jaxcluster.rank.arrays import is_array, is_living, leaves_of
+from jaxcluster.rank.arrays import is_array, leaves_of
 from jaxcluster.rank.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
@@ -20,21 +21,24 @@ COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc
 DEPTH = 12  # of functions that hold functions
 
 
-def judge(value: Any) -> tuple[bool, bool]:
-    """Whether a value has arrays that span processes, and whether all ranks have the same value.
+def can_be_anothers(value: Any, spans: bool) -> bool:
+    """Whether all ranks have the same value.
 
     All have the same modules, functions and classes without values of their own, meshes and
     shardings. In a value with arrays that span processes all arrays must, and Python's values
     beside them are taken for equal, since all ranks give them to the same programs.
+
+    Args:
+      spans: it has arrays that spanned processes.
     """
     leaves: list[Any] = []
     with contextlib.suppress(Exception):  # too many, or a user's class that raises
         leaves = [leaf for _, leaf in leaves_of(value)]
-    spanning = [not one.is_fully_addressable for one in leaves if is_living(one)]
-    if not any(spanning):
-        return False, not any(map(is_array, leaves)) and _is_common(value)
+    if not spans:
+        return not any(map(is_array, leaves)) and _is_common(value)
     others = [one for one in leaves if type(one) not in LITERALS and not is_array(one)]
-    return True, all(spanning) and all(map(_is_common, others))
+    here = {one.is_fully_addressable for one in leaves if is_array(one)}  # all, of a single process
+    return len(here) == 1 and all(map(_is_common, others))
 
 
 def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool:
@@ -44,8 +48,6 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
       by_library: a library's function holds it. Options there, as the ``argnums`` of a gradient,
         are no values of the rank's own.
     """
-    import jax
-
     sharding, bare = jax.sharding, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)
     if isinstance(value, (*COMMON, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
         return True

@@ -1,8 +1,8 @@
-"""The files of saved variables: raw sections, an index of them, and checksums.
+"""The files of saved variables: an index with checksums, and beside it raw sections.
 
 A file system lets one thread at a time write to a file, so each thread of a large save has a file.
-The first one begins with a head and ends with the index of all. Each chunk is read back as soon as
-it is written, while the CPU has it in its cache, and whoever loads a section checks it again.
+Each chunk is read back as soon as it is written, while the CPU has it in its cache, and whoever
+loads a section checks it again.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-VERSION = "jaxcluster state 4, Python {}.{}".format(*sys.version_info)
-HEAD = struct.Struct("<40sQ32s")  # the version; where the index is, up to the end; its digest
+from jaxcluster.rank.arrays import host_values, is_array
+
+VERSION = "jaxcluster state 5, Python {}.{}".format(*sys.version_info)
 ALIGNMENT = 64  # from there on XLA takes memory of numpy's as it is
 CHUNK = 256 << 10  # two of them fit into a CPU core's cache
 LARGE_NBYTES = 4 << 20  # from there on threads are worth it
@@ -35,15 +36,8 @@ class BadFile(Exception):
     hint = ""  # the error is expected, and not logged
 
 
-class Part(NamedTuple):
-    """One raw section: its size, and what gives its bytes when it is written."""
-
-    nbytes: int
-    read: Callable[[], Any]
-
-
 def file_name(rank: int) -> str:
-    """The name of a rank's first file."""
+    """The name of a rank's index."""
     return f"rank-{rank}.state"
 
 
@@ -53,22 +47,25 @@ def remove(path: Path) -> None:
         one.unlink(missing_ok=True)
 
 
-def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
-    """Write a state, and what is known ``about`` it, in place of an older one; returns its files.
+def write(path: Path, parts: Sequence[Any], about: Any) -> list[Path]:
+    """Write a state in place of an older one; returns its files.
+
+    Args:
+      parts: buffers, or arrays of the rank's devices; each becomes a section.
+      about: what is known of them.
 
     Raises:
       OSError: there is no room for it.
       BadFile: it is not what was written.
     """
     is_large = sum(part.nbytes for part in parts) >= LARGE_NBYTES
-    paths = [path, *(Path(f"{path}.{n}") for n in range(1, THREADS if is_large else 1))]
+    paths = [Path(f"{path}.{n}") for n in range(THREADS if is_large else 1)]
     sections, left, is_over = {}, iter([*enumerate(parts)]), threading.Event()
 
     def fill(path: Path) -> None:
         """Write sections to one of the files, while there are any."""
         both = np.empty((2, CHUNK), np.uint8)
-        path.touch(0o600, exist_ok=False)
-        with open(path, "r+b") as file:
+        with _created(path) as file:
 
             def put(at: int, chunk: Bytes) -> Any:
                 if is_over.is_set():
@@ -82,9 +79,8 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
                     raise BadFile(f"{path} does not hold what was written")
                 return copied
 
-            file.write(bytes(HEAD.size))
             for section, part in left:
-                data, first = as_bytes(part.read()), file.tell()
+                data, first = as_bytes(part), file.tell()
                 sections[section] = path.name, first, len(data), checksum(data, put)
 
     remove(path)
@@ -94,13 +90,10 @@ def write(path: Path, parts: Sequence[Part], about: Any) -> list[Path]:
         finally:  # the stop button: threads would go on to the end
             is_over.set()
     index = pickle.dumps(([sections[n] for n in range(len(parts))], about))
-    with open(path, "r+b") as file:
-        at = file.seek(0, os.SEEK_END)
-        file.write(index)
-        file.seek(0)
-        file.write(HEAD.pack(VERSION.encode(), at, checksum(as_bytes(index)).encode()))
+    with _created(path) as file:
+        file.write(b"\n".join([VERSION.encode(), checksum(as_bytes(index)).encode(), index]))
     StateFile(path)
-    return paths
+    return [path, *paths]
 
 
 class StateFile:
@@ -113,11 +106,10 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _opened(path) as file:
-            version, at, digest = HEAD.unpack(file.read(HEAD.size).ljust(HEAD.size))
-            if version.rstrip(b"\0") != VERSION.encode():
-                raise BadFile(f"{path} is not of {VERSION}, or no file of saved variables")
-            file.seek(min(at, path.stat().st_size))
-            index = file.read()
+            version, _, rest = file.read().partition(b"\n")
+        digest, _, index = rest.partition(b"\n")
+        if version != VERSION.encode():
+            raise BadFile(f"{path} is not of {VERSION}, or no file of saved variables")
         if checksum(as_bytes(index)).encode() != digest:
             raise BadFile(f"{path} is not whole")
         self._sections, self.about = pickle.loads(index)
@@ -139,6 +131,10 @@ class StateFile:
         return copied
 
 
+def _created(path: Path) -> Any:
+    return open(path, "x+b", opener=partial(os.open, mode=0o600))
+
+
 def _opened(path: Path) -> Any:
     try:
         return open(path, "rb", buffering=0)
@@ -147,9 +143,9 @@ def _opened(path: Path) -> Any:
 
 
 def as_bytes(buffer: Any) -> Bytes:
-    """What is in a buffer, without a copy where it lies in one piece."""
-    if isinstance(buffer, np.ndarray):
-        return np.ascontiguousarray(buffer).reshape(-1).view(np.uint8)
+    """What is in a buffer or an array, without a copy where it lies in one piece here."""
+    if is_array(buffer):
+        return np.ascontiguousarray(host_values(buffer)).reshape(-1).view(np.uint8)
     return np.frombuffer(buffer, np.uint8)
 
 

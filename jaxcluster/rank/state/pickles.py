@@ -5,11 +5,13 @@ Functions of cells have the namespace itself as their globals, and closures shar
 Views of one memory stay views. jitted functions keep their options. Classes of cells are made
 again by their class statements (``classes``). Arrays, devices and what belongs to the process are
 left out: they have persistent ids.
+
+All else is made by ``tried`` and changed by ``changed``. So an error costs only the names that
+reach what could not be made.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import io
@@ -27,18 +29,12 @@ import jax
 import numpy as np
 
 from jaxcluster.model.pickling import FILES, reference_to
-from jaxcluster.rank.arrays import (
-    Patience,
-    bounds,
-    devices_hash,
-    host_values,
-    shorten,
-)
+from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash, shorten
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
-from jaxcluster.rank.state.common import contents, judge
-from jaxcluster.rank.state.file import BadFile, Part, StateFile, as_bytes, checksum, write
+from jaxcluster.rank.state.common import contents
+from jaxcluster.rank.state.file import BadFile, StateFile, as_bytes, checksum, write
 
 # Names of what is no name: settings, which change what values become, and registered classes.
 SETTINGS, REGISTERED = " settings", " registered"
@@ -48,6 +44,7 @@ LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
 OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc", "annotations"]
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
+Broken = dict[int, tuple[Any, str]]  # by their ids objects that were not made to their end: why
 
 
 class Pickler(cloudpickle.Pickler):
@@ -55,41 +52,21 @@ class Pickler(cloudpickle.Pickler):
 
     Attributes:
       values: the names that are saved; ``lost``: the others, and why.
-      spanning: names with arrays that span processes; ``common``: those that a new rank may have.
+      spanning: names with arrays that span processes.
 
     Args:
-      broken: by their ids objects that can't be saved, and why.
+      broken: objects that can't be saved.
     """
 
     dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
 
     def __init__(
-        self,
-        values: Mapping[str, Any],
-        namespace: dict[str, Any],
-        broken: Mapping[int, tuple[Any, str]] | None = None,
+        self, values: Mapping[str, Any], namespace: dict[str, Any], broken: Broken | None = None
     ) -> None:
         self._namespace, self._broken, self._patience = namespace, broken or {}, Patience(READY_S)
         self.lost, self._by_value = dict[str, str](), set[type]()
-        self._reducers: dict[type, Callable[[Any], Any]] = {
-            kinds().key: lambda key: (
-                functools.partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(key))),
-                (key._base_array,),
-            ),
-            kinds().jitted: _reduce_jitted,
-            jax.custom_jvp: _reduce_bare,
-            jax.custom_vjp: _reduce_bare,
-            jax.Ref: _refuse,
-            np.ndarray: _reduce_view,
-            CellType: lambda cell: (CellType, ()),  # what it holds comes with its function
-            # With its file, by which tracebacks find its cell: cloudpickle leaves that out.
-            CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
-            type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
-        }
-        self._ids: dict[type, Callable[[Any], Any]] = {
-            jax.Device: lambda device: ("device", *arrays.places([device])[0]),
-            jax.sharding.Mesh: arrays.mesh_id,
-        }
+        own = own_objects(namespace) | {one.__name__: one for one in (tried, changed)}
+        self._own = {id(one): ("own", name) for name, one in own.items()}
         # Classes come early: what their statements need is not to be half made by then.
         order = sorted(values, key=lambda n: (n != SETTINGS, not isinstance(values[n], type)))
         self.values = {name: values[name] for name in order}
@@ -98,22 +75,20 @@ class Pickler(cloudpickle.Pickler):
 
     def _begin(self) -> None:
         """Begin a pickle that knows nothing."""
-        parts, buffers = self.parts, self.buffers = list[Part](), list[int]()
+        parts, buffers = self.parts, self.buffers = list[Any](), list[int]()
 
         def is_small(buffer: pickle.PickleBuffer) -> bool:
             """Whether a buffer lies in the pickle; else it is a section of its own."""
             if (raw := buffer.raw()).nbytes >= LARGE_NBYTES:
                 buffers.append(len(parts))
-                parts.append(Part(raw.nbytes, lambda: raw))
+                parts.append(raw)
             return raw.nbytes < LARGE_NBYTES
 
         # Nothing here holds the pickler itself: it would keep arrays until a garbage collection.
         self.file = io.BytesIO()
         super().__init__(self.file, protocol=5, buffer_callback=is_small)
-        self.spanning, self.common, self.arrays = set[str](), list[str](), list[SavedArray]()
+        self.spanning, self.arrays = set[str](), list[SavedArray]()
         self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
-        self._sections = dict[Any, int]()  # of buffers on devices: arrays may share one
-        self._own = {id(one): ("own", n) for n, one in own_objects(self._namespace).items()}
         self._started = set[type]()
 
     def _dump_all(self) -> bool:
@@ -129,10 +104,9 @@ class Pickler(cloudpickle.Pickler):
             except Exception as error:
                 self.lost[name] = why(error)
             else:
-                spans, is_common = judge(value)
-                if spans or any(one.spans for one in self.arrays[self._first :]):
+                spans = [not array.is_fully_addressable for _, array in arrays_of(value)]
+                if any(spans) or any(one.spans for one in self.arrays[self._first :]):
                     self.spanning.add(name)
-                self.common += [name] if is_common else []
                 continue
             self._begin()  # others may share what was begun, and are looked at again
             is_whole = False
@@ -155,19 +129,11 @@ class Pickler(cloudpickle.Pickler):
         on = devices_hash(array), getattr(array.sharding, "spec", "")
         same = repr((self._name, number - self._first, what, on))
         kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
-        sections = {index: self._section(data) for index, data in shards.items()}
+        sections = {index: len(self.parts) + n for n, index in enumerate(shards)}
+        self.parts += shards.values()
         self._numbers[id(array)] = number, array
         self.arrays.append(SavedArray(same, *what, *kind, sections))
         return number
-
-    def _section(self, data: Any) -> int:
-        key: Any = id(data)
-        with contextlib.suppress(Exception):  # some kinds of devices don't tell
-            key = data.unsafe_buffer_pointer(), data.nbytes, data.device
-        if key not in self._sections:
-            self._sections[key] = len(self.parts)
-            self.parts.append(Part(data.nbytes, lambda: host_values(data)))
-        return self._sections[key]
 
     def persistent_id(self, obj: Any) -> Any:
         if (own := self._own.get(id(obj))) is not None:
@@ -176,19 +142,30 @@ class Pickler(cloudpickle.Pickler):
             raise Lost(broken[1])
         if (kind := type(obj)) is kinds().array:
             return "array", self._number(obj), obj.sharding
-        known = self._ids.get(kind)
+        known = IDS.get(kind)
         return known(obj) if known is not None else None
 
     def reducer_override(self, obj: Any) -> Any:
+        reduced = self._reduce(obj)
+        if not isinstance(reduced, tuple):  # it can be imported
+            return reduced
+        make, arguments, state, *items, setter = (*reduced, *[None] * 4)[:6]
+        if setter is not None or (state is not None and hasattr(type(obj), "__setstate__")):
+            state, setter = (setter or _setstate, state), changed
+        return tried, (make, arguments), state, *items, setter
+
+    def _reduce(self, obj: Any) -> Any:
         kind = type(obj)
-        if (reduce := self._reducers.get(kind)) is not None:
+        if (reduce := _reducers().get(kind)) is not None:
             return obj.__qualname__ if callable(obj) and is_imported(obj) else reduce(obj)
+        if (is_class := issubclass(kind, type)) and (known := reference_to(obj)) is not None:
+            return known
         if issubclass(kind, jax.core.Tracer):
             _refuse(obj)
-        is_class = issubclass(kind, type)
-        if is_class and (known := reference_to(obj)) is not None:
-            return known
         reduced = super().reducer_override(obj)
+        if not is_class and kind is not FunctionType:
+            table = self.dispatch_table
+            return table[kind](obj) if kind in table else obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         if not is_class or not isinstance(reduced, tuple) or len(reduced) <= IS_MADE:
             return reduced
         if obj in self._started:  # what its statement needs holds it
@@ -213,10 +190,11 @@ class Pickler(cloudpickle.Pickler):
     def _digest(self, name: str) -> str:
         """Equal on ranks that have an equal value; "" of one that can't be compared."""
         alone = Pickler({name: self.values[name]}, self._namespace)
-        others = {section for one in alone.arrays if one.spans for section in one.shards.values()}
-        held = [as_bytes(part.read()) for n, part in enumerate(alone.parts) if n not in others]
-        what = [(one.shape, one.dtype) for one in alone.arrays], [checksum(data) for data in held]
-        return "" if alone.lost else checksum(as_bytes(alone.file.getvalue() + repr(what).encode()))
+        if alone.lost or alone.spanning:
+            return ""
+        what = [(one.shape, one.dtype) for one in alone.arrays]
+        held = [checksum(as_bytes(part)) for part in alone.parts]
+        return checksum(as_bytes(alone.file.getvalue() + repr((what, held)).encode()))
 
     def write(self, path: Path, *, compare: bool = False) -> list[Path]:
         """Write it to files; returns their paths.
@@ -224,21 +202,21 @@ class Pickler(cloudpickle.Pickler):
         Args:
           compare: ranks may have to tell which values are equal on all of them.
         """
-        pickled = self.file.getbuffer()
         about = {
             "names": [*self.values],
             "buffers": self.buffers,
             "arrays": self.arrays,
-            "common": self.common,
+            "spanning": self.spanning,
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
             "devices": arrays.devices(),
         }
-        return write(path, [*self.parts, Part(len(pickled), lambda: pickled)], about)
+        return write(path, [*self.parts, self.file.getbuffer()], about)
 
     @property
     def nbytes(self) -> int:
         """How large the files are going to be, but for their index."""
-        return sum(part.nbytes for part in self.parts) + self.file.tell()
+        nbytes: int = sum(part.nbytes for part in self.parts)
+        return nbytes + self.file.tell()
 
 
 def _function_setstate(func: Any, state: Any) -> None:
@@ -274,7 +252,7 @@ def _reduce_view(array: np.ndarray[Any, Any]) -> Any:
     while type(owner.base) is np.ndarray:
         owner = owner.base
     if owner is array or array.dtype.hasobject or owner.dtype.hasobject or not owner.flags.forc:
-        return NotImplemented
+        return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     first = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
     what = array.shape, array.dtype, first, array.strides
     return _view, (owner, what, array.flags.writeable)
@@ -289,6 +267,32 @@ def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
     return array
 
 
+IDS: dict[type, Callable[[Any], Any]] = {
+    jax.Device: lambda device: ("device", *arrays.places([device])[0]),
+    jax.sharding.Mesh: arrays.mesh_id,
+}
+
+
+@functools.cache
+def _reducers() -> dict[type, Callable[[Any], Any]]:
+    """How values of these types are pickled, if they can't be imported."""
+    return {
+        kinds().key: lambda key: (
+            functools.partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(key))),
+            (key._base_array,),
+        ),
+        kinds().jitted: _reduce_jitted,
+        jax.custom_jvp: _reduce_bare,
+        jax.custom_vjp: _reduce_bare,
+        jax.Ref: _refuse,
+        np.ndarray: _reduce_view,
+        CellType: lambda cell: (CellType, ()),  # what it holds comes with its function
+        # With its file, by which tracebacks find its cell: cloudpickle leaves that out.
+        CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
+        type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
+    }
+
+
 def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
     """What each process has of its own, by its name: it is left out of pickles."""
     found = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
@@ -299,27 +303,43 @@ def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------- and back
 
-SETTERS = _function_setstate, classes.set_state  # they change their first argument
-# Steps that make something, by how much they take from the stack, and steps that change the top.
-MAKES = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3, pickle.STACK_GLOBAL: 2}
-MAKES |= {pickle.BINPERSID: 1, pickle.FROZENSET: 0}
-CHANGES = [pickle.BUILD, pickle.SETITEM, pickle.SETITEMS]
-CHANGES += [pickle.APPEND, pickle.APPENDS, pickle.ADDITEMS]
-_Python: Any = pickle._Unpickler
+
+def tried(broken: Broken, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """What is made, or what stands for it: a ``Lost``, which is broken."""
+    try:
+        return make(*arguments)
+    except BadFile:
+        raise
+    except Exception as error:
+        held = (one for one in (make, *arguments) if type(one) is Lost)
+        lost = next(held, None) or Lost(why(error))
+        broken[id(lost)] = lost, str(lost)
+        return lost
 
 
-def common_names(files: Mapping[int, StateFile], base: int, is_resized: bool) -> list[str]:
-    """The names of a rank that a new one may have: what can't differ between ranks.
+def changed(broken: Broken, obj: Any, change: tuple[Callable[[Any, Any], None], Any]) -> None:
+    """Change an object that was made; it is broken if that fails."""
+    setter, state = change
+    if type(obj) is not Lost and type(lost := tried(broken, setter, (obj, state))) is Lost:
+        broken[id(obj)] = obj, str(lost)
 
-    Args:
-      is_resized: also what was equal on all ranks, whose files these are.
-    """
-    about = [file.about for file in files.values()]
-    common: list[str] = files[base].about["common"]
-    equal = files[base].about["digests"].items() if is_resized else ()
-    return common + [
-        n for n, own in equal if own and all(one["digests"].get(n) == own for one in about)
-    ]
+
+def _setstate(obj: Any, state: Any) -> None:
+    obj.__setstate__(state)
+
+
+class Unpickler(pickle.Unpickler):
+    """Goes on where something can't be imported, or has no values."""
+
+    def __init__(self, broken: Broken, makers: Mapping[str, Callable[..., Any]], **of: Any) -> None:
+        super().__init__(**of)
+        self._broken, self._makers = broken, makers
+
+    def find_class(self, module: str, name: str) -> Any:
+        return tried(self._broken, super().find_class, (module, name))
+
+    def persistent_load(self, known: tuple[Any, ...]) -> Any:
+        return tried(self._broken, self._makers[known[0]], known[1:])
 
 
 def load(
@@ -339,77 +359,32 @@ def load(
     Raises:
       BadFile: a file was changed.
     """
-    about, made = files[base].about, ArraysToLoad(files, base)
-    section = functools.cache(files[base].copy)
+    about, made, section = files[base].about, ArraysToLoad(files, base), files[base].copy
+    values, lost, broken = dict[str, Any](), dict[str, str](), Broken()
+    ours = {one.__name__: functools.partial(one, broken) for one in (tried, changed)}
     makers: dict[str, Callable[..., Any]] = {
         "array": made.array,
         "device": arrays.device_at,
         "mesh": made.mesh,
         "globals": lambda name: vars(importlib.import_module(name)),
-        "own": own_objects(namespace).__getitem__,
+        "own": (own_objects(namespace) | ours).__getitem__,
     }
-
-    def read(kind: Any) -> tuple[dict[str, Any], Any]:
-        stream = io.BytesIO(section(-1).data)
-        unpickler = kind(stream, buffers=(section(number).data for number in about["buffers"]))
-        unpickler.persistent_load = lambda known: makers[known[0]](*known[1:])
-        values = {}
-        for name in about["names"]:
+    buffers = (section(number).data for number in about["buffers"])
+    unpickler = Unpickler(broken, makers, file=io.BytesIO(section(-1).data), buffers=buffers)
+    for name in about["names"]:
+        try:
             values[name] = value = unpickler.load()
-            if name == SETTINGS and not isinstance(value, Lost):
-                use(value)
-        return values, unpickler
-
-    try:
-        return read(pickle.Unpickler)[0], {}
-    except BadFile:
-        raise
-    except Exception:  # once more, to know which names it costs
-        values, unpickler = read(TolerantUnpickler)
-        whole = Pickler(values, namespace, unpickler.broken)
-        return whole.values, whole.lost
+        except BadFile:
+            raise
+        except Exception as error:  # as of a key without a hash: what follows may need its parts
+            lost = {one: why(error) for one in about["names"] if one not in values}
+            break
+        if name == SETTINGS:
+            use(value)
+    whole = Pickler(values, namespace, broken) if broken else None
+    return (whole.values, lost | whole.lost) if whole else (values, lost)
 
 
 def why(error: Exception) -> str:
     """What is told of an error, in a line."""
     return shorten(str(error) or type(error).__name__, WHY_CHARS)
-
-
-def _guarded(op: bytes, taken: int = 0, *, is_made: bool = False) -> Callable[[Any], None]:
-    """A step after which an error leaves a gap, or an object that is broken."""
-
-    def guarded(self: Any) -> None:
-        depth = len(self.stack) - taken
-        given = self.stack[depth:]
-        try:
-            _Python.dispatch[op[0]](self)
-        except BadFile:
-            raise
-        except Exception as error:
-            parts = [part for one in given if type(one) is tuple for part in one]
-            told = next((str(one) for one in (*given, *parts) if type(one) is Lost), why(error))
-            if is_made:
-                del self.stack[depth if taken else len(self.stack) :]
-                self.stack.append(Lost(told))
-            for one in (self.stack[-1], *(parts[:1] if taken and given[0] in SETTERS else ())):
-                self.broken.setdefault(id(one), (one, told))
-
-    return guarded
-
-
-class TolerantUnpickler(_Python):
-    """The one in Python, which goes on after an error.
-
-    Attributes:
-      broken: by their ids the objects that could not be made, or not to the end, and why.
-    """
-
-    dispatch: ClassVar[Any] = (
-        _Python.dispatch
-        | {op[0]: _guarded(op, taken, is_made=True) for op, taken in MAKES.items()}
-        | {op[0]: _guarded(op) for op in CHANGES}
-    )
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.broken = dict[int, tuple[Any, str]]()

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
@@ -21,8 +22,6 @@ OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options 
 
 def now() -> dict[tuple[str, str], Any]:
     """What can be changed at any time, by its kind and name."""
-    import jax
-
     found: dict[tuple[str, str], Any] = {("environ", n): v for n, v in os.environ.items()}
     found |= {("config", n): v for n, v in jax.config.values.items() if n not in OURS}
     folder = os.readlink("/proc/self/cwd")  # os.getcwd raises where it was removed
@@ -37,8 +36,6 @@ def changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, An
 
 def apply(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
     """Make changes; returns what could not be changed: why."""
-    import jax
-
     left = {}
     for (kind, name), value in found.items():
         try:
@@ -55,11 +52,6 @@ def apply(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
         except Exception as error:
             left[name] = str(error)
     return left
-
-
-def undo(before: Mapping[Any, Any]) -> None:
-    """Have the settings that there were before."""
-    apply(changes(now(), before))
 
 
 def of_cells(shell: Any, cell_numbers: Mapping[str, int]) -> dict[str, Any]:

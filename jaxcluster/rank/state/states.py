@@ -6,13 +6,16 @@ import contextlib
 import re
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
 
 from jaxcluster.rank.names import is_users
 from jaxcluster.rank.private import pytrees
 from jaxcluster.rank.state import classes, file, pickles, settings
+from jaxcluster.rank.state.common import can_be_anothers
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS
 from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save, Saved
@@ -23,14 +26,11 @@ if TYPE_CHECKING:
 RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
 
 
-@dataclass(frozen=True)
-class Held:
-    """What was read, and is held until it is bound."""
+class Held(NamedTuple):
+    """What was read, and is held until it is bound; settings are what cells have changed."""
 
     names: dict[str, Any]
-    of_cells: dict[str, Any] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)  # settings that could not be set, and why
-    before: dict[Any, Any] = field(default_factory=dict)  # the settings that there were
+    settings: dict[str, Any]
 
 
 class States:
@@ -96,77 +96,83 @@ class States:
     def load(self, request: Request[Load]) -> Made:
         """``load``: make all values, and hold them until ``bind``. On the main thread.
 
-        Settings are set at once, since they change what values become.
-
         Raises:
           BadFile: a file was changed.
         """
-        import jax
-
-        body, only = request.body, request.body.only
+        body, found, before = request.body, Held({}, {}), settings.now()
         if not body.files:
             return Made([])
         files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
-        base, is_part = min(files) if body.own is None else body.own, only is not None
-        if body.own is None:  # what can't differ between ranks, and was equal on all
-            is_resized = len(files) == body.num_processes != jax.process_count()
-            only = pickles.common_names(files, base, is_resized)
-        found = Held({}, before=settings.now())
+        base, is_part = min(files) if body.own is None else body.own, body.only is not None
 
         def use(value: dict[str, Any]) -> None:
+            """Have the settings for a while, as they change what values become."""
             if not is_part:
                 settings.know_cells(value["cells"])
-                found.left.update(settings.apply(value["changed"]))
-                found.of_cells.update(value)
+                settings.apply(value["changed"])
+                found.settings.update(value)
 
         classes.kept.set(set() if is_part else None)
         try:
             made, lost = pickles.load(files, base, self.namespace, use)
-        except BaseException:
-            settings.undo(found.before)
-            raise
+        finally:
+            settings.apply(settings.changes(settings.now(), before))
         for cls, how in () if is_part else made.get(REGISTERED, ()):
             with contextlib.suppress(Exception):  # JAX refuses it
                 pytrees.register(cls, how)
-        wanted = (made.keys() if only is None else {*only}) - {SETTINGS, REGISTERED}
-        found.names.update({name: value for name, value in made.items() if name in wanted})
+        wanted = made.keys() if body.only is None else {*body.only}
         if body.own is None:
-            found.of_cells.pop("random", None)
+            wanted = anothers(made, files, base, body.num_processes)
+            found.settings.pop("random", None)
+        wanted -= {SETTINGS, REGISTERED}
+        found.names.update({name: value for name, value in made.items() if name in wanted})
         self._hold(body.token, found)
         return Made([name for name in found.names if not RESULT.fullmatch(name)], lost)
 
     def hold(self, token: str, names: dict[str, Any]) -> None:
         """Hold what was pushed until ``bind``."""
-        self._hold(token, Held(names))
+        self._hold(token, Held(names, {}))
 
     def _hold(self, token: str, found: Held) -> None:
-        self._held[token] = found
-        if token in self._dropped:  # meanwhile
-            self._forget(token)
+        if token not in self._dropped:  # meanwhile
+            self._held[token] = found
 
     def bind(self, request: Request[Bind]) -> Made:
         """``bind``: all names that were read and are not lost. On the main thread."""
         lost, namespace = request.body.lost, self.namespace
-        found = self._held.pop(request.body.token, None) or Held({})
+        found = self._held.pop(request.body.token, None) or Held({}, {})
         names = {name: value for name, value in found.names.items() if name not in lost}
         for name in lost:
             namespace.pop(name, None)
         namespace.update(names)
         self.lost.update(lost)
-        if found.of_cells:
-            settings.show(found.of_cells, self._shell, self.cell_numbers)
+        left = settings.apply(found.settings.get("changed", {}))
+        if found.settings:
+            settings.show(found.settings, self._shell, self.cell_numbers)
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
             namespace.setdefault("_oh", {}).update(results)
             last = [value for _, value in sorted(results.items())][:-4:-1]
             namespace.update(zip(("_", "__", "___"), last, strict=False))
-        return Made([*names], found.left)
+        return Made([*names], left)
 
     def drop(self, request: Request[Drop]) -> None:
         """``drop``: what was read, or is being read, is not bound."""
         self._dropped.append(request.body.token)
-        self._forget(request.body.token)
+        self._held.pop(request.body.token, None)
 
-    def _forget(self, token: str) -> None:
-        if (found := self._held.pop(token, None)) is not None and found.before:
-            settings.undo(found.before)
+
+def anothers(
+    made: Mapping[str, Any], files: Mapping[int, StateFile], base: int, num_processes: int
+) -> set[str]:
+    """The names of a rank that a new one may have.
+
+    They can't differ between ranks. With another number of ranks they are also those that were
+    equal on all, whose files these are.
+    """
+    about = [file.about for file in files.values()]
+    spanning, own = files[base].about["spanning"], files[base].about["digests"]
+    equal = {n for n in own if own[n] and all(one["digests"].get(n) == own[n] for one in about)}
+    is_resized = len(files) == num_processes != jax.process_count()
+    found = {name for name, value in made.items() if can_be_anothers(value, name in spanning)}
+    return found | (equal if is_resized else set())

@@ -8,19 +8,19 @@ import stat
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxcluster.rank.state import file
-from jaxcluster.rank.state.file import CHUNK, LARGE_NBYTES, BadFile, Part, StateFile
+from jaxcluster.rank.state.file import CHUNK, LARGE_NBYTES, BadFile, StateFile
 
 SIZES = [0, 1, 7, 64, 4095, CHUNK, 3 * CHUNK + 5]
 
 
-def parts(sizes: list[int]) -> list[Part]:
-    made = [np.arange(size, dtype=np.uint8) for size in sizes]
-    return [Part(one.nbytes, lambda one=one: one) for one in made]  # type: ignore[misc]
+def parts(sizes: list[int]) -> list[np.ndarray[Any, Any]]:
+    return [np.arange(size, dtype=np.uint8) for size in sizes]
 
 
 @pytest.mark.parametrize("sizes", [SIZES, [*SIZES, LARGE_NBYTES + 3]], ids=["one file", "more"])
@@ -30,7 +30,7 @@ def test_sections_come_back_where_xla_takes_them_as_they_are(
     monkeypatch.setattr(file, "THREADS", 2)
     for _ in range(2):  # the second time in place of the first
         paths = file.write(tmp_path / "a", parts(sizes), {"names": ["x"]})
-    assert sorted(paths) == sorted(tmp_path.iterdir()) and len(paths) == 1 + (sizes != SIZES)
+    assert sorted(paths) == sorted(tmp_path.iterdir()) and len(paths) == 2 + (sizes != SIZES)
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
     read = StateFile(tmp_path / "a")
     assert read.about == {"names": ["x"]}
@@ -57,7 +57,7 @@ def test_what_cells_change_meanwhile_is_whole(tmp_path: Path) -> None:
     thread = threading.Thread(target=change)
     thread.start()
     try:
-        file.write(tmp_path / "a", [Part(own.nbytes, lambda: own)], {})
+        file.write(tmp_path / "a", [own], {})
     finally:
         stop.set()
         thread.join()
@@ -67,33 +67,34 @@ def test_what_cells_change_meanwhile_is_whole(tmp_path: Path) -> None:
 def test_a_stop_ends_it_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = list[int]()
 
-    def one() -> bytes:
+    def slowly(part: bytes) -> np.ndarray[Any, Any]:
         read.append(1)
         if len(read) == 3:
             os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.02)
-        return bytes(100)
+        return np.zeros(100, np.uint8)
 
     monkeypatch.setattr(file, "THREADS", 2)
+    monkeypatch.setattr(file, "as_bytes", slowly)
     with pytest.raises(KeyboardInterrupt):
-        file.write(tmp_path / "a", [Part(LARGE_NBYTES, one)] * 500, {})
+        file.write(tmp_path / "a", [np.zeros(LARGE_NBYTES)] * 500, {})
     assert len(read) < 200
 
 
 @pytest.mark.parametrize("at", [0, 5, 42, 60, 80, 128, 4000, 2 * CHUNK, 3 * CHUNK, -1, -20, -60])
-def test_a_changed_byte_is_found(tmp_path: Path, at: int) -> None:
-    path = tmp_path / "a"
-    file.write(path, parts(SIZES), {"names": []})
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0x40
-    path.write_bytes(data)
+@pytest.mark.parametrize("name", ["a", "a.0"])
+def test_a_changed_byte_is_found(tmp_path: Path, name: str, at: int) -> None:
+    file.write(tmp_path / "a", parts(SIZES), {"names": []})
+    data = bytearray((tmp_path / name).read_bytes())
+    data[at % len(data)] ^= 0x40
+    (tmp_path / name).write_bytes(data)
     with pytest.raises(BadFile):
-        read = StateFile(path)
+        read = StateFile(tmp_path / "a")
         for number in range(len(SIZES)):
             read.copy(number)
 
 
-@pytest.mark.parametrize("size", [0, 10, 40, 100, 5000, -1, None])
+@pytest.mark.parametrize("size", [0, 10, 40, 100, -1, None])
 def test_a_file_that_was_cut_off_or_is_gone_is_none(tmp_path: Path, size: int | None) -> None:
     path = tmp_path / "a"
     if size is not None:

@@ -306,7 +306,6 @@ def test_nothing_is_bound_or_left_by_a_load_that_is_dropped(
     states.load(SimpleNamespace(body=Load(**given, own=0, num_processes=1)))
     live.pop("__builtins__", None)
     assert live == before and states._held["t"].names["c"].n == 3
-    assert os.environ["OF_CELLS"] == "set"  # it may change what values become
     states.drop(SimpleNamespace(body=Drop("t")))
     assert not states._held and "OF_CELLS" not in os.environ
 
