@@ -6,7 +6,7 @@
  * without opening anything, so a page without the extension hears nothing of it. On
  * `jaxcluster.rpc`, opened by the page, only the page speaks.
  *
- * `jaxcluster/notebook/panel/protocol.py` has the same types; a test compares them.
+ * The kernel's tests check that the messages of `jaxcluster/notebook/panel` are of these types.
  * `tests/golden/panel.json` has one example of every message, which the tests of both sides read.
  * Times are milliseconds since 1970 by the kernel's clock; `now` is that clock, so that "running for
  * 3 s" is right on a browser whose clock is off.

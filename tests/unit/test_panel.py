@@ -7,6 +7,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import pagetypes
 import pytest
 
 from jaxcluster import cluster, wire
@@ -16,7 +17,7 @@ from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.notebook import panel
-from jaxcluster.notebook.panel.model import KEPT_CELLS, Model
+from jaxcluster.notebook.panel.model import KEPT_CELLS, Message, Model
 from jaxcluster.notebook.panel.operations import Operations
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Look, Looked, Waiting
@@ -105,13 +106,27 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     return running
 
 
+class Checked(Model):
+    """One whose messages are of the page's types."""
+
+    def take_in(self) -> tuple[Message, list[Message]]:
+        state, cells = super().take_in()
+        pagetypes.check(state, "IState")
+        pagetypes.check(cells, "ICell[]")
+        return state, cells
+
+
 @pytest.fixture
 def model() -> Model:
-    return Model(AutoMode())
+    return Checked(AutoMode())
+
+
+def each(ranks: list[Message], what: str = "status") -> list[Any]:
+    return [rank[what] for rank in ranks]
 
 
 def statuses(model: Model) -> list[str]:
-    return [rank.status for rank in model.take_in()[0].ranks]
+    return each(model.take_in()[0]["ranks"])
 
 
 # ------------------------------------------------------------------------------------------ ranks
@@ -123,12 +138,12 @@ def test_a_reply_counts_more_than_an_older_answer_of_the_control_channel(
     cell = running.submit(model, 1, "a")
     running.run_all()
     model.look(0)
-    assert [rank.line for rank in model.take_in()[0].ranks] == [8] * 4
+    assert each(model.take_in()[0]["ranks"], "line") == [8] * 4
     end(cell)
     assert statuses(model) == ["idle"] * 4
     running.submit(model, 2, "b")
-    shown = model.take_in()[0].ranks
-    assert [(r.status, r.cell, r.line) for r in shown] == [("running", 2, None)] * 4
+    shown = model.take_in()[0]["ranks"]
+    assert [(r["status"], r["cell"], r["line"]) for r in shown] == [("running", 2, None)] * 4
 
 
 def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running, model: Model) -> None:
@@ -137,12 +152,12 @@ def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running, model
     running.run_all()
     running.looked = Looked(9.0, [], launches)
     model.look(0)
-    notes = [rank.note for rank in model.take_in()[0].ranks]
+    notes = each(model.take_in()[0]["ranks"], "note")
     told = "comes last into 100% of launches, 48 ms behind (line 8, jit(step))."
     assert notes[2].endswith(told) and {*notes[:2], notes[3]} == {""}
     running.looked = Looked(10.0)
     model.look(0)
-    assert {rank.note for rank in model.take_in()[0].ranks} == {""}
+    assert {*each(model.take_in()[0]["ranks"], "note")} == {""}
 
 
 def test_a_rank_waits_for_others_or_is_held_and_so_it_is_in_its_cell(
@@ -158,10 +173,10 @@ def test_a_rank_waits_for_others_or_is_held_and_so_it_is_in_its_cell(
     model.look(0)
     shown, cells = model.take_in()
     expected = ["waiting", "waiting", "running", "paused"]
-    assert [rank.status for rank in shown.ranks] == expected
-    assert [rank.status for rank in cells[0].ranks] == expected
-    assert shown.ranks[0].note == "waits for ranks 2, 3 (line 8, jit(sum))"
-    assert shown.ranks[3].note == "In the debugger."
+    assert each(shown["ranks"]) == expected
+    assert each(cells[0]["ranks"]) == expected
+    assert shown["ranks"][0]["note"] == "waits for ranks 2, 3 (line 8, jit(sum))"
+    assert shown["ranks"][3]["note"] == "In the debugger."
 
 
 def test_dead_silent_and_restarting_ranks(
@@ -169,10 +184,10 @@ def test_dead_silent_and_restarting_ranks(
 ) -> None:
     running.dead[1] = wire.Death("killed by SIGKILL")
     shown = model.take_in()[0]
-    dead, told = shown.ranks[1], shown.report
-    assert (dead.status, dead.note) == ("dead", "killed by SIGKILL")
-    assert told is not None and (told.kind, told.culprits, told.open) == ("dead", [1], True)
-    assert told.lines == ["Rank 1 died: killed by SIGKILL.", "its last words"]
+    dead, told = shown["ranks"][1], shown["report"]
+    assert (dead["status"], dead["note"]) == ("dead", "killed by SIGKILL")
+    assert (told["kind"], told["culprits"], told["open"]) == ("dead", [1], True)
+    assert told["lines"] == ["Rank 1 died: killed by SIGKILL.", "its last words"]
     running.dead = {}
     del running.states[3]
     model.look(0)
@@ -206,15 +221,16 @@ def test_a_cell_has_ended_on_each_rank_in_its_way(
 ) -> None:
     cell = running.submit(model, 7, "a")
     (first,) = model.take_in()[1]
-    assert {rank.status for rank in first.ranks} == {"running"} and first.ended is None
+    assert {*each(first["ranks"])} == {"running"} and first["ended"] is None
     cell.refusal = Refusal("ended", causes=causes) if causes else None
     cell.record.records[3].died = "" if len(replies) < 4 else "killed by SIGKILL"
     end(cell, *replies)
     (last,) = model.take_in()[1]
-    assert [r.status for r in last.ranks] == shown
-    assert (last.cell_id, last.number, last.ended) == ("a", 7, last.started + 500)
+    assert each(last["ranks"]) == shown
+    assert (last["cell_id"], last["number"]) == ("a", 7)
+    assert last["ended"] == last["started"] + 500
     assert model.take_in()[1] == []
-    assert [c.cell_id for c in model.cells()] == ["a"]
+    assert each(model.cells(), "cell_id") == ["a"]
 
 
 def test_the_newest_run_of_a_cell_takes_the_older_ones_place(
@@ -223,11 +239,11 @@ def test_the_newest_run_of_a_cell_takes_the_older_ones_place(
     for seq, cell_id in enumerate(["a", "b", "a"], 1):
         end(running.submit(model, seq, cell_id))
     model.take_in()
-    assert [(c.cell_id, c.seq) for c in model.cells()] == [("b", 2), ("a", 3)]
+    assert [(c["cell_id"], c["seq"]) for c in model.cells()] == [("b", 2), ("a", 3)]
     for seq in range(KEPT_CELLS):  # older ones are let go
         end(running.submit(model, seq + 4, f"c{seq}"))
         model.take_in()
-    assert [c.cell_id for c in model.cells()] == [f"c{seq}" for seq in range(KEPT_CELLS)]
+    assert each(model.cells(), "cell_id") == [f"c{seq}" for seq in range(KEPT_CELLS)]
 
 
 # --------------------------------------------------------------------------------------- incidents
@@ -244,10 +260,9 @@ def test_ranks_that_another_notebook_has_ended_have_not_died(
     running: Running, model: Model, why: str, hint: str
 ) -> None:
     running.dead = {0: wire.Death("killed by SIGKILL"), 1: wire.Death(why), 2: wire.Death(why)}
-    told = model.take_in()[0].report
-    assert told is not None
-    assert (told.title, told.culprits) == (why.capitalize(), [0])
-    assert told.lines == ["Rank 0 died: killed by SIGKILL.", f"{why.capitalize()}.", hint]
+    told = model.take_in()[0]["report"]
+    assert (told["title"], told["culprits"]) == (why.capitalize(), [0])
+    assert told["lines"] == ["Rank 0 died: killed by SIGKILL.", f"{why.capitalize()}.", hint]
 
 
 # ------------------------------------------------------------------------------- what pages ask

@@ -1,7 +1,7 @@
 """The kernel's side of the Lab extension: what it shows, and what it asks for.
 
-Two comms (see ``protocol``). Only the kernel speaks on ``jaxcluster.events``,
-whose comm is never opened, so that frontends without the extension hear of nothing they don't know.
+Two comms; ``labextension/src/protocol.ts`` describes the messages. Only the kernel speaks on
+``jaxcluster.events``, whose comm is never opened: frontends without the extension hear nothing.
 Only pages speak on ``jaxcluster.rpc``, which they open, if they can over a subshell: then they are
 heard while a cell runs. ipykernel 7.4 would send a page's messages to whatever shell the kernel has
 last answered from on the same comm, hence two.
@@ -24,13 +24,13 @@ from jaxcluster.cluster import events
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.host import kernel_private
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.notebook.panel import protocol
-from jaxcluster.notebook.panel.model import Model
+from jaxcluster.notebook.panel.model import Message, Model
 from jaxcluster.notebook.panel.operations import Operations
 
 if TYPE_CHECKING:
     from jaxcluster.notebook.panel.widget import SidebarWidget
 
+EVENTS, EVENTS_ID, RPC = "jaxcluster.events", "jaxcluster-events", "jaxcluster.rpc"
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
@@ -55,9 +55,7 @@ class Panel:
         self._log = shell.kernel.log
         self._model = Model(auto)
         self._operations = Operations(auto, self._model)
-        self._events = comm.create_comm(
-            target_name=protocol.EVENTS, comm_id=protocol.EVENTS_ID, primary=False
-        )
+        self._events = comm.create_comm(target_name=EVENTS, comm_id=EVENTS_ID, primary=False)
         self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
         self._hellos: deque[tuple[Reply, str]] = deque()
         self._widget: SidebarWidget | None = None
@@ -70,10 +68,10 @@ class Panel:
 
     def install(self) -> None:
         manager = comm.get_comm_manager()
-        manager.register_target(protocol.RPC, self._on_open)
+        manager.register_target(RPC, self._on_open)
         manager.register_comm(self._events)
         self._events.on_close(self._keep)
-        for opened in [c for c in manager.comms.values() if c.target_name == protocol.RPC]:
+        for opened in [c for c in manager.comms.values() if c.target_name == RPC]:
             self._on_open(opened)  # by a page that has lived through %reload_ext
         events.watchers.append(self.tell)
         self._thread.start()
@@ -85,8 +83,8 @@ class Panel:
     def uninstall(self) -> None:
         events.watchers.remove(self.tell)
         manager = comm.get_comm_manager()
-        manager.unregister_target(protocol.RPC, self._on_open)
-        manager.comms.pop(protocol.EVENTS_ID, None)
+        manager.unregister_target(RPC, self._on_open)
+        manager.comms.pop(EVENTS_ID, None)
         self._closed = True
         self._hurry()
         self._thread.join(2)
@@ -143,7 +141,7 @@ class Panel:
 
     def _answer(self, reply: Reply, request: Any, opened: Any) -> None:
         id, op, args = str(request.get("id")), request.get("op"), request.get("args") or {}
-        answer: protocol.Answer = {"type": "answer", "id": id}
+        answer: Message = {"type": "answer", "id": id}
         try:
             if self._closed:
                 raise JaxClusterError("jaxcluster is not loaded.", "%load_ext jaxcluster loads it.")
@@ -201,19 +199,18 @@ class Panel:
     def _turn(self) -> None:
         """Bring the pages up to date."""
         state, changed = self._model.take_in()
-        shown = protocol.plain(state)
-        self._push("", shown)
+        self._push("", state)
         if self._widget is not None:
-            self._widget.follow(shown)
+            self._widget.follow(state)
         for cell in changed:
-            self._push(cell.cell_id, protocol.plain(cell))
+            self._push(cell["cell_id"], cell)
         while self._hellos:
             reply, id = self._hellos.popleft()
             of_widget = self._widget is not None and reply == self._widget.send  # it shows no cells
-            greeting = protocol.Hello(state, [] if of_widget else self._model.cells())
-            reply({"type": "answer", "id": id, "result": protocol.plain(greeting)})
+            greeting = {"state": state, "cells": [] if of_widget else self._model.cells()}
+            reply({"type": "answer", "id": id, "result": greeting})
 
-    def _push(self, key: str, message: dict[str, Any]) -> None:
+    def _push(self, key: str, message: Message) -> None:
         unchanging = {name: value for name, value in message.items() if name != "now"}
         if self._sent.get(key) != unchanging:
             self._sent[key] = unchanging

@@ -1,5 +1,7 @@
 """The panel's model: clusters and cells of this kernel as the messages that a page gets.
 
+``labextension/src/protocol.ts`` says what is in a message.
+
 Used by the panel's thread alone, except ``submitted`` and what says otherwise.
 """
 
@@ -7,7 +9,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import to_builtins
 
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, RunningCell, events
@@ -16,7 +21,6 @@ from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model import waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.notebook.panel import protocol
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import report
 from jaxcluster.wire.link import Link, replies
@@ -31,7 +35,9 @@ RECORDS_S = 1.0  # between two looks at what runs on this machine
 SILENT_S = 3.0  # without an answer
 MEASURE_S = 0.3  # for what the ranks use, which can come with the next look
 
-STATUS: dict[str, protocol.CellRankStatus] = {
+Message = dict[str, Any]
+PROTOCOL = 4
+STATUS = {
     "ok": "done",
     "error": "failed",
     "interrupted": "interrupted",
@@ -115,7 +121,7 @@ class Model:
             used = replies(link.gather(link.ranks, Resources(), timeout_s=timeout_s))
             known.used = {**known.used, **used}
 
-    def take_in(self) -> tuple[protocol.State, list[protocol.Cell]]:
+    def take_in(self) -> tuple[Message, list[Message]]:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
         current = self.current
@@ -126,25 +132,27 @@ class Model:
         changed = []
         for key in [key for key in self._cells if key in self._open]:
             changed.append(shown := self._shown(self._cells[key], now))
-            if shown.ended is not None:
+            if shown["ended"] is not None:
                 self._open.discard(key)
-                if not shown.cell_id:  # nothing to show it beside
+                if not shown["cell_id"]:  # nothing to show it beside
                     del self._cells[key]
         ranks = self._ranks(current) if current is not None else []
-        self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
-        state = protocol.State(
-            now=now,
-            spmd=self.auto.on,
-            clusters=self._clusters(),
-            current=current.name if current is not None else None,
-            progress=events.progress,
-            start=_start(),
-            ranks=ranks,
-            report=report.last(current, now),
-        )
-        return state, [shown for shown in changed if shown.cell_id]
+        self.is_busy = any(r["status"] in ("running", "waiting", "interrupted") for r in ranks)
+        state = {
+            "type": "state",
+            "v": PROTOCOL,
+            "now": now,
+            "spmd": self.auto.on,
+            "clusters": self._clusters(),
+            "current": current.name if current is not None else None,
+            "progress": events.progress,
+            "start": _start(),
+            "ranks": ranks,
+            "report": to_builtins(report.last(current, now)),
+        }
+        return state, [shown for shown in changed if shown["cell_id"]]
 
-    def cells(self) -> list[protocol.Cell]:
+    def cells(self) -> list[Message]:
         """The newest run of each Jupyter cell, oldest first."""
         now = time.time_ns() // 1_000_000
         return [self._shown(cell, now) for cell in self._cells.values() if cell.record.cell_id]
@@ -157,7 +165,7 @@ class Model:
 
     # ------------------------------------------------------------------ clusters
 
-    def _clusters(self) -> list[protocol.Cluster]:
+    def _clusters(self) -> list[Message]:
         connected = cluster.connected()
         ours = [c.record.created_ns for c in connected.values()]
         if ours != self._records_of or time.monotonic() > self._records_at + RECORDS_S:
@@ -168,21 +176,21 @@ class Model:
         rows = self._records + [row for row in without if row[0].created_ns not in known]
         rows.sort(key=lambda row: (row[0].created_ns not in ours, row[0].created_ns))
         return [
-            protocol.Cluster(
-                name=r.name,
-                launcher=r.spec.launcher,
-                num_processes=r.spec.num_processes,
-                platform=r.spec.platform,
-                created=r.created_ns // 1_000_000,
-                notebook=r.notebook,
-                orphaned=not held,
-            )
+            {
+                "name": r.name,
+                "launcher": r.spec.launcher,
+                "num_processes": r.spec.num_processes,
+                "platform": r.spec.platform,
+                "created": r.created_ns // 1_000_000,
+                "notebook": r.notebook,
+                "orphaned": not held,
+            }
             for r, held in rows
         ]
 
     # ------------------------------------------------------------------ ranks
 
-    def _ranks(self, current: Cluster) -> list[protocol.Rank]:
+    def _ranks(self, current: Cluster) -> list[Message]:
         first: dict[int, RunningCell] = {}  # the own cell that each rank runs, or will run next
         for cell in current.cells:
             for rank in cell.record.ranks:
@@ -191,52 +199,57 @@ class Model:
         every = range(current.num_processes)
         shown = [self._rank(current, rank, first.get(rank)) for rank in every]
         late = self._known.late
-        if late is not None and shown[late.rank].status == "running":
-            shown[late.rank] = replace(shown[late.rank], note=late.told(current.world.hosts))
+        if late is not None and shown[late.rank]["status"] == "running":
+            shown[late.rank]["note"] = late.told(current.world.hosts)
         return shown
 
-    def _rank(self, current: Cluster, rank: int, own: RunningCell | None) -> protocol.Rank:
+    def _rank(self, current: Cluster, rank: int, own: RunningCell | None) -> Message:
         record, known = current.record, self._known
         state = known.states.get(rank)
-        shown = protocol.Rank(
-            rank,
-            "idle",
-            record.facts[rank].hostname,
-            record.pids[rank],
-            [f"{d.platform}:{d.id}" for d in record.devices[rank].devices],
-            use=_use(known.used.get(rank)),
-        )
+        shown: Message = {
+            "rank": rank,
+            "status": "idle",
+            "host": record.facts[rank].hostname,
+            "pid": record.pids[rank],
+            "devices": [f"{d.platform}:{d.id}" for d in record.devices[rank].devices],
+            "cell": None,
+            "line": None,
+            "since": None,
+            "note": "",
+            "use": _use(known.used.get(rank)),
+        }
         if current.why and not current.is_restarting:
-            return replace(shown, status="dead", note=current.down.replace("\n", " "))
+            return shown | {"status": "dead", "note": current.down.replace("\n", " ")}
         if rank in current.dead:
-            return replace(shown, status="dead", use=None, note=current.dead[rank].why)
+            return shown | {"status": "dead", "use": None, "note": current.dead[rank].why}
         if current.is_restarting or (state is not None and state.state == "starting"):
-            return replace(shown, status="starting")
+            return shown | {"status": "starting"}
         if known.owing.get(rank, time.monotonic()) < time.monotonic() - SILENT_S:
-            return replace(shown, status="silent", note="It does not answer.")
+            return shown | {"status": "silent", "note": "It does not answer."}
         if state is not None and (
             state.state != "running" or state.seq <= known.ended.get(rank, 0)
         ):
             state = None  # it has replied since
         if own is not None and (state is None or state.seq == own.record.seq):
-            status: protocol.RankStatus = "interrupted" if own.why else "running"
-            cell, since = own.record.execution_count, _started(own)
-            shown = replace(shown, status=status, cell=cell, since=since)
+            shown["status"] = "interrupted" if own.why else "running"
+            shown |= {"cell": own.record.execution_count, "since": _started(own)}
         elif state is not None:  # another notebook's; a seq is a time
-            since = state.seq // 1000
-            shown = replace(shown, status="running", cell=state.cell, since=since)
+            shown |= {"status": "running", "cell": state.cell, "since": state.seq // 1000}
         if state is None:
             return shown
-        shown = replace(shown, line=state.line)
+        shown["line"] = state.line
+        wait = known.waits.get(rank)
         if state.paused:
             is_debugger = state.paused == "debugger"
             note = "In the debugger." if is_debugger else "Waits for an answer to input()."
-            return replace(shown, status="paused", note=note)
-        wait = known.waits.get(rank)
-        if shown.status != "running" or wait is None or wait.seq != state.seq:
-            return shown
-        note = f"waits for {name_ranks(wait.missing)} ({waiting.where(wait.place, wait.name)})"
-        return replace(shown, status="waiting", note=note)
+            shown |= {"status": "paused", "note": note}
+        elif shown["status"] == "running" and wait is not None and wait.seq == state.seq:
+            place = waiting.where(wait.place, wait.name)
+            shown |= {
+                "status": "waiting",
+                "note": f"waits for {name_ranks(wait.missing)} ({place})",
+            }
+        return shown
 
     # ------------------------------------------------------------------ cells
 
@@ -252,7 +265,7 @@ class Model:
             if key not in self._open and (number >= KEPT_CELLS or chars > KEPT_CHARS):
                 del self._cells[key]
 
-    def _shown(self, cell: RunningCell, now: int) -> protocol.Cell:
+    def _shown(self, cell: RunningCell, now: int) -> Message:
         """How far a cell has come."""
         record, started = cell.record, _started(cell)
         is_done = cell.done  # before its ranks are looked at: it may end meanwhile
@@ -260,8 +273,7 @@ class Model:
         ranks = []
         for rank in record.ranks:
             kept = record.records[rank]
-            status: protocol.CellRankStatus = "running"
-            seconds = None
+            status, seconds = "running", None
             if kept.died:
                 status = "dead"
             elif kept.reply is not None:
@@ -275,34 +287,45 @@ class Model:
                 status = "paused"
             elif rank in known.waits and known.waits[rank].seq == record.seq:
                 status = "waiting"
-            ranks.append(protocol.CellRank(rank, status, seconds))
-        ended = started + int(record.seconds * 1000) if is_done else None
-        number = record.execution_count
-        return protocol.Cell(record.cell_id, record.seq, number, started, ranks, ended, now)
+            ranks.append({"rank": rank, "status": status, "seconds": seconds})
+        return {
+            "type": "cell",
+            "cell_id": record.cell_id,
+            "seq": record.seq,
+            "number": record.execution_count,
+            "started": started,
+            "ranks": ranks,
+            "ended": started + int(record.seconds * 1000) if is_done else None,
+            "now": now,
+        }
 
 
 def _started(cell: RunningCell) -> int:
     return cell.record.sent_ns // 1_000_000
 
 
-def _start() -> protocol.Start | None:
+def _start() -> Message | None:
     """The start that goes on, or the last one, if it has failed."""
     course = events.course
     if course is None:
         return None
     spec, steps = course.spec, dict(course.steps)
-    return protocol.Start(
-        spec.name,
-        course.began,
-        [steps.get(rank, "") for rank in range(spec.num_processes)],
-        course.failure,
-        course.is_restart,
-    )
+    return {
+        "name": spec.name,
+        "since": course.began,
+        "steps": [steps.get(rank, "") for rank in range(spec.num_processes)],
+        "failure": course.failure,
+        "is_restart": course.is_restart,
+    }
 
 
-def _use(used: wire.RankResources | None) -> protocol.Use | None:
+def _use(used: wire.RankResources | None) -> Message | None:
     if used is None:
         return None
-    gpu = None if used.gpu is None else round(used.gpu)
-    sizes = used.gpu_used_nbytes, used.gpu_total_nbytes
-    return protocol.Use(round(used.cpu), used.rss_nbytes, gpu, *sizes)
+    return {
+        "cpu": round(used.cpu),
+        "rss": used.rss_nbytes,
+        "gpu": None if used.gpu is None else round(used.gpu),
+        "gpu_used": used.gpu_used_nbytes,
+        "gpu_total": used.gpu_total_nbytes,
+    }

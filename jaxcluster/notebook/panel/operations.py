@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from msgspec import to_builtins
+
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import array_queries, events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.notebook.panel import protocol
-from jaxcluster.notebook.panel.model import Model
+from jaxcluster.notebook.panel.model import Message, Model
 from jaxcluster.options import arguments
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import shards, status
@@ -50,7 +51,7 @@ class Operations:
                 "Install the same version of jaxcluster for the kernel and for JupyterLab.",
             )
         handler: Callable[..., Any] = getattr(self, op)
-        return protocol.plain(handler(**args))
+        return to_builtins(handler(**args))
 
     # ------------------------------------------------------------------ clusters
 
@@ -144,7 +145,7 @@ class Operations:
             raise UsageError("The outputs of that cell are no longer kept.", "Run it again.")
         return record
 
-    def shown(self, cell_id: str, mark: str) -> protocol.Shown:
+    def shown(self, cell_id: str, mark: str) -> Message:
         """The output below a cell, for a page that has not seen it run.
 
         ``mark`` is the last answer's, or "".
@@ -153,8 +154,12 @@ class Operations:
         is_over = record.is_over  # before its outputs are looked at: it may end meanwhile
         outputs = in_notebook(record)
         now = hashlib.sha256(json.dumps(outputs).encode()).hexdigest()
-        changed = None if now == mark else outputs
-        return protocol.Shown(record.execution_count, is_over, now, changed)
+        return {
+            "number": record.execution_count,
+            "is_over": is_over,
+            "mark": now,
+            "outputs": None if now == mark else outputs,
+        }
 
     # ------------------------------------------------------------------ arrays
 

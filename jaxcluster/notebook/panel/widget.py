@@ -18,7 +18,6 @@ import anywidget
 import traitlets
 
 from jaxcluster.errors import UsageError
-from jaxcluster.notebook.panel import protocol
 
 BUILT = Path(__file__).parents[2] / "static" / "sidebar"  # by labextension/widget.mjs
 TOO_LATE = "The kernel ran a cell meanwhile. Click again."
@@ -69,11 +68,9 @@ class SidebarWidget(anywidget.AnyWidget):
             return
         id = str(request.get("id"))
         if time.time_ns() / 1e6 > request.get("until", math.inf):  # it waited for a cell's end
-            late: protocol.Answer = {"type": "answer", "id": id, "error": TOO_LATE}
-            self.send(late)
+            self.send({"type": "answer", "id": id, "error": TOO_LATE})
             return
-        heard: protocol.Heard = {"type": "heard", "id": id}
-        self.send(heard)
+        self.send({"type": "heard", "id": id})
         self._ask(request)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
