@@ -31,7 +31,7 @@ class Running:
 
     name, num_processes, ranks = "main", 4, range(4)
     is_restarting = closed = is_ours = is_ending = False
-    coordinator_died = down = why = ""
+    coordinator_died = down = why = ended_by = ""
 
     def __init__(self) -> None:
         self.spec = wire.ClusterSpec("main", 4)
@@ -260,6 +260,7 @@ def test_ranks_that_another_notebook_has_ended_have_not_died(
     running: Running, model: Model, why: str, hint: str
 ) -> None:
     running.dead = {0: wire.Death("killed by SIGKILL"), 1: wire.Death(why), 2: wire.Death(why)}
+    running.ended_by = why
     told = model.take_in()[0]["report"]
     assert (told["title"], told["culprits"]) == (why.capitalize(), [0])
     assert told["lines"] == ["Rank 0 died: killed by SIGKILL.", f"{why.capitalize()}.", hint]
