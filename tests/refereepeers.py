@@ -47,7 +47,7 @@ class Peer:
         return self.socket.recv(BUFFER)
 
     def is_told(self) -> Answer:
-        answer: Answer = unpack(self.hears(), Answer)
+        answer: Answer = unpack(self.hears())
         return answer
 
     def is_refused(self) -> Refusal:

@@ -349,7 +349,7 @@ class Agreement:
                 time.sleep(ORDER_S)
             return True
         lane = self._lane()
-        told: Answer | None = unpack(frame, Answer) if frame else None
+        told: Answer | None = unpack(frame) if frame else None
         self.begun.pop(get_ident(), None)
         deferred, lane.deferred = lane.deferred, None
         if deferred is not None:

@@ -16,10 +16,10 @@ what the ranks of its host say together as one message over TCP.
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
+import io
 import marshal
 import os
+import pickle
 import select
 import socket
 import struct
@@ -27,55 +27,39 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from multiprocessing.connection import Client, Connection
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
+
+from jaxcluster.agreement import refusals
+from jaxcluster.agreement.cellqueue import Answer, CellSpec, End, Skipped
 
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
 LONG = 1 << 14  # bytes from which on a frame is compressed: hundreds of ranks do much the same
 LAUNCH = struct.Struct("<cIQQ")
 LENGTH = struct.Struct("<I")  # of what a stream sends at once
-Send = Callable[[bytes], None]
 Thread = tuple[int, str]  # of a rank: its number, and the thread's lane
+Send = Callable[[Thread, bytes], None]
 Said = tuple[Thread, bytes]
+RECORDS = {one.__name__: one for one in (Answer, CellSpec, End, Skipped, *refusals.RECORDS)}
 
 
 def pack(message: Any) -> bytes:
-    """A frame of a message. Objects are sent as lists of their fields."""
-    frame = marshal.dumps(_plain(message))
+    """A frame of a message."""
+    frame = pickle.dumps(message)
     return frame if len(frame) < LONG else b"z" + zlib.compress(frame, 1)
 
 
-def unpack(frame: bytes, kind: Any = Any) -> Any:
-    """What ``pack`` was given, of this type."""
-    return convert(marshal.loads(zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame), kind)
+def unpack(frame: bytes) -> Any:
+    """What ``pack`` was given."""
+    return _Records(io.BytesIO(zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame)).load()
 
 
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        value = [getattr(value, one.name) for one in fields(value)]
-    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
+class _Records(pickle.Unpickler):
+    """Makes the records of messages and nothing else: a frame can't have code run."""
 
-
-def convert(plain: Any, kind: Any) -> Any:
-    """An object of this type, of the lists of its fields."""
-    origin, of = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return None if plain is None else convert(plain, of[0])
-    if origin in (list, tuple):
-        kinds = of if origin is tuple and of[-1] is not Ellipsis else itertools.repeat(of[0])
-        return origin(map(convert, plain, kinds))
-    if hints := _hints(kind):
-        return kind(**dict(zip(hints, map(convert, plain, hints.values()), strict=True)))
-    return plain
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    has_fields = is_dataclass(kind) or hasattr(kind, "_fields")
-    return get_type_hints(kind) if has_fields else {}
+    def find_class(self, module: str, name: str) -> Any:
+        return RECORDS[name]
 
 
 def receive(peer: socket.socket) -> bytes:
@@ -152,25 +136,26 @@ class Hub:
         thread: Thread | None = None
         late: deque[bytes] = deque()  # frames that it does not take yet
 
-        def send(frame: bytes) -> None:
+        def send(_: Thread, frame: bytes) -> None:
+            late.append(frame)
+            if len(late) == 1:
+                send_late()
+
+        def send_late() -> None:
             try:
-                if not late:
-                    peer.send(frame, socket.MSG_DONTWAIT)
-                    return
+                while late:
+                    peer.send(late[0], socket.MSG_DONTWAIT)
+                    late.popleft()
             except BlockingIOError:
                 self._epoll.modify(peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
             except OSError:  # it has ended: that is read
-                return
-            late.append(frame)
+                late.clear()
 
         def ready(events: int) -> None:
             nonlocal thread
             if events & select.EPOLLOUT:
                 self._epoll.modify(peer.fileno(), select.EPOLLIN)
-                frames = [*late]
-                late.clear()
-                for frame in frames:
-                    send(frame)
+                send_late()
             if events & ~select.EPOLLOUT:
                 if not (frame := receive(peer)):
                     self.drop(peer)
@@ -261,4 +246,4 @@ class Relay(Hub):
     def _deliver(self, _: int) -> None:
         for thread, frame in self._stream.receive():
             if (send := self.sends.get(thread)) is not None:
-                send(frame)
+                send(thread, frame)

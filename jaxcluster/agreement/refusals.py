@@ -138,3 +138,6 @@ class Looked:
     agreed: list[AgreedLaunch] = field(default_factory=list)
     running: list[int | None] = field(default_factory=list)
     connected: list[int] = field(default_factory=list)
+
+
+RECORDS = Place, Program, Doing, Refusal, Waiting, AgreedLaunch, Looked

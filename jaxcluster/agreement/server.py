@@ -7,15 +7,14 @@ by whose end the death of the rank shows.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 
-from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End
-from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, convert, pack, unpack
+from jaxcluster.agreement.cellqueue import BASE, Answer
+from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, pack, unpack
 from jaxcluster.agreement.referee import Referee
 from jaxcluster.agreement.refusals import Place, Program
 
@@ -85,7 +84,6 @@ class Server(Hub):
         return has_heard
 
     def _add_relay(self, stream: Stream) -> None:
-        threads: set[Thread] = set()
         self._streams.append(stream)
 
         def read(_: int) -> None:
@@ -94,13 +92,9 @@ class Server(Hub):
             except OSError:
                 self._streams.remove(stream)
                 self.drop(stream.socket)
-                frames = [(thread, b"") for thread in threads]
+                frames = [(one, b"") for one, send in self.sends.items() if send == stream.queue]
             for thread, frame in frames:
-                if frame and thread in threads:
-                    self.hear(thread, frame)
-                else:
-                    (threads.add if frame else threads.discard)(thread)
-                    self.take(thread, frame, functools.partial(stream.queue, thread))
+                self.take(thread, frame, stream.queue)
 
         self.watch(stream.socket, read)
 
@@ -117,28 +111,26 @@ class Server(Hub):
                 self._answer(answers)
             return
         match unpack(frame) if frame else ("gone",):
-            case ["site", site, program, place]:
-                told = convert(program, Program)
-                key = told.processes, told.fingerprint
-                found = self._programs.setdefault(key, told)
-                self._sites[thread][site] = found, convert(place, Place)
-            case ["hello", *hello]:
+            case "site", site, program, place:
+                key = program.processes, program.fingerprint
+                self._sites[thread][site] = self._programs.setdefault(key, program), place
+            case "hello", *hello:
                 self._sites[thread] = {}
                 referee.hello(*hello)
-            case ["gone"]:
+            case ("gone",):
                 if self._sites.pop(thread, None) is not None:
                     self._answer(referee.gone(rank, lane))
-            case ["arrive", spec]:
-                self._answer(referee.arrive(rank, convert(spec, CellSpec)))
-            case ["end", end]:
-                self._answer(referee.end(rank, convert(end, End)))
-            case ["unmade"]:
+            case "arrive", spec:
+                self._answer(referee.arrive(rank, spec))
+            case "end", end:
+                self._answer(referee.end(rank, end))
+            case ("unmade",):
                 referee.unmade(rank, lane)
-            case ["withdraw"]:
+            case ("withdraw",):
                 self._answer(referee.withdraw(rank, lane))
-            case ["stop", seq]:
+            case "stop", seq:
                 self._answer(referee.stop(seq))
-            case ["look", number, launches]:
+            case "look", number, launches:
                 looked = referee.look(self._clock(), launches)
                 looked.connected.extend(sorted(r for r, name in self.sends if name == BASE))
                 self._answer([Answer("looked", rank, lane, number, looked=looked)])
@@ -147,4 +139,4 @@ class Server(Hub):
         for answer in answers:
             if (send := self.sends.get(answer[1:3])) is not None:  # else it has died
                 number = b"%d" % answer.number if answer.number else b""
-                send(b"g" + number if answer.word == "go" else pack(answer))
+                send(answer[1:3], b"g" + number if answer.word == "go" else pack(answer))

@@ -24,7 +24,7 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.agreement.cellqueue import Answer, CellSpec
+from jaxcluster.agreement.cellqueue import CellSpec
 from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.frames import KEY, receive, unpack
 from jaxcluster.agreement.refusals import Looked, Refusal
@@ -219,7 +219,7 @@ class Job:
         self.agreement.tell("look", why, 0)
 
     def _hear(self, frame: bytes) -> None:
-        told = unpack(frame, Answer)
+        told = unpack(frame)
         if told.word in ("closed", "over"):
             if told.refusal is not None and not self._has_failed:
                 self._has_failed = True

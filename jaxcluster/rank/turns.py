@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.cellqueue import Answer
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.frames import BUFFER, unpack
 from jaxcluster.agreement.refusals import Refusal
@@ -112,7 +111,7 @@ class Turns:
         if not frame:
             self._control.unwatch(self._base.fileno())
             return
-        told = unpack(frame, Answer)
+        told = unpack(frame)
         seq = told.number
         match told.word:
             case "run":
