@@ -100,10 +100,10 @@ class Hub:
 
     def take(self, thread: Thread, frame: bytes, send: Send) -> None:
         """The same, with what answers it."""
-        if frame:
-            self.sends.setdefault(thread, send)
-        else:
+        if not frame:
             self.sends.pop(thread, None)
+        elif thread not in self.sends:
+            self.sends[thread] = send
         self.hear(thread, frame)
 
     def watch(self, peer: Any, ready: Callable[[int], None]) -> None:

@@ -199,11 +199,9 @@ class Referee:
             return []
         if (closed := self._closed.get(me.seq)) is not None:
             return [Answer("refuse", rank, lane, refusal=closed.refusal)]
-        name, covered = me.name, 0
-        if program.meets_all:
-            name = ANY
-        elif name == MAIN and (cell := self._running.get(me.seq)) and cell.covers(program):
-            covered = me.seq
+        name = ANY if program.meets_all else me.name
+        cell = self._running.get(me.seq) if name == MAIN else None
+        covered = me.seq if cell is not None and cell.covers(program) else 0
         is_alike = covered or name not in (MAIN, ANY)
         hashed = folded ^ me.unmade.get(program.processes, 0) if is_alike else 0
         me.key = key = Key(program, given, hashed, covered, name)
@@ -212,7 +210,10 @@ class Referee:
         group[rank] = me
         if len(group) == len(program.processes):
             return self._agreed(group, me)
-        return self._settled() if self._is_doubtful(me) else []
+        # Whether this may be one that can't be agreed, or make others so.
+        has_rivals = len(self._groups) > 1 and sum(one.name == MAIN for one in self._groups) > 1
+        is_risky = cell is not None and (cell.ended or not covered)
+        return self._settled() if has_rivals or is_risky or self.dead else []
 
     def unmade(self, rank: int, lane: str) -> None:
         """XLA has refused a thread's last agreed launch: ranks that are silent are in it."""
@@ -333,15 +334,6 @@ class Referee:
             for seq in (key.seq,) if key.seq else {lane.seq for lane in lanes} - {0}:
                 self._running[seq].launched.append((key.program, place))
         return answers
-
-    def _is_doubtful(self, lane: Lane) -> bool:
-        """Whether an announcement may be one that can't be agreed, or make others so."""
-        if self.dead or lane.key.name != MAIN:
-            return bool(self.dead)
-        cell = self._running.get(lane.seq)
-        if cell is not None and (cell.ended or not lane.key.seq):
-            return True
-        return len(self._groups) > 1 and sum(key.name == MAIN for key in self._groups) > 1
 
     def _settled(self, is_patient: bool = True) -> list[Answer]:
         """Refuse what can't be agreed any more; the answers that have come together."""

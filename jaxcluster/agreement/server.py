@@ -137,6 +137,7 @@ class Server(Hub):
 
     def _answer(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
-            if (send := self.sends.get(answer[1:3])) is not None:  # else it has died
+            thread = answer[1:3]
+            if (send := self.sends.get(thread)) is not None:  # else it has died
                 number = b"%d" % answer.number if answer.number else b""
-                send(answer[1:3], b"g" + number if answer.word == "go" else pack(answer))
+                send(thread, b"g" + number if answer.word == "go" else pack(answer))
