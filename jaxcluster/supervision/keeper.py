@@ -30,46 +30,14 @@ LOOK_S = 0.5
 TOUCH_S = 3600.0
 
 
-class Kept:
-    """The commands that run, by their processes' tokens, and how they are found."""
-
-    def __init__(self) -> None:
-        self.commands: dict[str, Task] = {}
-        self.had_some = self.is_detached = False
-        self.ways = Ways()
-        self.sockets: set[str] = set()  # that were there
-
-    def hear(self, line: bytes) -> None:
-        message = json.loads(line)
-        if "command" in message:
-            self.commands[message["token"]] = Task((), **message["command"])
-            self.had_some = True
-        elif "over" in message:
-            self.commands.pop(message["over"], None)
-        elif "detach" in message:
-            self.is_detached = True
-            self.ways = Ways(message["detach"])
-
-    def are_lost(self) -> bool:
-        """An ending command removes its own socket."""
-        paths = {task.socket for token, task in self.commands.items() if is_alive(token)}
-        self.sockets |= {path for path in paths if os.path.lexists(path)}
-        gone = [not os.path.lexists(path) for path in paths & self.sockets]
-        return self.ways.are_lost(*gone)
-
-    def finish(self, token: str) -> None:
-        """Of a command whose process has ended: end what is left of it."""
-        task = self.commands.pop(token)
-        end_group(int(token.partition(":")[0]), task.term_s)
-        cancel(task)
-
-
 def main() -> None:
     owner, folder, at_end = sys.argv[1:]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal's: they are the notebook's
-    kept, inbox, is_left = Kept(), b"", False
-    touched_at = time.monotonic()
+    commands: dict[str, Task] = {}  # by their processes' tokens
+    ways: Ways | None = None  # once they are detached
+    sockets = set[str]()  # of theirs, that were there
+    inbox, is_left, had_some, touched_at = b"", False, False, time.monotonic()
     while True:
         ready = select.select([] if is_left else [0], [], [], LOOK_S)[0]
         if ready:
@@ -77,20 +45,37 @@ def main() -> None:
             is_left = not data
             *lines, inbox = (inbox + data).split(b"\n")
             for line in lines:
-                kept.hear(line)
+                match json.loads(line):
+                    case {"command": about, "token": token}:
+                        commands[token], had_some = Task((), **about), True
+                    case {"over": token}:
+                        commands.pop(token, None)
+                    case {"detach": paths}:
+                        ways = Ways(paths)
         is_gone = is_left or not (ready or is_alive(owner))
-        if kept.are_lost() if kept.is_detached else is_gone:
+        is_over = is_gone
+        if ways is not None:  # an ending command removes its own socket
+            own = {task.socket for token, task in commands.items() if is_alive(token)}
+            sockets |= {path for path in own if os.path.lexists(path)}
+            is_over = ways.are_lost(*(not os.path.lexists(path) for path in own & sockets))
+        if is_over:
             break
-        for token in [one for one in kept.commands if is_gone and not is_alive(one)]:
-            kept.finish(token)
-        if is_gone and kept.had_some and not kept.commands:
+        for token in [one for one in commands if is_gone and not is_alive(one)]:
+            _finish(token, commands.pop(token))
+        if is_gone and had_some and not commands:
             break
         if time.monotonic() - touched_at > TOUCH_S:
             touched_at = time.monotonic()
             keep_young([folder])
-    end_leaders(kept.commands)
-    for token in list(kept.commands):
-        kept.finish(token)
+    end_leaders(commands)
+    for token, task in commands.items():
+        _finish(token, task)
     os.closerange(3, 256)  # whoever looks then finds nobody who keeps the cluster alive
     for argv in json.loads(at_end):
         subprocess.run(argv, stdin=subprocess.DEVNULL, check=False)
+
+
+def _finish(token: str, task: Task) -> None:
+    """End what is left of a command whose process has ended."""
+    end_group(int(token.partition(":")[0]), task.term_s)
+    cancel(task)

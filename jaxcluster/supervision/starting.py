@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-WARNINGS = "JAXCLUSTER_PYTHONWARNINGS"
 # Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
 # where they differ, there is a new one.
 IMPORT_TIME_PREFIXES = (
@@ -36,7 +35,6 @@ IMPORT_TIME_NAMES = (
     "CUDA_ROOT",
     "LANG",
     "LANGUAGE",
-    WARNINGS,
 )
 
 
@@ -56,11 +54,10 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     jaxcluster itself that is used from its own folder must then be named.
 
     PYTHONWARNINGS is the user's wish for the user's code: as errors, the warnings of ipykernel and
-    its like would end every rank. It goes by another name (see ``apply_warnings``).
+    its like would end every rank. So it is left out: see ``apply_warnings``.
     """
     env = dict(env)
-    if (options := env.pop("PYTHONWARNINGS", None)) is not None:
-        env[WARNINGS] = options
+    env.pop("PYTHONWARNINGS", None)
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     if os.path.realpath(cwd) == os.path.realpath(ROOT) and ROOT not in paths:
         env["PYTHONPATH"] = os.pathsep.join([ROOT, *paths])
@@ -72,10 +69,7 @@ def apply_warnings() -> None:
 
     An option that names a module (``error:::numpy``) holds for that module, as ever.
     """
-    options = os.environ.pop(WARNINGS, None) or os.environ.get("PYTHONWARNINGS", "")
-    if options:
-        os.environ["PYTHONWARNINGS"] = options  # for what it starts
-    for option in filter(None, options.split(",")):
+    for option in filter(None, os.environ.get("PYTHONWARNINGS", "").split(",")):
         parts = [*option.split(":"), "", "", "", ""][:5]
         parts[3] = parts[3].strip() or "__main__"
         made: Any = warnings  # it has the words of these options in private functions
