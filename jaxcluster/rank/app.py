@@ -35,7 +35,7 @@ from jaxcluster.rank.shards import ArrayViews
 from jaxcluster.rank.state.states import States
 from jaxcluster.rank.values import Values
 from jaxcluster.supervision.processes import pid_space_mark
-from jaxcluster.supervision.starting import apply_warnings
+from jaxcluster.supervision.starting import begin_users_code
 from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
@@ -154,8 +154,7 @@ class Rank:
 
     def attach(self, kernel: Any) -> None:
         """The engine has registered and has a shell: from here on cells run."""
-        find_modules_here()
-        apply_warnings()
+        begin_users_code("", os.getcwd())
         self.values.namespace = kernel.shell.user_ns
         self.runner.asking.guard(kernel.shell)
         magics.run_once(kernel.shell, self._cell_name)
@@ -193,17 +192,6 @@ class Rank:
         sys.argv, sys.orig_argv = [""], [sys.executable]  # a script's own, not an engine's
         app.initialize([*argv, "--log-level=40", f"--IPEngine.timeout={REGISTRATION_TIMEOUT_S}"])
         app.start()
-
-
-def find_modules_here() -> None:
-    """Let cells import what lies beside the notebook.
-
-    Not before: what the rank itself imports must not come from there (a folder of several people,
-    a file ``token.py``), so it is started with ``python -P``.
-    """
-    if not os.environ.get("PYTHONSAFEPATH"):
-        here = ("", os.getcwd())
-        sys.path[:] = [*here, *(path for path in sys.path if path not in here)]
 
 
 def main() -> None:

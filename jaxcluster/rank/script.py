@@ -25,7 +25,7 @@ from jaxcluster.rank.bootstrap import become_jax_process
 from jaxcluster.rank.control import ControlChannel
 from jaxcluster.rank.job import Job, give_back_in_children, is_agreed
 from jaxcluster.rank.private import coordination
-from jaxcluster.supervision.starting import apply_warnings
+from jaxcluster.supervision.starting import begin_users_code
 from jaxcluster.wire.ops.start import Facts, InitializeRequest, Script
 
 STALL_S = 5.0  # of waiting for other ranks, which is told then
@@ -61,11 +61,9 @@ def run_script(script: Script, job: Job) -> None:
     is_checked, pid = is_agreed(), os.getpid()
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     sys.argv, sys.orig_argv = [*script.argv], [sys.executable, *script.argv]
-    if not os.environ.get("PYTHONSAFEPATH"):
-        sys.path[:] = [script.folder, *(path for path in sys.path if path != script.folder)]
     if os.environ.get("MPLBACKEND", "").startswith("module://"):
         del os.environ["MPLBACKEND"]  # matplotlib's for notebooks
-    apply_warnings()
+    begin_users_code(script.folder)
     if is_checked:
         job.begin()
         job.stop_on(signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -54,7 +55,7 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     jaxcluster itself that is used from its own folder must then be named.
 
     PYTHONWARNINGS is the user's wish for the user's code: as errors, the warnings of ipykernel and
-    its like would end every rank. So it is left out: see ``apply_warnings``.
+    its like would end every rank. So it is left out: see ``begin_users_code``.
     """
     env = dict(env)
     env.pop("PYTHONWARNINGS", None)
@@ -64,11 +65,16 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     return env
 
 
-def apply_warnings() -> None:
-    """Treat warnings of a user's code as PYTHONWARNINGS says; those of all else stay warnings.
+def begin_users_code(*folders: str) -> None:
+    """From here on a user's code runs: it finds modules in these folders, before all others.
 
-    An option that names a module (``error:::numpy``) holds for that module, as ever.
+    Not before: what a rank itself imports must not come from there (a folder of several people, a
+    file ``token.py``), so it is started with ``python -P``. The code's warnings are treated as
+    PYTHONWARNINGS says; those of all else stay warnings. An option that names a module
+    (``error:::numpy``) holds for that module, as ever.
     """
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path[:] = [*folders, *(path for path in sys.path if path not in folders)]
     for option in filter(None, os.environ.get("PYTHONWARNINGS", "").split(",")):
         parts = [*option.split(":"), "", "", "", ""][:5]
         parts[3] = parts[3].strip() or "__main__"
