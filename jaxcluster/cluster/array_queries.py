@@ -17,7 +17,7 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.cluster import transfer
 from jaxcluster.cluster.world import World
-from jaxcluster.errors import NotAddressable, TransferError, UsageError
+from jaxcluster.errors import UsageError
 from jaxcluster.model import layout
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import by_value, name_ranks, tell_each
@@ -128,53 +128,11 @@ def peek(
     """
     name, path = split_name(text)
     at = [list(range(*span)) for span in zip(start, stop, strict=True)]
-    ((_, values),) = _read(world, [rank], Read(name, list(path), at, device))
+    ((_, values),) = read(world, [rank], Read(name, list(path), at, device))
     return values
 
 
-def corners(
-    world: World, found: ArrayLayout | TreeLayout, edge: int = 3
-) -> tuple[np.ndarray[Any, Any], bool]:
-    """Enough of what the last cell ended in to print it as numpy would.
-
-    Returns:
-      (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
-      the first and last ``edge`` are there, and one between.
-
-    Raises:
-      NotAddressable: the ranks that were looked at do not hold all of it.
-      TransferError: they have different arrays, or it is still being computed.
-    """
-    kinds = ("another array", "another tree")
-    others = [r for r, note in found.notes.items() if note.startswith(kinds)]
-    if isinstance(found, TreeLayout) or others:
-        what = "value" if isinstance(found, TreeLayout) else "array"
-        raise TransferError(f"The last line gave another {what} on {name_ranks(others)}.")
-    if found.missing or not found.shards:  # deleted ones have none
-        holds = "holds" if len(found.ranks) == 1 else "hold"
-        who = f"{name_ranks(found.ranks).capitalize()} {holds} only a part"
-        reasons = [f"Rank {rank}: {why}." for rank, why in found.notes.items()]
-        raise NotAddressable(
-            f"{who if found.ranks else 'No rank that ran the cell holds a part'} of this array.",
-            "\n".join(reasons) or "Run the cell on all ranks to see it whole.",
-        )
-    kept = [
-        [*range(edge), size // 2, *range(size - edge, size)]
-        if size > 2 * edge + 1
-        else list(range(size))
-        for size in found.shape
-    ]
-    values: np.ndarray[Any, Any] | None = None
-    holders = {part.shards[0].rank for part in found.parts}
-    for where, piece in _read(world, sorted(holders), Read("", [], kept)):
-        if values is None:  # keys have an axis more: that of their words
-            values = np.zeros([*map(len, kept), *piece.shape[len(kept) :]], piece.dtype)
-        values[np.ix_(*where)] = piece
-    values = np.zeros([*map(len, kept)]) if values is None else values
-    return values, any(len(at) < size for at, size in zip(kept, found.shape, strict=True))
-
-
-def _read(
+def read(
     world: World, ranks: Sequence[int], request: Read
 ) -> Iterator[tuple[list[list[int]], np.ndarray[Any, Any]]]:
     """Each piece of what these ranks have of it, and where it belongs."""

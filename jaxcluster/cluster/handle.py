@@ -19,7 +19,7 @@ from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.saving import Autosave
 from jaxcluster.cluster.spec import resized
 from jaxcluster.cluster.world import ASK_S, World, who_we_are
-from jaxcluster.errors import NoCluster, RecoveryError, UsageError
+from jaxcluster.errors import LaunchError, NoCluster, RecoveryError, UsageError
 from jaxcluster.hosts.records.reports import Reports
 from jaxcluster.hosts.states import Kept
 from jaxcluster.model import rewrite, waiting
@@ -227,14 +227,22 @@ class Cluster:
             self.is_stopping = True
             self.press_stop()
         with self.changing:
-            if not force:
-                self.world.check_reach()
+            world = self.world
+            is_sure = force or world.is_over or world.is_ours
+            if hosts := [] if is_sure else world.fleet.out_of_reach():  # they would go on unseen
+                raise LaunchError(
+                    f"Cluster {self.name!r} was not stopped: {', '.join(hosts)} can't be "
+                    "reached from here.",
+                    "Its ranks may still run there. Try again later, or stop it on "
+                    f"{self.record.hostname}, where it was started. %jaxcluster stop "
+                    f"{self.name} --force ends what can be reached, and forgets the rest.",
+                )
             began, was_closed = time.perf_counter(), self.closed
             self.why = ""
             self.autosave.cancel()
             saving.forget(self.autosave)  # while there is a way to its folders
             saving.forget(self)
-            self.world.end()
+            world.end()
             if opened.get(self.name) is self:
                 del opened[self.name]
         events.tell()

@@ -7,61 +7,17 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
 from jaxcluster.host.ringfile import Part
-from jaxcluster.model.outputs import CellRecord
+from jaxcluster.model.outputs import RUNNING, UNKNOWN, CellRecord, PastCell
 
 LOOK_S = 0.1  # between two looks whether there is more
-RUNNING = "running"
-DIED = "died"  # the rank's process ended in the middle of it
-UNKNOWN = "unknown"  # its end could not be kept
-# Of several ranks' the first counts.
-STATES = (RUNNING, DIED, "error", "refused", "interrupted", UNKNOWN, "ok")
 
 Listener = Callable[[CellRecord, wire.RankOutput], None]
-
-
-@dataclass(repr=False)
-class PastCell(CellRecord):
-    """A cell, as far as its ranks have written of it.
-
-    Attributes:
-      who: the notebook or process that has sent it.
-      number: in the cluster, counted over all notebooks, and over restarts.
-      count: how many cells one of its ranks had begun with it.
-      starts: of the ranks that have begun it, where in their output it begins.
-      ends: where it ends, of those on which no more may come.
-    """
-
-    who: str = ""
-    number: int = 0
-    count: int = 0
-    starts: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
-
-    def status(self, rank: int) -> str:
-        """``running``, ``died``, or as a ``CellReply`` has it."""
-        record = self.records[rank]
-        return DIED if record.died else record.reply.status if record.reply else RUNNING
-
-    @property
-    def state(self) -> str:
-        """How it is, or has ended, on all its ranks."""
-        found = {self.status(rank) for rank in self.ranks}
-        return next(state for state in (*STATES, *found) if state in found)
-
-    @property
-    def first_line(self) -> str:
-        """Of its source, the first line that does something."""
-        lines = [line.strip() for line in self.source.splitlines()]
-        return next((line for line in lines if line and line[0] not in "#%"), "") or (
-            next(filter(None, lines), "")
-        )
 
 
 class History:
@@ -176,8 +132,8 @@ class Following:
         self._history, self._on_output = history, on_output
         self._at: dict[int, int] = {}
 
-    def look(self) -> None:
-        """Read what has come since the last look."""
+    def look(self) -> CellRecord:
+        """``record``, with what has come since the last look."""
         if self.cell.state == RUNNING:
             self._history.look()  # first: output from before the end that is seen here is read
         starts = self.cell.starts
@@ -185,6 +141,7 @@ class Following:
         for rank, part in _read(self._history.world, "output", self._at, self._has_more):
             self._take(rank, part.start, bytes(part.data))
         self.record.seconds = self.cell.seconds
+        return self.record
 
     def _has_more(self, rank: int) -> bool:
         end = self.cell.ends.get(rank)
@@ -232,10 +189,3 @@ def _read(
             has_moved, at[rank] = at[rank] < part.end, part.end
             if has_moved and part.end < part.size and has_more(rank):
                 wanted.append(rank)
-
-
-def record_of(history: History, cell: PastCell, ranks: Sequence[int] | None = None) -> CellRecord:
-    """The output of ranks in a cell so far."""
-    following = Following(history, cell, ranks)
-    following.look()
-    return following.record

@@ -76,8 +76,7 @@ def save(world: World, check: Check, *, compare: bool) -> Kept:
     folder = world.processes.state_folder()
     try:
         alive = [rank for rank in range(world.num_processes) if rank not in world.dead]
-        places = {rank: [SavePlace(*one) for one in folder.places_for(rank)] for rank in alive}
-        each = {rank: Save(found, compare) for rank, found in places.items()}
+        each = {rank: Save(folder.places_for(rank), compare) for rank in alive}
         answers = world.link.gather(each, each, timeout_s=TIMEOUT_S, check=check)
         check()
         saved = replies(answers)
@@ -185,15 +184,14 @@ def load(
     found, had = list[str](), filled or set()
     if kept.gone:
         found.append(f"The saved variables are gone: {kept.why_gone}.")
-    whose = (name_ranks(replaced) if replaced else "some ranks").capitalize()
-    has, its = ("has", "its") if len(replaced) == 1 else ("have", "their")
+    whose = name_ranks(replaced) if replaced else "some ranks"
     if autosaved and filled is not None:
         found.append(
-            f"{whose} {has} {its} values of the end of cell [{autosaved[1]}]; so have all ranks "
-            "theirs of arrays that span processes."
+            f"Values of {whose}, and arrays that span processes, are those of the end of cell "
+            f"[{autosaved[1]}]."
         )
     if missing := sorted((back & gone.keys()) - had):
-        found.append(f"{whose} {has} no values of: {_few(missing)}.")
+        found.append(f"No values on {whose} of: {_few(missing)}.")
     if nowhere := {n: why for n, why in (gone | left).items() if n in left or n not in back | had}:
         found.append(f"Lost: {tell_lost(nowhere)}.")
     wanted = {*missing, *nowhere}
@@ -418,8 +416,8 @@ class Autosave:
             spare = folder = world.processes.state_folder()
             for rank in range(world.num_processes):
                 rooms = [
-                    SavePlace(path, most if room is None else min(most, room // 2))
-                    for path, room in folder.places_for(rank)
+                    SavePlace(one.folder, most if one.room is None else min(most, one.room // 2))
+                    for one in folder.places_for(rank)
                 ]
                 each[rank] = partial(Checkpoint, places=rooms)
             answers = world.ask_in_turn(each, timeout_s=TIMEOUT_S, check=check)

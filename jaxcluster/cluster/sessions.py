@@ -171,9 +171,10 @@ def attach(name: str | None = None) -> Cluster:
 def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
     """(this user's running clusters, by name the hosts of theirs that can't be reached).
 
-    Of a cluster whose host can't be reached nothing is taken away: it may live. Takes 2 s for each
-    of them.
+    What dead ones left is removed; one whose host can't be reached may live. Takes 2 s for each of
+    them.
     """
+    claims.tidy()
     records = live_records()
     return records, {record.name: unreachable(record) for record in records}
 
@@ -267,16 +268,11 @@ def current() -> Cluster:
     return next(reversed(ours.values()))
 
 
-def live_records(tidy: bool = True) -> list[registry.ClusterRecord]:
-    """The running clusters of this user; what dead ones left is removed.
+def live_records() -> list[registry.ClusterRecord]:
+    """The running clusters of this user.
 
     One that can't be judged from here is among them: it may run on another host.
-
-    Args:
-      tidy: remove it. A thread that only looks leaves it to those that start clusters.
     """
-    if tidy:
-        claims.tidy()
     return [r for r in registry.records() if claims.life(r.name) is not claims.Life.DEAD]
 
 

@@ -103,6 +103,7 @@ class Starting:
         if self.spec.is_here and self.spec.platform != "cpu":
             plan_here(self.spec)  # no process is needed to see that there are no such devices
         folders.sweep(folders.root())
+        claims.tidy()
         if self.allocation is None:
             self.spec, claimed = claim(self.spec)
             self.allocation = Allocation(claimed)

@@ -155,23 +155,6 @@ class World:
             if self.allocation is not None:
                 self.allocation.let_go()
 
-    def check_reach(self) -> None:
-        """Refuse to end what is not ours and can't be reached: it would go on, and nobody see it.
-
-        Raises:
-          LaunchError: a host can't be reached and may live.
-        """
-        if self.is_over or self.is_ours:
-            return
-        if hosts := self.fleet.out_of_reach():
-            raise LaunchError(
-                f"Cluster {self.record.name!r} was not stopped: {', '.join(hosts)} can't be "
-                "reached from here.",
-                "Its ranks may still run there. Try again later, or stop it on "
-                f"{self.record.hostname}, where it was started. %jaxcluster stop "
-                f"{self.record.name} --force ends what can be reached, and forgets the rest.",
-            )
-
     # ------------------------------------------------------------------ deaths
 
     def listen(self) -> None:

@@ -24,7 +24,7 @@ from jaxcluster.hosts.agent.requests import Get, Mkdir, Put, Remove
 from jaxcluster.hosts.fleet import Fleet, Host
 from jaxcluster.ranks import tell_each
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.saving import Saved
+from jaxcluster.wire.ops.saving import Saved, SavePlace
 
 ASK_S = 10.0
 LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
@@ -192,12 +192,13 @@ class HostStates(Folder):
         """In memory where there is such a folder, and on disk."""
         return [f"{folder}/{self._name}" for folder in dict.fromkeys((host.memory, host.folder))]
 
-    def places_for(self, rank: int) -> list[tuple[str, int | None]]:
+    def places_for(self, rank: int) -> list[SavePlace]:
         """The folders that a rank may write to, the best one first; of memory, how much of it."""
         host = self._homes[rank]
         *memory, disk = self._paths(host)
         rooms = [(path, room) for path in memory if (room := self._rooms.get(path))]
-        return [*((path, room // max(1, len(host.ranks))) for path, room in rooms), (disk, None)]
+        each = max(1, len(host.ranks))
+        return [*(SavePlace(path, room // each) for path, room in rooms), SavePlace(disk)]
 
     def lost(self, reports: Mapping[int, Saved]) -> dict[int, str]:
         found, asked = {}, []

@@ -206,7 +206,7 @@ class Tools:
             one.source,
             "; ".join(ended) or "These did not run it.",
         ]
-        return output_of(cells.record_of(found, one, own), head)
+        return output_of(cells.Following(found, one, own).look(), head)
 
     def variables(self, cluster: ClusterName = "") -> list[Any]:
         """The arrays and trees of arrays among the ranks' variables: shape, dtype, sharding."""

@@ -23,6 +23,12 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _MOVES = re.compile(r"(\n|\r|\x08+|\x1b\[[0-9;?]*[A-Za-ln-z])")
 _UP = re.compile(r"\x1b\[\d*A")
 
+RUNNING = "running"
+DIED = "died"  # the rank's process ended in the middle of it
+UNKNOWN = "unknown"  # its end could not be kept
+# Of several ranks' the first counts.
+STATES = (RUNNING, DIED, "error", "refused", "interrupted", UNKNOWN, "ok")
+
 Said = tuple[str, dict[str, Any]]  # a piece of output, as ``RankOutput`` has it: kind and content
 
 CLEARS: Said = ("clear_output", {"wait": True})  # all before it, at the next output
@@ -184,6 +190,44 @@ class CellRecord:
         return (
             f"<cell [{self.execution_count}] on ranks {format_ranks(self.ranks)}: {state}, "
             f"{self.seconds:.3g} s>"
+        )
+
+
+@dataclass(repr=False)
+class PastCell(CellRecord):
+    """A cell, as far as its ranks have written of it.
+
+    Attributes:
+      who: the notebook or process that has sent it.
+      number: in the cluster, counted over all notebooks, and over restarts.
+      count: how many cells one of its ranks had begun with it.
+      starts: of the ranks that have begun it, where in their output it begins.
+      ends: where it ends, of those on which no more may come.
+    """
+
+    who: str = ""
+    number: int = 0
+    count: int = 0
+    starts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+
+    def status(self, rank: int) -> str:
+        """``running``, ``died``, or as a ``CellReply`` has it."""
+        record = self.records[rank]
+        return DIED if record.died else record.reply.status if record.reply else RUNNING
+
+    @property
+    def state(self) -> str:
+        """How it is, or has ended, on all its ranks."""
+        found = {self.status(rank) for rank in self.ranks}
+        return next(state for state in (*STATES, *found) if state in found)
+
+    @property
+    def first_line(self) -> str:
+        """Of its source, the first line that does something."""
+        lines = [line.strip() for line in self.source.splitlines()]
+        return next((line for line in lines if line and line[0] not in "#%"), "") or (
+            next(filter(None, lines), "")
         )
 
 

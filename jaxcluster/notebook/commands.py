@@ -138,7 +138,7 @@ class Commands:
         elif self.page.rich:
             history.show_on(self.page.shell, attached, found, one)
         else:
-            record = cells.record_of(found, one, one.shown)
+            record = cells.Following(found, one, one.shown).look()
             print(f"{history.headline(one, now_ns)}. Its output so far:")
             print(cell_outputs.of_records(record.records))
             print("%jaxcluster outputs shows what has come since.")
@@ -200,7 +200,7 @@ class Commands:
             found = running.history()
             one = found.find(parsed.cell)
             print(f"{history.headline(one, time.time_ns(), who_we_are())}.")
-            record = cells.record_of(found, one, chosen)
+            record = cells.Following(found, one, chosen).look()
         else:
             print(f"Cell [{record.execution_count}]")
         kept = {r: one for r, one in record.records.items() if chosen is None or r in chosen}

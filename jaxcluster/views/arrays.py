@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.array_queries import Memory, Meshes
+from jaxcluster.cluster.world import World
+from jaxcluster.errors import NotAddressable, TransferError
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, Part, TreeLayout
 from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Block, Rank, Row, Table
 from jaxcluster.wire import ArrayInfo, Bounds, MeshInfo, Shard
+from jaxcluster.wire.ops.arrays import Read
 
 MAX_ROWS = 12  # of a picture
 MAX_COLUMNS = 8
@@ -126,11 +130,53 @@ def _holders(layout: ArrayLayout) -> Table:
     return blocks.table(rows, MAX_TABLE, "ranks")
 
 
+def corners(
+    world: World, found: ArrayLayout | TreeLayout, edge: int = 3
+) -> tuple[np.ndarray[Any, Any], bool]:
+    """Enough of what the last cell ended in to print it as numpy would.
+
+    Returns:
+      (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
+      the first and last ``edge`` are there, and one between.
+
+    Raises:
+      NotAddressable: the ranks that were looked at do not hold all of it.
+      TransferError: they have different arrays, or it is still being computed.
+    """
+    kinds = ("another array", "another tree")
+    others = [r for r, note in found.notes.items() if note.startswith(kinds)]
+    if isinstance(found, TreeLayout) or others:
+        what = "value" if isinstance(found, TreeLayout) else "array"
+        raise TransferError(f"The last line gave another {what} on {name_ranks(others)}.")
+    if found.missing or not found.shards:  # deleted ones have none
+        holds = "holds" if len(found.ranks) == 1 else "hold"
+        who = f"{name_ranks(found.ranks).capitalize()} {holds} only a part"
+        reasons = [f"Rank {rank}: {why}." for rank, why in found.notes.items()]
+        raise NotAddressable(
+            f"{who if found.ranks else 'No rank that ran the cell holds a part'} of this array.",
+            "\n".join(reasons) or "Run the cell on all ranks to see it whole.",
+        )
+    kept = [
+        [*range(edge), size // 2, *range(size - edge, size)]
+        if size > 2 * edge + 1
+        else list(range(size))
+        for size in found.shape
+    ]
+    values: np.ndarray[Any, Any] | None = None
+    holders = {part.shards[0].rank for part in found.parts}
+    for where, piece in array_queries.read(world, sorted(holders), Read("", [], kept)):
+        if values is None:  # keys have an axis more: that of their words
+            values = np.zeros([*map(len, kept), *piece.shape[len(kept) :]], piece.dtype)
+        values[np.ix_(*where)] = piece
+    values = np.zeros([*map(len, kept)]) if values is None else values
+    return values, any(len(at) < size for at, size in zip(kept, found.shape, strict=True))
+
+
 def values(info: ArrayInfo, found: np.ndarray[Any, Any] | None, cut: bool) -> str:
     """An array that spans processes: shape, dtype, sharding, and its values as numpy prints them.
 
     Args:
-      found: the whole array, or its corners where ``cut`` (see ``array_queries.corners``).
+      found: the whole array, or its corners where ``cut`` (see ``corners``).
     """
     head = f"Array(shape={tuple(info.shape)}, dtype={info.dtype})\nsharding: {info.sharding}"
     if found is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.cluster.history import Following, History, PastCell
+from jaxcluster.cluster.history import Following, History
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.model.outputs import traceback_lines
+from jaxcluster.model.outputs import PastCell, traceback_lines
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 from jaxcluster.text import plural
 from jaxcluster.views import blocks

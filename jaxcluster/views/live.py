@@ -244,7 +244,7 @@ class CellDisplay:
             found = array_queries.look(self.cluster.world, "", record.ranks)
             is_small = math.prod(info.shape) <= SMALL_ARRAY
             edge = max(info.shape, default=0) if is_small else 3
-            values, cut = array_queries.corners(self.cluster.world, found, edge)
+            values, cut = arrays.corners(self.cluster.world, found, edge)
             if isinstance(found, ArrayLayout) and not found.ready:  # it is now: compare its copies
                 found = array_queries.look(self.cluster.world, "", record.ranks)
         except JaxClusterError as error:

@@ -60,7 +60,7 @@ def test_ranks_on_hosts_become_fewer_and_more_with_all_values(notebook: HostNote
         "3.0 15.0 0.5 0 of rank 0 h1", "3.0 15.0 0.5 1 of rank 1 h2"
     ]  # fmt: skip
     told = shown_after(notebook, "%jaxcluster restart -n 4").text
-    assert "Some ranks have no values of: mine, rank." in told and "Lost" not in told
+    assert "No values on some ranks of: mine, rank." in told and "Lost" not in told
     assert [line.split()[-1] for line in lines_of(shown_after(notebook, WHOLE))] == [
         "h1", "h1", "h2", "h2"
     ]  # fmt: skip

@@ -117,7 +117,7 @@ def test_who_comes_to_a_cluster_sees_the_cells_of_others(open_notebook: Open) ->
 
 def outputs(cluster: jaxcluster.Cluster, number: int | None = None) -> Any:
     found = cluster.history()
-    return history.record_of(found, found.find(number))
+    return history.Following(found, found.find(number)).look()
 
 
 def test_a_dead_ranks_output_is_there(start: Callable[..., jaxcluster.Cluster]) -> None:

@@ -24,6 +24,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.hosts.states import HostStates
+from jaxcluster.wire.ops.saving import SavePlace
 
 SETUP = """
 import dataclasses, functools, os, random, sys, threading
@@ -179,9 +180,9 @@ def test_large_arrays_go_to_disk_and_where_no_place_has_room_nothing_is_ended(
     """Docker's /dev/shm has 64 MiB."""
 
     def restart(room: int, *, has_disk: bool) -> None:
-        def places(self: HostStates, rank: int) -> list[tuple[str, int | None]]:
+        def places(self: HostStates, rank: int) -> list[SavePlace]:
             memory, *disk = PLACES(self, rank)
-            return [(memory[0], room), *(disk if has_disk else [])]
+            return [SavePlace(memory.folder, room), *(disk if has_disk else [])]
 
         with monkeypatch.context() as patch:
             patch.setattr(HostStates, "places_for", places)
@@ -395,7 +396,10 @@ def test_with_autosave_a_death_costs_the_running_cell(pair: jaxcluster.Cluster) 
                 "float(jnp.sum(g))",
                 show=False,
             )
-        assert f"Rank {dying} has its values of the end of cell" in str(caught.value)
+        assert (
+            f"Values of rank {dying}, and arrays that span processes, are those of the end"
+            in str(caught.value)
+        )
         told = run(pair, "print(own, float(jnp.sum(g)), alias is g, globals().get('new'))")
         lived = f"[{1 - dying}, 99] {120.0 + 16 * (turn + 1)} False 1\n"
         died = f"[{dying}, {turn}] {120.0 + 16 * (turn + 1)} False None\n"

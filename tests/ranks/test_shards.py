@@ -19,6 +19,7 @@ from jaxcluster.cluster import array_queries
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import shards
+from jaxcluster.views.arrays import corners
 
 MAKE = """
 from jax.sharding import SingleDeviceSharding
@@ -116,7 +117,7 @@ def test_an_array_on_one_ranks_devices_is_one_array(cluster: jaxcluster.Cluster)
 def result(cluster: jaxcluster.Cluster, source: str, edge: int = 3) -> tuple[Any, bool]:
     """What a notebook prints of what a cell ends in."""
     cluster.run(source, show=False)
-    return array_queries.corners(cluster.world, array_queries.look(cluster.world, ""), edge)
+    return corners(cluster.world, array_queries.look(cluster.world, ""), edge)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_what_ranks_have_each_another_of_is_not_printed_as_one(
     cluster.run("one_axis", ranks=[1], show=False)
     found = array_queries.look(cluster.world, "", [1])
     with pytest.raises(JaxClusterError, match="Rank 1 holds only a part of this array"):
-        array_queries.corners(cluster.world, found)
+        corners(cluster.world, found)
 
 
 def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(

@@ -8,7 +8,7 @@ from typing import Any
 from jaxcluster.cluster.saving import Autosave, forget
 from jaxcluster.errors import RecoveryError
 from jaxcluster.wire.link import Event
-from jaxcluster.wire.ops.saving import Saved
+from jaxcluster.wire.ops.saving import Saved, SavePlace
 
 
 class World:
@@ -24,7 +24,7 @@ class World:
         number = self.made = self.made + 1
         return SimpleNamespace(
             hint="",
-            places_for=lambda rank: [("/memory", 1000)],
+            places_for=lambda rank: [SavePlace("/memory", 1000)],
             remove=lambda: self.removed.append(number),
         )
 

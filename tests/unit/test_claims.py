@@ -95,6 +95,7 @@ def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> No
     assert [r.name for r in live_records()] == ["main"]
     os.close(lock)
     assert live_records() == []
+    claims.tidy()
     assert not registry.folder("main").exists()
     mine = claims.claim("main")
     assert mine is not None

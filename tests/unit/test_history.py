@@ -10,10 +10,11 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import CellSpec
-from jaxcluster.cluster.history import Following, PastCell
+from jaxcluster.cluster.history import Following
 from jaxcluster.cluster.history import History as Read
 from jaxcluster.errors import UsageError
 from jaxcluster.host import ringfile
+from jaxcluster.model.outputs import PastCell
 from jaxcluster.rank import history as writing
 from jaxcluster.rank.history import History
 from jaxcluster.views import history as view

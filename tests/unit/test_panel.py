@@ -102,7 +102,7 @@ def end(cell: Any, *replies: str) -> None:
 def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     running = Running()
     monkeypatch.setattr(handle, "opened", {"main": running})
-    monkeypatch.setattr(cluster, "live_records", lambda tidy: [running.record])
+    monkeypatch.setattr(cluster, "live_records", lambda: [running.record])
     return running
 
 

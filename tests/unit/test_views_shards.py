@@ -132,11 +132,11 @@ def test_who_lacks_a_part_of_what_a_cell_ended_in_is_named_with_the_reason() -> 
     del infos[2]
     found = layout.array_layout("x", infos, known, {2: "dead (killed by SIGKILL)"})
     with pytest.raises(NotAddressable) as refused:
-        array_queries.corners(None, found)  # type: ignore[arg-type]
+        arrays.corners(None, found)  # type: ignore[arg-type]
     assert "Rank 2: dead (killed by SIGKILL)." in str(refused.value)
     gone = dict.fromkeys(range(4), wire.ArrayInfo((8, 8), "float32", note="deleted or donated"))
     with pytest.raises(NotAddressable) as refused:
-        array_queries.corners(None, layout.array_layout("x", gone, known))  # type: ignore[arg-type]
+        arrays.corners(None, layout.array_layout("x", gone, known))  # type: ignore[arg-type]
     assert str(refused.value).startswith("No rank that ran the cell holds a part of this array.")
     assert "Rank 3: deleted or donated." in str(refused.value)
 

@@ -169,7 +169,7 @@ class Model:
         connected = cluster.connected()
         ours = [c.record.created_ns for c in connected.values()]
         if ours != self._records_of or time.monotonic() > self._records_at + RECORDS_S:
-            self._records = [(r, registry.is_held(r.name)) for r in cluster.live_records(False)]
+            self._records = [(r, registry.is_held(r.name)) for r in cluster.live_records()]
             self._records_at, self._records_of = time.monotonic(), ours
         known = {record.created_ns for record, _ in self._records}
         without = [(c.record, True) for c in connected.values() if c.is_restarting or c.why]
