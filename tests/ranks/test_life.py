@@ -16,7 +16,7 @@ from helpers import GONE_S, Home, Notebook, until
 from overhosts import Process, process_of, processes_of
 
 import jaxcluster
-from jaxcluster.cluster import attach, live_records, stop_owned
+from jaxcluster.cluster import attach, live_records
 from jaxcluster.errors import NoCluster, UsageError
 from jaxcluster.hosts.here import quit_warm
 from jaxcluster.hosts.records import registry
@@ -115,29 +115,6 @@ def test_attaching_without_a_name_takes_the_only_one(private_home: Home) -> None
 
 
 # --------------------------------------------------------------------------- detach
-
-
-def test_a_detached_cluster_outlives_its_notebook_until_it_is_stopped(
-    other: Callable[[str], Owner], private_home: Home
-) -> None:
-    owner = other(
-        "import jaxcluster\n"
-        "cluster = jaxcluster.start(2, name='kept', detach=True)\n"
-        "cluster.run('a = 41')\nprint('ready')\n"
-    )
-    owner.wait_for("ready")
-    assert owner.process.wait(30) == 0
-    (record,) = live_records()
-    assert record.owner == ""
-    attached = attach("kept")
-    record_of_cell = attached.run("a += 1\nprint(a)", show=False)
-    assert record_of_cell.stdout() == "42\n"
-    attached.close()
-    again = attach("kept")
-    assert again["a"] == 42
-    again.stop()
-    private_home.wait_until_empty()
-    assert live_records() == []
 
 
 @pytest.mark.one_machine("it is about this machine's agent")
@@ -269,19 +246,6 @@ def test_the_fork_servers_death_is_the_ranks_death_too(start: Start) -> None:
     with pytest.raises(jaxcluster.JaxClusterError, match="killed with its fork server"):
         until(lambda: running.dead, "the notebook is told")
         running.run("1")
-
-
-def test_only_what_this_process_owns_is_stopped_at_its_end(
-    other: Callable[[str], Owner], private_home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    owner = other(START.format(devices=1) + "print('ready')\ninput()")
-    owner.wait_for("ready")
-    monkeypatch.setattr("jaxcluster.cluster.handle.opened", {})  # not other tests' clusters
-    attached = attach()
-    processes = processes_of(attached)
-    stop_owned()
-    assert attached.closed
-    assert all(process.lives for process in processes)
 
 
 # --------------------------------------------------------------------------- a dead kernel

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -131,22 +130,6 @@ def test_a_cluster_that_is_just_being_started_is_not_attached_to_yet(alone: Home
 
     start_spec(make_spec(1, name="early"), look).stop()
     assert told == ["Cluster 'early' is being started.\nIn a moment: %jaxcluster attach early"]
-
-
-def test_a_start_that_was_killed_leaves_its_name_to_the_next(alone: Home) -> None:
-    source = """
-    import os, signal
-    from jaxcluster import cluster
-    def kill(line):
-        if line.startswith("initializing"):
-            os.kill(os.getpid(), signal.SIGKILL)
-    cluster.start_spec(cluster.make_spec(2, name="main"), kill)
-    """
-    killed = python("-c", textwrap.dedent(source), env=alone.environ())
-    assert killed.returncode == -signal.SIGKILL
-    with jaxcluster.start(1) as cluster:
-        assert cluster.name == "main"
-        assert cluster.run("print(1)", show=False).stdout() == "1\n"
 
 
 # --------------------------------------------------------------------------- a folder of others
@@ -288,43 +271,6 @@ def test_a_cluster_whose_folder_is_gone_says_so_and_gets_another(alone: Home) ->
         cluster.run("kept += 0")
         cluster.restart()
         assert cluster.pull("kept") == 42
-
-
-# --------------------------------------------------------------------------- shared memory
-
-
-SMALL = """
-import threading, numpy as np, jaxcluster, os, sys
-with jaxcluster.start(2) as cluster:
-    cluster.run("import numpy as np; rank = 1; x = np.full(20 << 20, 7, np.uint8)")
-    got = []
-    pull = lambda: got.append(cluster.pull("x"))
-    threads = [threading.Thread(target=pull) for _ in range(4)]
-    for thread in threads: thread.start()
-    for thread in threads: thread.join()
-    cluster.push({"y": got[0], "z": got[1]})
-    print([int(g.min()) for g in got], cluster.run("print(y.sum() == x.sum())", show=False)
-          .stdout(1).strip(), [f.name for f in os.scandir("/dev/shm") if f.is_file()])
-    cluster.run("y = z = None")
-"""
-
-
-@pytest.mark.one_machine("it makes the notebook's /dev/shm small, which its ranks must share")
-def test_pulls_and_pushes_into_a_small_dev_shm_end_well(private_home: Home) -> None:
-    """Docker's has 64 MiB; the values are in no file system."""
-    command = unshared("-m")
-    script = 'mount -t tmpfs -o size=16m none /dev/shm && exec "$@"'
-    done = subprocess.run(
-        [*command, "sh", "-c", script, "sh", sys.executable, "-c", SMALL],
-        env=private_home.environ(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
-    if "mount:" in done.stderr:
-        pytest.skip("no file system can be mounted here")
-    assert done.stdout.strip() == "[7, 7, 7, 7] True []", done.stderr[-3000:]
 
 
 # --------------------------------------------------------------------------- who can reach what

@@ -202,26 +202,6 @@ def test_a_pull_of_what_is_no_one_value_says_why(answer: Any, told: str) -> None
         transfer.pull(Ranks({"pull": answer}), "x")  # type: ignore[arg-type]
 
 
-def test_of_a_value_that_each_rank_has_for_itself_rank_0_gives_the_bytes() -> None:
-    local, ones = view(spans=False), np.ones(4, "float32").tobytes()
-    ranks = Ranks({"pull": both(local, local, ones, b"")})
-    assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
-    assert [request.is_all for _, _, request, _ in ranks.asked] == [True, False]
-
-
-def test_an_array_on_one_ranks_devices_is_asked_of_it_alone() -> None:
-    """Its owner takes it for one of its own, as the others' are."""
-
-    def give(request: Pull) -> tuple[Pulled, list[bytes]]:
-        data = [np.ones(4, "float32").tobytes()] if request.is_all else [b""]
-        return view(spans=False, on="1", shards=(shard((0, 4), rank=1),)), data
-
-    first = view(shards=(), on="1"), [pickled(np.zeros(1)), b""]
-    ranks = Ranks({"pull": {0: first, 1: give}})
-    assert transfer.pull(ranks, "x").tolist() == [1, 1, 1, 1]  # type: ignore[arg-type]
-    assert [request.is_all for _, _, request, _ in ranks.asked] == [True, False, True, True]
-
-
 @pytest.mark.parametrize("mode", ["r", "w", "rb", "r+b", "wb"])
 def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: str) -> None:
     """By cloudpickle a text file would arrive as a ``StringIO``."""
