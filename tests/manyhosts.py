@@ -170,10 +170,7 @@ class Ranks:
         rank = self.ranks[number]
         match op:
             case "facts":
-                address = f"10.0.{number >> 8}.{number & 255}"
-                host = rank.host
-                key = f"key {host}"
-                return wire.EngineFacts(number, rank.pid, host, key, address, "0.12.0")
+                return wire.EngineFacts(number, rank.pid, rank.host, f"key {rank.host}", "0.12.0")
             case "variables":
                 return []
             case "initialize":

@@ -183,8 +183,7 @@ class Starting:
         plan = placement.plan_ranks(
             self.spec,
             facts,
-            coordinator_address=service,
-            coordinator_bind_address=service,
+            coordinator=service,
             collectives_addresses=own,
         )
         paths = world.processes.referee_paths(relays, relay_port, key)
@@ -333,8 +332,7 @@ def plan_here(
     return placement.plan_ranks(
         spec,
         [replace(here, rank=rank) for rank in range(spec.num_processes)],
-        coordinator_address=coordinator,
-        coordinator_bind_address=coordinator,
+        coordinator=coordinator,
         collectives_addresses=[LOOPBACK] * spec.num_processes,
     )
 

@@ -138,15 +138,11 @@ def host_key() -> str:
 
 
 def engine_facts(
-    rank: int,
-    address: str = "127.0.0.1",
-    host: str = "",
-    *,
-    environ: Mapping[str, str] | None = None,
+    rank: int, host: str = "", *, environ: Mapping[str, str] | None = None
 ) -> EngineFacts:
     """What this process knows of itself and its host, as ``plan_ranks`` wants it.
 
-    ``address`` is where other ranks reach it, ``host`` what the user's launcher calls this host.
+    ``host`` is what the user's launcher calls this host.
     """
     environ = os.environ if environ is None else environ
     chips = host_tpu_chips()
@@ -156,7 +152,6 @@ def engine_facts(
         pid=os.getpid(),
         hostname=host or socket.gethostname(),
         host_key=host_key(),
-        address=address,
         jax=importlib.metadata.version("jax"),
         gpus=(gpus := host_gpus(environ)),
         gpus_in_use=gpus_in_use(gpus),

@@ -112,7 +112,6 @@ class Processes:
         about: dict[str, Any] = {
             "rank": rank,
             "address": rank_socket(where.folder, rank),
-            "host_address": where.address,
             "host": "" if where.is_here else where.name,
         }
         if role == "script":

@@ -131,8 +131,7 @@ def plan_ranks(
     spec: ClusterSpec,
     facts: Sequence[EngineFacts],
     *,
-    coordinator_address: str,
-    coordinator_bind_address: str | None,
+    coordinator: str,
     collectives_addresses: Sequence[str],
 ) -> RankPlan:
     """Every rank's devices, environment and arguments of ``jax.distributed.initialize``.
@@ -143,8 +142,7 @@ def plan_ranks(
     Args:
       spec: what the user asked for; ``check_spec`` has nothing against it.
       facts: of each rank, in their order.
-      coordinator_address: ``host:port`` that was reserved for the coordination service.
-      coordinator_bind_address: what the service listens on; ``None`` leaves it to JAX (``[::]``).
+      coordinator: where the coordination service listens, if the user has not said where.
       collectives_addresses: each rank's own address, by rank, for gloo to listen on (CPU only).
 
     Raises:
@@ -159,7 +157,7 @@ def plan_ranks(
     else:
         shares = _cpu_shares(spec, facts)
     on_cpu = spec.platform == "cpu"
-    address, bind_address = _coordinator(spec, coordinator_address, coordinator_bind_address)
+    address, bind_address = _coordinator(spec, coordinator)
     requests = tuple(
         InitializeRequest(
             process_id=rank,
@@ -221,9 +219,7 @@ def describe_plan(plan: RankPlan) -> str:
     return "\n".join(lines)
 
 
-def _coordinator(
-    spec: ClusterSpec, address: str, bind_address: str | None
-) -> tuple[str, str | None]:
+def _coordinator(spec: ClusterSpec, address: str) -> tuple[str, str | None]:
     """Where ranks find the coordinator and what it listens on, after the user's own wishes."""
     if spec.coordinator_address is not None:
         # The assigned bind address has another port, so it can't serve a given address. JAX's own
@@ -235,7 +231,7 @@ def _coordinator(
     if spec.coordinator_bind_address is not None:
         host, port = address.rpartition(":")[0], spec.coordinator_bind_address.rpartition(":")[2]
         return f"{host}:{port}", spec.coordinator_bind_address
-    return address, bind_address
+    return address, address
 
 
 # --------------------------------------------------------------------------- devices

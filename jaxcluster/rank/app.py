@@ -93,7 +93,6 @@ class Rank:
         address: str,
         connection_file: str,
         log_path: str,
-        host_address: str = "127.0.0.1",
         host: str = "",
         history: str = "",
         compiled: str = "",
@@ -106,7 +105,7 @@ class Rank:
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.runner.lost = self.values.lost
-        self.facts = engine_facts(rank, host_address, host)
+        self.facts = engine_facts(rank, host)
         self.meter = Meter(rank)
         self.attached = False
         self.devices: list[wire.DeviceInfo] = []

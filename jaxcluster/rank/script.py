@@ -41,7 +41,7 @@ def main() -> Callable[[], None]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     job = Job(spec["rank"], spec["num_ranks"], STALL_S, leaves_alone=True)
     control = ControlChannel(spec["address"])
-    facts = engine_facts(spec["rank"], spec["host_address"], spec["host"])
+    facts = engine_facts(spec["rank"], spec["host"])
     control.handle(Facts, "now", lambda request: facts)
     initialize, run = control.inbox(InitializeRequest), control.inbox(Script)
     control.start()

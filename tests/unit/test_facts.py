@@ -132,14 +132,14 @@ def test_vfio_groups_are_tpu_chips_where_the_bus_carries_googles(
 
 
 def test_engine_facts_of_this_process_are_true() -> None:
-    said = engine_facts(3, "10.0.0.7", environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
-    assert (said.rank, said.pid, said.address) == (3, os.getpid(), "10.0.0.7")
+    said = engine_facts(3, environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
+    assert (said.rank, said.pid) == (3, os.getpid())
     assert (said.hostname, said.host_key) == (socket.gethostname(), host_key())
     assert said.jax == importlib.metadata.version("jax")
     assert said.gpus == ["4"]
     assert (said.tpu_worker_id, said.tpu_hosts) == (2, ["t0", "t1", "t2"])
     # One name in all messages: in a death, which its agent tells, as in a divergence.
-    assert engine_facts(0, "10.0.0.7", "pod-w1").hostname == "pod-w1"
+    assert engine_facts(0, "pod-w1").hostname == "pod-w1"
 
 
 def test_cores_are_those_that_xla_would_size_its_pool_by() -> None:

@@ -182,7 +182,7 @@ def test_of_several_clusters_the_one_in_use_is_marked() -> None:
 
 
 def test_hosts_that_can_not_be_reached_and_other_machines_are_named() -> None:
-    facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "", "") for rank in range(4)]
+    facts = [wire.EngineFacts(rank, 1, f"h{rank // 2}", "", "") for rank in range(4)]
     spec = wire.ClusterSpec("a", 4, launcher="ssh")
     shown = status.clusters([replace(record("a"), spec=spec, facts=facts)], [], NOW_NS)
     assert "ssh       h0, h1  5 s" in shown

@@ -28,7 +28,6 @@ def fact(rank: int, host: str = "box", **more: Any) -> EngineFacts:
         pid=1000 + rank,
         hostname=host,
         host_key=f"boot-of-{host}",
-        address="127.0.0.1",
         jax="0.10.2",
         **more,
     )
@@ -38,8 +37,7 @@ def plan(n: int, facts: Sequence[EngineFacts] | None = None, **spec: Any) -> Ran
     return plan_ranks(
         ClusterSpec(name="main", num_processes=n, **spec),
         [fact(rank) for rank in range(n)] if facts is None else facts,
-        coordinator_address="127.0.0.1:41234",
-        coordinator_bind_address="127.0.0.1:41234",
+        coordinator="127.0.0.1:41234",
         collectives_addresses=[f"127.0.0.{rank + 1}" for rank in range(n)],
     )
 

@@ -144,7 +144,7 @@ def test_a_tpu_host_starts_on_its_slice(monkeypatch: pytest.MonkeyPatch) -> None
 
 def facts(numbers: list[int | None], hosts: list[list[str]]) -> list[EngineFacts]:
     return [
-        EngineFacts(rank, 1, f"t{rank}", f"key{rank}", "", "0.10", [], 4, number, hosts[rank])
+        EngineFacts(rank, 1, f"t{rank}", f"key{rank}", "0.10", [], 4, number, hosts[rank])
         for rank, number in enumerate(numbers)
     ]
 
@@ -168,8 +168,7 @@ def test_a_cluster_is_a_whole_slice_in_its_order(known: list[EngineFacts], said:
         plan_ranks(
             spec,
             known,
-            coordinator_address="h:1",
-            coordinator_bind_address=None,
+            coordinator="h:1",
             collectives_addresses=[""] * len(known),
         )
 

@@ -46,7 +46,6 @@ class EngineFacts(Message):
     pid: int
     hostname: str
     host_key: str  # equal for the engines of one host: boot id and network namespace
-    address: str
     jax: str
     gpus: list[str] = field(default_factory=list)  # CUDA_VISIBLE_DEVICES, else each card's index
     tpu_chips: int = 0  # that this process may see
