@@ -85,7 +85,10 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
     "one turn too few is told": [("len(made) - first\n", "len(made) - first - 1\n")],
     "a torn launch is not noticed": [("if cell.is_torn", "if False")],
     "what XLA refused on all ranks is torn": [
-        ("return bool(odd_ones(unmade))", "return any(unmade.values())")
+        (
+            "bool(odd_ones({rank: self.unmade[rank] for rank in living}))",
+            "any(self.unmade.values())",
+        )
     ],
     "a thread's torn launch is not noticed": [("all(name == MAIN and", "all(True or")],
     "a cell of a dead rank is not skipped": [("return Skipped(dead=min(dead))", "pass")],

@@ -16,7 +16,7 @@ from helpers import until
 from refereepeers import Peer, serving
 
 from jaxcluster.agreement import frames
-from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End, Skipped
+from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End
 from jaxcluster.agreement.frames import BUFFER, LONG, Relay, Stream, pack, unpack
 from jaxcluster.agreement.referee import SILENT_S, TICK_S
 from jaxcluster.agreement.server import Server
@@ -142,19 +142,6 @@ def test_others_have_a_moment_to_announce_theirs(made: Made, announces: bool) ->
     assert made.main[0].is_refused().causes == ((1,) if announces else (0, 1))
 
 
-def test_a_stop_closes_what_runs_and_a_cancelled_cell_does_not_begin(made: Made) -> None:
-    made.begin(5, 0, 1, 2)
-    made.main[0].launch(0, 1, 2)
-    for rank in (0, 1, 2):
-        made.base[rank].tell("arrive", CellSpec(6, (0, 1, 2)))
-    made.base[1].tell("stop", 6)
-    made.base[1].tell("stop", None)
-    made.step()
-    assert made.main[0].is_refused().kind == "stopped"
-    heard = [made.base[0].is_told() for _ in range(2)]
-    assert {(one.word, one.number) for one in heard} == {("closed", 5), ("skip", 6)}
-
-
 def test_a_death_shows_by_the_end_of_the_control_threads_connection(made: Made) -> None:
     made.begin(5, 0, 1, 2)
     made.main[0].launch(0, 1, 2)
@@ -167,14 +154,6 @@ def test_a_death_shows_by_the_end_of_the_control_threads_connection(made: Made) 
     made.base[2].socket.close()
     made.step()
     assert made.main[0].is_refused().kind == "died"
-
-
-def test_a_cell_of_a_rank_that_dies_before_it_has_come_is_skipped(made: Made) -> None:
-    made.base[0].tell("arrive", CellSpec(5, (0, 1)))
-    made.step()
-    made.base[1].close()
-    made.step()
-    assert made.base[0].is_told() == Answer("skip", 0, BASE, 5, skipped=Skipped(dead=1))
 
 
 def test_a_rank_that_has_gone_before_its_answer_ends_nobody(made: Made) -> None:
@@ -256,29 +235,6 @@ def test_a_thread_does_not_go_on_after_a_launch_that_xla_refused_elsewhere(
         assert over is not None and (over.kind, over.causes) == ("torn", (0,))
     for loader in loaders:
         loader.close()
-
-
-@pytest.mark.parametrize("catches", [True, False])
-@pytest.mark.parametrize("refused", [[0], [0, 1]])
-def test_ranks_are_torn_if_xla_refused_a_launch_on_some_of_them_alone(
-    made: Made, refused: list[int], catches: bool
-) -> None:
-    """Their next launch differs, or the cell's end finds it."""
-    made.begin(5, 0, 1)
-    made.agree(*made.main[:2])
-    for rank in refused:
-        made.main[rank].tell("unmade")
-    for rank in (0, 1) if catches else ():
-        made.main[rank].launch(0, 1)
-        made.step()
-    for rank in (0, 1):
-        made.main[rank].tell("end", End("ok"))
-    made.step()
-    told = [made.base[0].is_told()]
-    if told[0].word == "closed":
-        told.append(made.base[0].is_told())
-    kind = told[-1].refusal and told[-1].refusal.kind
-    assert (told[-1].word, kind) == ("over", "torn" if refused == [0] else None)
 
 
 @pytest.mark.parametrize(
