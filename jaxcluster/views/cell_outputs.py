@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from html import escape
-from typing import Annotated, Any
+from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.model import notices
@@ -23,29 +22,9 @@ IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 
 
 Output = dict[str, Any]  # of a notebook: nbformat 4
-
-
-@dataclass(frozen=True)
-class OutputGroup:
-    """Ranks with the same output."""
-
-    ranks: list[int]
-    outputs: list[Output]
-
-
-@dataclass(frozen=True)
-class RanksOutputs:
-    """The output of several ranks in a cell, as the notebook keeps it.
-
-    Attributes:
-      cell: the cell's number, as in [7].
-      failed: ranks on which the cell has failed.
-    """
-
-    v: int
-    cell: int
-    groups: list[OutputGroup]
-    failed: Annotated[list[int], "Missing in older notebooks."]
+# The output of several ranks in a cell: ``IRanksOutputs`` in labextension/src/protocol.ts.
+Document = dict[str, Any]
+Groups = Sequence[tuple[Sequence[int], Sequence[Output]]]  # ranks with the same output
 
 
 def notebook_outputs(record: RankRecord, execution_count: int) -> list[Output]:
@@ -105,7 +84,7 @@ def _error(ename: str, evalue: str, traceback: list[str]) -> Output:
 # --------------------------------------------------------------------------- several ranks
 
 
-def document(record: CellRecord, ranks: Sequence[int]) -> RanksOutputs | None:
+def document(record: CellRecord, ranks: Sequence[int]) -> Document | None:
     """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
@@ -114,35 +93,33 @@ def document(record: CellRecord, ranks: Sequence[int]) -> RanksOutputs | None:
     groups = []
     for own, pieces in group_outputs({rank: record.records[rank] for rank in ranks}):
         shown = [piece for piece in pieces if "array" not in piece.content]
-        groups.append(OutputGroup(own, _pieces(shown, record.execution_count, MOST_SHOWN)))
-    if not any(group.outputs for group in groups):
+        outputs = _pieces(shown, record.execution_count, MOST_SHOWN)
+        groups.append({"ranks": own, "outputs": outputs})
+    if not any(group["outputs"] for group in groups):
         return None
     replies = {rank: record.records[rank].reply for rank in ranks}
     failed = [rank for rank, reply in replies.items() if reply and reply.status == "error"]
-    return RanksOutputs(VERSION, record.execution_count, groups, failed)
+    return {"v": VERSION, "cell": record.execution_count, "groups": groups, "failed": failed}
 
 
-def bundle(shown: RanksOutputs) -> Bundle:
+def bundle(shown: Document) -> Bundle:
     """The document for the Lab extension, as HTML for all others, and as text."""
-    return {MIME: asdict(shown), "text/html": html(shown), "text/plain": text(shown.groups)}
+    groups = [(group["ranks"], group["outputs"]) for group in shown["groups"]]
+    return {MIME: shown, "text/html": html(groups), "text/plain": text(groups)}
 
 
 def of_records(records: Mapping[int, RankRecord]) -> str:
     """Every rank's output of a cell as text, equal ones once."""
-    return text(
-        [
-            OutputGroup(ranks, _pieces(pieces, 0, MOST_CHARS))
-            for ranks, pieces in group_outputs(records)
-        ]
-    )
+    groups = group_outputs(records)
+    return text([(ranks, _pieces(pieces, 0, MOST_CHARS)) for ranks, pieces in groups])
 
 
-def text(groups: Sequence[OutputGroup]) -> str:
+def text(groups: Groups) -> str:
     """Each group's text under its ranks."""
     parts = []
-    for group in groups:
-        said = "".join(map(plain, group.outputs)).rstrip("\n")
-        parts.append(f"── {name_ranks(group.ranks)} ──\n{said or '(no output)'}")
+    for ranks, outputs in groups:
+        said = "".join(map(plain, outputs)).rstrip("\n")
+        parts.append(f"── {name_ranks(ranks)} ──\n{said or '(no output)'}")
     return "\n".join(parts)
 
 
@@ -154,12 +131,12 @@ def plain(output: Output) -> str:
     return f"{said}\n" if said else ""
 
 
-def html(shown: RanksOutputs) -> str:
+def html(groups: Groups) -> str:
     """Groups that fold, for frontends without the extension, and for nbconvert."""
     parts = []
-    for group in shown.groups:
-        name = escape(name_ranks(group.ranks))
-        inner = "".join(map(_html, group.outputs)) or "<em>(no output)</em>"
+    for ranks, outputs in groups:
+        name = escape(name_ranks(ranks))
+        inner = "".join(map(_html, outputs)) or "<em>(no output)</em>"
         parts.append(f"<details open><summary><b>{name}</b></summary>{inner}</details>")
     return "\n".join(parts)
 

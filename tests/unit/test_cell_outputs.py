@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
+from pagetypes import check
 
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed
@@ -38,7 +39,7 @@ def display(made: CellRecord, rank: int, kind: str = "display_data", **data: str
     made.add_output(wire.RankOutput(rank, 1, kind, content))
 
 
-def shown(made: CellRecord) -> cell_outputs.RanksOutputs:
+def shown(made: CellRecord) -> cell_outputs.Document:
     found = cell_outputs.document(made, list(made.ranks))
     assert found is not None
     return found
@@ -46,9 +47,9 @@ def shown(made: CellRecord) -> cell_outputs.RanksOutputs:
 
 def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
     found = shown(record("a\n", "b\n", "a\n", ""))
-    assert [group.ranks for group in found.groups] == [[0, 2], [1], [3]]
+    assert [group["ranks"] for group in found["groups"]] == [[0, 2], [1], [3]]
     told = "── ranks 0, 2 ──\na\n── rank 1 ──\nb\n── rank 3 ──\n(no output)"
-    assert cell_outputs.text(found.groups) == told
+    assert cell_outputs.bundle(found)["text/plain"] == told
 
 
 def test_pictures_html_and_text_each_have_their_html() -> None:
@@ -57,7 +58,7 @@ def test_pictures_html_and_text_each_have_their_html() -> None:
     display(made, 0, image_svg_xml="<svg onload='x'/>")
     display(made, 0, text_html="<b>bold</b>", text_plain="bold")
     display(made, 0, "execute_result", text_plain="<object>")
-    found = cell_outputs.html(shown(made))
+    found = cell_outputs.bundle(shown(made))["text/html"]
     assert "<pre>&lt;script&gt;alert(1)&lt;/script&gt; &amp; more</pre>" in found
     assert f'<img src="data:image/png;base64,{PNG}" alt="figure"/>' in found
     assert "onload" not in found  # as data: it can't run
@@ -67,11 +68,11 @@ def test_pictures_html_and_text_each_have_their_html() -> None:
 
 def test_of_a_long_output_the_beginning_and_the_end_are_shown() -> None:
     text = "".join(f"{n:08}\n" for n in range(cell_outputs.MOST_SHOWN // 3))
-    ((kept,),) = (group.outputs for group in shown(record(text)).groups)
+    ((kept,),) = (group["outputs"] for group in shown(record(text))["groups"])
     assert kept["text"].startswith("00000000\n00000001\n")
     assert kept["text"].endswith(text[-100:])
     assert f"[{len(text) - cell_outputs.MOST_SHOWN} more characters]" in kept["text"]
-    ((bar,),) = (group.outputs for group in shown(record("0%\r50%\r100%\ndone\n")).groups)
+    ((bar,),) = (group["outputs"] for group in shown(record("0%\r50%\r100%\ndone\n"))["groups"])
     assert bar["text"] == "100%\ndone\n"  # what is to be seen of it
 
 
@@ -81,6 +82,7 @@ def test_nbconvert_shows_groups_that_fold_and_messages_without_red() -> None:
     display(made, 2, image_png=PNG)
     page = Page()
     show_message(page, "Rank 2 was replaced.\n")
+    check(shown(made), "IRanksOutputs")
     bundles = [cell_outputs.bundle(shown(made)), *page.bundles.values()]
     outputs = [nbformat.v4.new_output("display_data", data=data) for data in bundles]
     cell = nbformat.v4.new_code_cell("%%spmd --all\nprint(...)", outputs=outputs)

@@ -71,10 +71,7 @@ def test_names_and_versions_are_alike_on_both_sides() -> None:
         assert " | ".join(map(repr, typing.get_args(kind))) in NAMED.values()
 
 
-def test_what_a_notebook_keeps_and_what_the_form_has_are_of_the_pages_types() -> None:
-    group = cell_outputs.OutputGroup([0, 1], [{"output_type": "stream"}])
-    shown = cell_outputs.RanksOutputs(cell_outputs.VERSION, 7, [group], failed=[1])
-    check(to_builtins(shown), "IRanksOutputs")
+def test_variables_and_what_the_form_has_are_of_the_pages_types() -> None:
     check(json.loads(startform.text()), "IForm")
     variable = wire.VariableInfo("x", "array", [8], "float32", "P('i')", 32, 8)
     check(to_builtins(variable), "IVariable")
