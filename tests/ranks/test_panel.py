@@ -17,7 +17,7 @@ import pytest
 from helpers import DEADLINE_S, Cell, Notebook
 from nbclient import NotebookClient
 
-from jaxcluster.hosts.records import registry
+from jaxcluster.views import widget
 
 pytestmark = pytest.mark.any_jax
 
@@ -25,7 +25,7 @@ Open = Callable[..., Notebook]
 
 BUSY_S = 20.0  # what a busy machine may add to each of the issue's figures
 EVENTS_ID = "jaxcluster-events"
-SIDEBAR = Path(registry.__file__).parents[1] / "static" / "sidebar"
+SIDEBAR = Path(widget.__file__).parents[1] / "static" / "sidebar"
 SETUP = """%%spmd
 import jax, jax.numpy as jnp, numpy as np, os, sys, time
 from jax.sharding import NamedSharding, PartitionSpec as P

@@ -268,7 +268,7 @@ def test_ranks_that_another_notebook_has_ended_have_not_died(
 
 # ------------------------------------------------------------------------------- what pages ask
 
-BUILT = Path(panel.__file__).parents[1] / "static" / "sidebar" / "widget.js"
+BUILT = Path(panel.__file__).parents[2] / "static" / "sidebar" / "widget.js"
 
 
 @pytest.mark.skipif(not BUILT.exists(), reason="the Lab extension is not built")
