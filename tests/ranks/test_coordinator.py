@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from helpers import until
 from overhosts import coordinator_of, processes_of, send_signal
 
@@ -28,9 +27,8 @@ def held(cluster: jaxcluster.Cluster, rank: int) -> bool:
     return event.op == "reply"
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_survivors_outlive_the_heartbeats_of_dead_ranks(devices: int) -> None:
-    with jaxcluster.start(4, devices_per_process=devices, heartbeat_timeout_seconds=2) as cluster:
+def test_survivors_outlive_the_heartbeats_of_dead_ranks() -> None:
+    with jaxcluster.start(4, devices_per_process=2, heartbeat_timeout_seconds=2) as cluster:
         assert cluster.run(SETUP, show=False).stdout() == "120.0\n"
         assert coordinator_of(cluster).lives
         ended: list[int] = []
