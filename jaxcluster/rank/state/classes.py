@@ -36,10 +36,6 @@ BOUND = MethodType, operator.methodcaller
 kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
 
 
-class Circular(Exception):
-    """What a class's statement looks up holds the class: ``args`` has it."""
-
-
 class Statement(NamedTuple):
     """A class statement: its code, and which lines of its file it has."""
 

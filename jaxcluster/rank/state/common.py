@@ -17,7 +17,8 @@ from jaxcluster.rank.arrays import is_array, leaves_of
 from jaxcluster.rank.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
-COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc
+COMMON = (type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc)
+COMMON += (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec)
 DEPTH = 12  # of functions that hold functions
 
 
@@ -48,10 +49,7 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
       by_library: a library's function holds it. Options there, as the ``argnums`` of a gradient,
         are no values of the rank's own.
     """
-    sharding, bare = jax.sharding, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)
-    if isinstance(value, (*COMMON, sharding.Mesh, sharding.Sharding, sharding.PartitionSpec)):
-        return True
-    if isinstance(value, (FunctionType, *bare)) and is_imported(value):
+    if isinstance(value, COMMON) or (callable(value) and is_imported(value)):
         return True
     if by_library and type(value) in (*LITERALS, object):
         return True
@@ -59,7 +57,7 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
     if isinstance(value, functools.partial):
         by_library = is_imported(value.func)
         held = [value.func, *value.args, *value.keywords.values()]
-    elif isinstance(value, bare):
+    elif isinstance(value, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)):
         held = [getattr(value, "__wrapped__", None)]
     elif isinstance(value, FunctionType):
         by_library = value.__globals__.get("__name__") != "__main__"

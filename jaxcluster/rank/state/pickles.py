@@ -96,13 +96,12 @@ class Pickler(cloudpickle.Pickler):
         self._begin()
         is_whole = True
         for name, value in self.values.items():
-            self._name, self._first = name, len(self.arrays)
+            self._name, self._first, by_value = name, len(self.arrays), len(self._by_value)
             try:
                 self.dump(value)
-            except classes.Circular as error:
-                self._by_value.add(error.args[0])
             except Exception as error:
-                self.lost[name] = why(error)
+                if len(self._by_value) == by_value:
+                    self.lost[name] = why(error)
             else:
                 spans = [not array.is_fully_addressable for _, array in arrays_of(value)]
                 if any(spans) or any(one.spans for one in self.arrays[self._first :]):
@@ -169,7 +168,8 @@ class Pickler(cloudpickle.Pickler):
         if not is_class or not isinstance(reduced, tuple) or len(reduced) <= IS_MADE:
             return reduced
         if obj in self._started:  # what its statement needs holds it
-            raise classes.Circular(obj)
+            self._by_value.add(obj)
+            raise Lost("its class statement looks up what holds the class")
         self._started.add(obj)
         found = None if obj in self._by_value else classes.statement_of(obj)
         names = ChainMap(self.values, self._namespace)

@@ -1,9 +1,17 @@
-"""What a rank answers when its variables are saved, and loaded again."""
+"""What a rank answers when its variables are saved, and loaded again.
+
+With them come the cells, the states of ``random`` and ``numpy.random``, and what cells have changed
+in the process: options of ``jax.config``, environment variables, the folder, ``sys.path``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import linecache
+import os
+import random
 import re
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -11,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import numpy as np
 
 from jaxcluster.rank.names import is_users
 from jaxcluster.rank.private import pytrees
-from jaxcluster.rank.state import classes, file, pickles, settings
+from jaxcluster.rank.state import classes, file, pickles
 from jaxcluster.rank.state.common import can_be_anothers
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS
@@ -23,6 +32,7 @@ from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save,
 if TYPE_CHECKING:
     from jaxcluster.rank.control import Request
 
+OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
 RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
 
 
@@ -47,7 +57,7 @@ class States:
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
-        self._shell, self.namespace, self._before = shell, shell.user_ns, settings.now()
+        self._shell, self.namespace, self._before = shell, shell.user_ns, changeable()
 
     def save(self, request: Request[Save] | Request[Checkpoint]) -> Saved:
         """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells.
@@ -57,10 +67,18 @@ class States:
         """
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
-            changed = settings.changes(self._before, settings.now())
+            history = self._shell.history_manager
+            numbers = self.cell_numbers.items()
+            found = {
+                "changed": changes(self._before, changeable()),
+                "random": (random.getstate(), np.random.get_state(legacy=False)),
+                "cells": {file: (n, linecache.getlines(file)) for file, n in numbers},
+                "history": (history.input_hist_parsed[:], history.input_hist_raw[:]),
+                "count": self._shell.execution_count,
+            }
             results = dict(self.namespace.get("_oh", ())).items()
             values = {
-                SETTINGS: settings.of_cells(self._shell, self.cell_numbers) | {"changed": changed},
+                SETTINGS: found,
                 REGISTERED: list(pytrees.registered_by_cells().values()),
                 **{f"_{number}": value for number, value in results},
                 **names,
@@ -99,7 +117,7 @@ class States:
         Raises:
           BadFile: a file was changed.
         """
-        body, found, before = request.body, Held({}, {}), settings.now()
+        body, found, before = request.body, Held({}, {}), changeable()
         if not body.files:
             return Made([])
         files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
@@ -108,15 +126,17 @@ class States:
         def use(value: dict[str, Any]) -> None:
             """Have the settings for a while, as they change what values become."""
             if not is_part:
-                settings.know_cells(value["cells"])
-                settings.apply(value["changed"])
+                for name, (_, lines) in value["cells"].items():
+                    entry = sum(map(len, lines)), None, lines, name
+                    linecache.cache.setdefault(name, entry)  # for tracebacks, and for classes
+                change(value["changed"])
                 found.settings.update(value)
 
         classes.kept.set(set() if is_part else None)
         try:
             made, lost = pickles.load(files, base, self.namespace, use)
         finally:
-            settings.apply(settings.changes(settings.now(), before))
+            change(changes(changeable(), before))
         for cls, how in () if is_part else made.get(REGISTERED, ()):
             with contextlib.suppress(Exception):  # JAX refuses it
                 pytrees.register(cls, how)
@@ -134,8 +154,9 @@ class States:
         self._hold(token, Held(names, {}))
 
     def _hold(self, token: str, found: Held) -> None:
-        if token not in self._dropped:  # meanwhile
-            self._held[token] = found
+        self._held[token] = found
+        if token in self._dropped:  # meanwhile
+            self._held.pop(token, None)
 
     def bind(self, request: Request[Bind]) -> Made:
         """``bind``: all names that were read and are not lost. On the main thread."""
@@ -146,15 +167,26 @@ class States:
             namespace.pop(name, None)
         namespace.update(names)
         self.lost.update(lost)
-        left = settings.apply(found.settings.get("changed", {}))
-        if found.settings:
-            settings.show(found.settings, self._shell, self.cell_numbers)
+        left = self._bind_settings(found.settings) if found.settings else {}
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
             namespace.setdefault("_oh", {}).update(results)
             last = [value for _, value in sorted(results.items())][:-4:-1]
             namespace.update(zip(("_", "__", "___"), last, strict=False))
         return Made([*names], left)
+
+    def _bind_settings(self, found: Mapping[str, Any]) -> dict[str, str]:
+        """Have what cells have changed, and let the shell have the cells."""
+        if "random" in found:
+            random.setstate(found["random"][0])
+            with contextlib.suppress(ValueError):  # of another generator
+                np.random.set_state(found["random"][1])
+        self.cell_numbers |= {file: number for file, (number, _) in found["cells"].items()}
+        history, self._shell.execution_count = self._shell.history_manager, found["count"]
+        history.input_hist_parsed[:], history.input_hist_raw[:] = found["history"]
+        sources = enumerate(history.input_hist_parsed)
+        self.namespace.update({f"_i{number}": source for number, source in sources if number})
+        return change(found["changed"])
 
     def drop(self, request: Request[Drop]) -> None:
         """``drop``: what was read, or is being read, is not bound."""
@@ -176,3 +208,37 @@ def anothers(
     is_resized = len(files) == num_processes != jax.process_count()
     found = {name for name, value in made.items() if can_be_anothers(value, name in spanning)}
     return found | (equal if is_resized else set())
+
+
+def changeable() -> dict[tuple[str, str], Any]:
+    """What can be changed at any time, by its kind and name."""
+    found: dict[tuple[str, str], Any] = {("environ", n): v for n, v in os.environ.items()}
+    found |= {("config", n): v for n, v in jax.config.values.items() if n not in OURS}
+    folder = os.readlink("/proc/self/cwd")  # os.getcwd raises where it was removed
+    return found | {("path", "sys.path"): sys.path[:], ("folder", "the folder"): folder}
+
+
+def changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What makes of the ones the others; None in place of a value: it is not there. Pure."""
+    names = {**before, **after}
+    return {one: after.get(one) for one in names if before.get(one) != after.get(one)}
+
+
+def change(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
+    """Make changes; returns what could not be changed: why."""
+    left = {}
+    for (kind, name), value in found.items():
+        try:
+            if kind == "config":
+                jax.config.update(name, value)
+            elif kind == "path":
+                sys.path[:] = value
+            elif kind == "folder":
+                os.chdir(value)
+            elif value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        except Exception as error:
+            left[name] = str(error)
+    return left
