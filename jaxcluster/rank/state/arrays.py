@@ -17,8 +17,6 @@ from jaxcluster.rank.arrays import Bounds, bounds, exactly
 from jaxcluster.rank.private.kinds import with_type
 from jaxcluster.rank.state.file import StateFile
 
-OWN = -1  # the rank itself
-
 
 class Lost(Exception):
     """A value can't be saved, or not be made again, and why.
@@ -34,15 +32,8 @@ class Lost(Exception):
 
 
 class SavedArray(NamedTuple):
-    """An array in a file.
+    """An array in a file; ``shards`` has for each part of it the section with its bytes."""
 
-    Attributes:
-      same: equal where another rank has other parts of it: the name in which it was met first, its
-        number there, what it is, and how it lies on which devices.
-      shards: for each part of it the section that has it.
-    """
-
-    same: str
     shape: tuple[int, ...]
     dtype: str
     weak_type: bool
@@ -59,47 +50,47 @@ class ArraysToLoad:
     """
 
     def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
-        self._saved: list[SavedArray] = files[base].about["arrays"]
-        self._own, others = files[base], (file for rank, file in files.items() if rank != base)
-        self._others = [(f, {one.same: one.shards for one in f.about["arrays"]}) for f in others]
-        self._made: dict[int, Any] = {}
+        self._own, self._made = files[base], dict[str, Any]()
+        self._files = [self._own, *(file for rank, file in files.items() if rank != base)]
 
-    def array(self, number: int, sharding: Any) -> Any:
-        """The array that had this number, with a sharding.
+    def array(self, key: str, sharding: Any) -> Any:
+        """The array that has this key in all files, with a sharding.
 
         Raises:
           Lost: no file has a part of it.
         """
-        if number not in self._made:
-            saved = self._saved[number]
-            shape, dtype = saved.shape, np.dtype(saved.dtype)
-            part = functools.cache(functools.partial(self._part, saved))
-            at: Any = lambda index: part(bounds(index, shape))  # noqa: E731
+        if key not in self._made:
+            saved = self._own.about["arrays"][key]
+            part = functools.cache(functools.partial(self._part, key, saved))
+            at: Any = lambda index: part(bounds(index, saved.shape))  # noqa: E731
             with exactly():
-                made = jax.make_array_from_callback(shape, sharding, at, dtype=dtype)
-                self._made[number] = with_type(made, saved.weak_type, saved.committed)
-        return self._made[number]
+                made = jax.make_array_from_callback(
+                    saved.shape, sharding, at, dtype=np.dtype(saved.dtype)
+                )
+                self._made[key] = with_type(made, saved.weak_type, saved.committed)
+        return self._made[key]
 
-    def _part(self, saved: SavedArray, index: Bounds) -> Any:
+    def _part(self, key: str, saved: SavedArray, index: Bounds) -> Any:
         """A part of an array, put together of what files have of it."""
-        pieces = {part: (section, self._own) for part, section in saved.shards.items()}
-        for file, by_same in self._others if saved.spans else ():
-            for part, section in by_same.get(saved.same, {}).items():
-                pieces.setdefault(part, (section, file))
+        pieces = dict[Bounds, tuple[StateFile, int]]()
+        for file in self._files if saved.spans else [self._own]:
+            there = file.about["arrays"].get(key)
+            for part, section in there.shards.items() if there else ():
+                pieces.setdefault(part, (file, section))
 
         def piece(part: Bounds) -> Any:
-            section, file = pieces[part]
-            return file.copy(section).view(np.dtype(saved.dtype)).reshape(shape_of(part))
+            file, section = pieces[part]
+            return file.copy(section).view(np.dtype(saved.dtype)).reshape(_shape(part))
 
         if index in pieces:
             return piece(index)
-        values, left = np.empty(shape_of(index), saved.dtype), math.prod(shape_of(index))
+        values, left = np.empty(_shape(index), saved.dtype), math.prod(_shape(index))
         for part in pieces:
             both = zip(part, index, strict=True)
             meet = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in both)
             if all(start < stop for start, stop in meet):
                 values[_within(meet, index)] = piece(part)[_within(meet, part)]
-                left -= math.prod(shape_of(meet))
+                left -= math.prod(_shape(meet))
         if left:
             raise Lost("parts of it were on a rank that is gone")
         return values
@@ -110,7 +101,7 @@ class ArraysToLoad:
         The first axis that can takes the change, of those that are longer than 1.
         """
         then, total = self._own.about["devices"], math.prod(shape)
-        if devices() == then or total != then[1]:
+        if num_devices() == then or total != then[1]:
             there = [device_at(*place) for place in at]
         else:
             there, sizes = jax.devices(at[0][0]), [*shape]
@@ -124,13 +115,7 @@ class ArraysToLoad:
         return jax.sharding.Mesh(np.array(there).reshape(shape), names, axis_types=types)
 
 
-def devices() -> tuple[int, int]:
-    """How many ranks and devices there are."""
-    return jax.process_count(), jax.device_count()
-
-
-def shape_of(index: Bounds) -> tuple[int, ...]:
-    """The shape of a part of an array."""
+def _shape(index: Bounds) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in index)
 
 
@@ -141,28 +126,29 @@ def _within(part: Bounds, whole: Bounds) -> tuple[slice, ...]:
 # ---------------------------------------------------------------------- devices and meshes
 
 
-@functools.cache
-def _place(device: Any) -> tuple[str, int, int]:
-    """Where a device is: its platform, its rank, its number there."""
-    rank = device.process_index
-    peers = [one for one in device.client.devices() if one.process_index == rank]
-    return device.platform, rank, peers.index(device)
+def num_devices() -> tuple[int, int]:
+    """How many ranks and devices there are."""
+    return jax.process_count(), jax.device_count()
 
 
-def places(devices: Iterable[Any]) -> list[tuple[str, int, int]]:
+def places(devices: Iterable[Any]) -> list[tuple[str, bool, int]]:
     """Where devices are. If all are the rank's own, another rank has its own in their place."""
-    found = [_place(device) for device in devices]
-    is_own = all(rank == jax.process_index() for _, rank, _ in found)
-    return [(platform, OWN if is_own else rank, number) for platform, rank, number in found]
+    found = [*devices]
+    is_own = all(one.process_index == jax.process_index() for one in found)
+    return [(one.platform, is_own, _there(one.platform, is_own).index(one)) for one in found]
 
 
-def device_at(platform: str, rank: int, number: int) -> Any:
+def device_at(platform: str, is_own: bool, number: int) -> Any:
     """The device that is at a place now."""
-    rank = jax.process_index() if rank == OWN else rank
     try:
-        return [one for one in jax.devices(platform) if one.process_index == rank][number]
+        return _there(platform, is_own)[number]
     except (RuntimeError, IndexError):
-        raise Lost(f"there is no device {number} of rank {rank} any more") from None
+        raise Lost(f"there is no device {number} any more") from None
+
+
+@functools.cache
+def _there(platform: str, is_own: bool) -> list[Any]:
+    return jax.local_devices(backend=platform) if is_own else jax.devices(platform)
 
 
 @functools.cache

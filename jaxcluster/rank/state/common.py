@@ -17,8 +17,8 @@ from jaxcluster.rank.arrays import is_array, leaves_of
 from jaxcluster.rank.private.kinds import is_imported, kinds
 
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
-COMMON = (type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc)
-COMMON += (jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec)
+OF_JAX = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec
+COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc, *OF_JAX
 DEPTH = 12  # of functions that hold functions
 
 

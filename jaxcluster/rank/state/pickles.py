@@ -87,8 +87,8 @@ class Pickler(cloudpickle.Pickler):
         # Nothing here holds the pickler itself: it would keep arrays until a garbage collection.
         self.file = io.BytesIO()
         super().__init__(self.file, protocol=5, buffer_callback=is_small)
-        self.spanning, self.arrays = set[str](), list[SavedArray]()
-        self._numbers = dict[int, tuple[int, Any]]()  # with the array, whose id stays its own
+        self.spanning, self.arrays = set[str](), dict[str, SavedArray]()
+        self._keys = dict[int, tuple[str, Any]]()  # with the array, whose id stays its own
         self._started = set[type]()
 
     def _dump_all(self) -> bool:
@@ -103,36 +103,39 @@ class Pickler(cloudpickle.Pickler):
                 if len(self._by_value) == by_value:
                     self.lost[name] = why(error)
             else:
-                spans = [not array.is_fully_addressable for _, array in arrays_of(value)]
-                if any(spans) or any(one.spans for one in self.arrays[self._first :]):
+                if not all(array.is_fully_addressable for _, array in arrays_of(value)):
                     self.spanning.add(name)
                 continue
             self._begin()  # others may share what was begun, and are looked at again
             is_whole = False
         return is_whole
 
-    def _number(self, array: Any) -> int:
-        """The number of an array, whose shards become sections.
+    def _key(self, array: Any) -> str:
+        """The key of an array, whose shards become sections.
+
+        Other ranks have the same key where they have other parts of the array. So it is the name
+        in which it was met first, its number there, what it is, and how it lies on which devices.
 
         Raises:
           Lost: it has no values, or not soon.
         """
-        if id(array) in self._numbers:
-            return self._numbers[id(array)][0]
+        if id(array) in self._keys:
+            return self._keys[id(array)][0]
         if array.is_deleted():
             raise Lost("it was deleted or donated")
         self._patience.wait(array)
         array.block_until_ready()  # raises if its computation has failed
         shards = {bounds(s.index, array.shape): s.data for s in array.addressable_shards}
-        number, what = len(self.arrays), (array.shape, str(array.dtype))
-        on = devices_hash(array), getattr(array.sharding, "spec", "")
-        same = repr((self._name, number - self._first, what, on))
-        kind = bool(array.weak_type), bool(array.committed), not array.is_fully_addressable
         sections = {index: len(self.parts) + n for n, index in enumerate(shards)}
         self.parts += shards.values()
-        self._numbers[id(array)] = number, array
-        self.arrays.append(SavedArray(same, *what, *kind, sections))
-        return number
+        spans, what = not array.is_fully_addressable, (array.shape, str(array.dtype))
+        on = (devices_hash(array), getattr(array.sharding, "spec", "")) if spans else ()
+        key = repr((self._name, len(self.arrays) - self._first, what, on))
+        self.spanning |= {self._name} if spans else set()
+        kind = bool(array.weak_type), bool(array.committed)
+        self.arrays[key] = SavedArray(*what, *kind, spans, sections)
+        self._keys[id(array)] = key, array
+        return key
 
     def persistent_id(self, obj: Any) -> Any:
         if (own := self._own.get(id(obj))) is not None:
@@ -140,7 +143,7 @@ class Pickler(cloudpickle.Pickler):
         if (broken := self._broken.get(id(obj))) is not None:
             raise Lost(broken[1])
         if (kind := type(obj)) is kinds().array:
-            return "array", self._number(obj), obj.sharding
+            return "array", self._key(obj), obj.sharding
         known = IDS.get(kind)
         return known(obj) if known is not None else None
 
@@ -192,9 +195,8 @@ class Pickler(cloudpickle.Pickler):
         alone = Pickler({name: self.values[name]}, self._namespace)
         if alone.lost or alone.spanning:
             return ""
-        what = [(one.shape, one.dtype) for one in alone.arrays]
-        held = [checksum(as_bytes(part)) for part in alone.parts]
-        return checksum(as_bytes(alone.file.getvalue() + repr((what, held)).encode()))
+        held = repr([checksum(as_bytes(part)) for part in alone.parts])
+        return checksum(as_bytes(alone.file.getvalue() + held.encode()))
 
     def write(self, path: Path, *, compare: bool = False) -> list[Path]:
         """Write it to files; returns their paths.
@@ -208,7 +210,7 @@ class Pickler(cloudpickle.Pickler):
             "arrays": self.arrays,
             "spanning": self.spanning,
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
-            "devices": arrays.devices(),
+            "devices": arrays.num_devices(),
         }
         return write(path, [*self.parts, self.file.getbuffer()], about)
 

@@ -273,10 +273,10 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
 def test_an_array_without_its_parts_costs_the_names_that_hold_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def part(self: Any, saved: Any, *given: Any) -> Any:
+    def part(self: Any, key: str, saved: Any, *given: Any) -> Any:
         if saved.shape == (8,):
             raise arrays.Lost("parts of it are gone")
-        return original(self, saved, *given)
+        return original(self, key, saved, *given)
 
     names = cell(
         "whole = jnp.ones(4)\ntree, also = {'x': x, 'w': [whole]}, [1]\nalso.append(tree)\n"
@@ -346,9 +346,9 @@ def test_arrays_are_put_together_of_all_ranks_files(tmp_path: Path) -> None:
     for rank in (0, 1):
         save({"big": np.zeros(rank << 17)} | names, tmp_path, rank)
         files[rank] = file = StateFile(tmp_path / file_name(rank))
-        for number, one in enumerate(file.about["arrays"]):  # as if each rank had had a half
+        for key, one in file.about["arrays"].items():  # as if each rank had had a half
             shards = {i: s for n, (i, s) in enumerate(sorted(one.shards.items())) if n % 2 == rank}
-            file.about["arrays"][number] = one._replace(spans=True, shards=shards)
+            file.about["arrays"][key] = one._replace(spans=True, shards=shards)
         file.about["devices"] = 2, 2
     found, lost = pickles.load(files, 0, namespace(), lambda settings: None)
     assert dict(found["pair"].shape) == {"p": 4} and "evenly divide" in lost["odd"]
