@@ -147,8 +147,7 @@ def _added(cls: type, statement: Statement) -> dict[str, Any]:
             return file != statement.code.co_filename or line not in statement.lines
         return type(value) in PLAIN and not (name.startswith("_") and name.endswith("_"))
 
-    is_enum = "_member_map_" in vars(cls)  # its values are its members'
-    return {n: v for n, v in vars(cls).items() if not is_enum and is_added(n, v)}
+    return {name: value for name, value in vars(cls).items() if is_added(name, value)}
 
 
 # ---------------------------------------------------------------------- and made again

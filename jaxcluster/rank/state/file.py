@@ -1,8 +1,7 @@
 """The files of saved variables: an index with checksums, and beside it raw sections.
 
-A file system lets one thread at a time write to a file, so each thread of a large save has a file.
-Each chunk is read back as soon as it is written, while the CPU has it in its cache, and whoever
-loads a section checks it again.
+A file system lets one thread at a time write to a file, so each thread of a large save has its own.
+Each chunk is read back while the CPU has it in its cache, and whoever loads it checks it again.
 """
 
 from __future__ import annotations
@@ -106,8 +105,7 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _opened(path) as file:
-            version, _, rest = file.read().partition(b"\n")
-        digest, _, index = rest.partition(b"\n")
+            version, digest, index = [*file.read().split(b"\n", 2), b"", b""][:3]
         if version != VERSION.encode():
             raise BadFile(f"{path} is not of {VERSION}, or no file of saved variables")
         if checksum(as_bytes(index)).encode() != digest:
@@ -131,8 +129,7 @@ class StateFile:
         return copied
 
 
-def _created(path: Path) -> Any:
-    return open(path, "x+b", opener=partial(os.open, mode=0o600))
+_created: Any = partial(open, mode="x+b", opener=partial(os.open, mode=0o600))
 
 
 def _opened(path: Path) -> Any:
@@ -159,5 +156,5 @@ def checksum(
         words = chunk[: len(chunk) // 8 * 8]
         return bytes(words.view(np.uint64).sum(keepdims=True)) + bytes(chunk[len(words) :])
 
-    found = b"".join(each(sums, range(0, len(data), CHUNK)))
-    return hashlib.blake2b(found, digest_size=16).hexdigest()
+    found = each(sums, range(0, len(data), CHUNK))
+    return hashlib.blake2b(b"".join(found), digest_size=16).hexdigest()

@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -36,13 +36,6 @@ OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options 
 RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
 
 
-class Held(NamedTuple):
-    """What was read, and is held until it is bound; settings are what cells have changed."""
-
-    names: dict[str, Any]
-    settings: dict[str, Any]
-
-
 class States:
     """Answers for the namespace of one rank."""
 
@@ -51,7 +44,8 @@ class States:
         self.namespace: dict[str, Any] = {}
         self._shell: Any = None
         self._before: dict[Any, Any] = {}  # the settings before the first cell
-        self._held: dict[str, Held] = {}
+        # What was read, until it is bound: names, and what cells have changed besides.
+        self._held: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._dropped: deque[str] = deque(maxlen=64)
         self._saving = threading.Lock()
 
@@ -117,7 +111,7 @@ class States:
         Raises:
           BadFile: a file was changed.
         """
-        body, found, before = request.body, Held({}, {}), changeable()
+        body, changed, before = request.body, dict[str, Any](), changeable()
         if not body.files:
             return Made([])
         files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
@@ -130,7 +124,7 @@ class States:
                     entry = sum(map(len, lines)), None, lines, name
                     linecache.cache.setdefault(name, entry)  # for tracebacks, and for classes
                 change(value["changed"])
-                found.settings.update(value)
+                changed.update(value)
 
         classes.kept.set(set() if is_part else None)
         try:
@@ -143,31 +137,30 @@ class States:
         wanted = made.keys() if body.only is None else {*body.only}
         if body.own is None:
             wanted = anothers(made, files, base, body.num_processes)
-            found.settings.pop("random", None)
+            changed.pop("random", None)
         wanted -= {SETTINGS, REGISTERED}
-        found.names.update({name: value for name, value in made.items() if name in wanted})
-        self._hold(body.token, found)
-        return Made([name for name in found.names if not RESULT.fullmatch(name)], lost)
+        names = {name: value for name, value in made.items() if name in wanted}
+        self.hold(body.token, names, changed)
+        return Made([name for name in names if not RESULT.fullmatch(name)], lost)
 
-    def hold(self, token: str, names: dict[str, Any]) -> None:
-        """Hold what was pushed until ``bind``."""
-        self._hold(token, Held(names, {}))
-
-    def _hold(self, token: str, found: Held) -> None:
-        self._held[token] = found
+    def hold(
+        self, token: str, names: dict[str, Any], changed: dict[str, Any] | None = None
+    ) -> None:
+        """Hold what was read or pushed until ``bind``."""
+        self._held[token] = names, changed or {}
         if token in self._dropped:  # meanwhile
             self._held.pop(token, None)
 
     def bind(self, request: Request[Bind]) -> Made:
         """``bind``: all names that were read and are not lost. On the main thread."""
         lost, namespace = request.body.lost, self.namespace
-        found = self._held.pop(request.body.token, None) or Held({}, {})
-        names = {name: value for name, value in found.names.items() if name not in lost}
+        found, changed = self._held.pop(request.body.token, ({}, {}))
+        names = {name: value for name, value in found.items() if name not in lost}
         for name in lost:
             namespace.pop(name, None)
         namespace.update(names)
         self.lost.update(lost)
-        left = self._bind_settings(found.settings) if found.settings else {}
+        left = self._bind_settings(changed) if changed else {}
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
             namespace.setdefault("_oh", {}).update(results)

@@ -302,7 +302,7 @@ def test_nothing_is_bound_or_left_by_a_load_that_is_dropped(
     given = {"turn": TURN, "token": "t", "files": {0: str(tmp_path)}}
     states.load(SimpleNamespace(body=Load(**given, own=0, num_processes=1)))
     live.pop("__builtins__", None)
-    assert live == before and states._held["t"].names["c"].n == 3
+    assert live == before and states._held["t"][0]["c"].n == 3
     states.drop(SimpleNamespace(body=Drop("t")))
     assert not states._held and "OF_CELLS" not in os.environ
 
