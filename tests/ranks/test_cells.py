@@ -238,16 +238,6 @@ def test_code_that_catches_the_interrupt_goes_on(cluster: jaxcluster.Cluster) ->
     assert stdouts(cell.wait()) == ["caught\n"] * 4
 
 
-def test_lines_are_counted_from_the_first_one_also_where_it_is_empty(
-    cluster: jaxcluster.Cluster,
-) -> None:
-    with pytest.raises(CellFailed) as caught:
-        cluster.run("\n\nx = 1\n1 / 0\n")
-    assert cluster.last is not None
-    assert {error.lineno for error in cluster.last.errors.values()} == {4}
-    assert "----> 4" in plain("\n".join(caught.value.traceback))
-
-
 @pytest.mark.promise("The promise")
 def test_the_button_pressed_again_and_again_leaves_no_rank_in_the_cell(
     pair: jaxcluster.Cluster,

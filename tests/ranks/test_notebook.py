@@ -96,16 +96,6 @@ def test_a_failed_start_shows_why_and_no_frame_of_ours(notebook: Notebook) -> No
 # ------------------------------------------------------------------------- messages
 
 
-def test_status_has_a_row_for_each_rank(notebook: Notebook) -> None:
-    lines = notebook.ok("%jaxcluster status").text.splitlines()
-    table = next(i for i, line in enumerate(lines) if line.startswith("rank"))
-    columns = [name for name in lines[table].split() if name != "host"]  # where there are several
-    assert columns[:4] == ["rank", "pid", "devices", "state"]
-    rows = [line.split() for line in lines[table + 1 : table + 5]]
-    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
-    assert all("idle" in row for row in rows)
-
-
 def test_help_is_where_it_is_asked_for(notebook: Notebook) -> None:
     text = notebook.ok("%jaxcluster").stdout
     assert "\n  start       Start a cluster: -n 4, or --launcher ssh" in text

@@ -43,7 +43,7 @@ def test_a_progress_bar_is_what_is_to_be_seen_of_it() -> None:
         lines.add(0, "stderr", f"\r{part:3} of 200 ###")
     assert taken(lines) == []
     lines.add(0, "stderr", "\rdone\n")
-    assert taken(lines) == ["[rank 0] doneof 200 ###"]
+    assert taken(lines) == ["[rank 0] done"]
     lines.add(0, "stdout", "x" * (LINE_CHARS + 1))
     assert len(taken(lines)[0]) > LINE_CHARS
 

@@ -121,19 +121,10 @@ def test_the_transports_chatter_stays_in_the_log(log: Log, line: str) -> None:
     assert line in log.path.read_text()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "epoch 3: loss 0.1",
-        "Gloo is a library",
-        "  [Gloo] quoted by somebody",
-        "2026-01-01 10:00:00 my own log line",
-        "I1 is a name",
-    ],
-)
-def test_what_only_looks_like_chatter_is_shown(log: Log, line: str) -> None:
-    log.write(f"{line}\n")
-    assert log.tail.read() == f"{line}\n"
+def test_what_only_looks_like_chatter_is_shown(log: Log) -> None:
+    shown = "Gloo is a library\n  [Gloo] quoted\n2026-01-01 10:00:00 my own line\nI1 is a name\n"
+    log.write(shown)
+    assert log.tail.read() == shown
 
 
 # ---------------------------------------------------------------------------------- cells' places

@@ -44,35 +44,6 @@ def test_each_file_has_an_owner() -> None:
     assert places.owner("/home/me/project/train.py") == "user"
 
 
-TEXT = """
-import jax
-from jaxcluster.rank import tracebacks
-text = (
-    "INTERNAL: Traceback (most recent call last):\\n"
-    '  File "/usr/lib/python3/runpy.py", line 8, in main\\n'
-    f'  File "{tracebacks.OURS}/rank/cells.py", line 1, in run\\n    run()\\n'
-    '  File "/tmp/ipykernel_jaxcluster/7-0123456789ab.py", line 5, in <module>\\n'
-    f'  File "{jax.__file__}", line 2, in call\\n'
-    '  File "/usr/lib/numpy/core.py", line 3, in add\\n'
-    "ValueError: mine"
-)
-print(tracebacks.fold(text))
-jax.config.update("jax_traceback_filtering", "off")
-assert "runpy" in tracebacks.fold(text)
-"""
-
-
-def test_a_message_with_a_traceback_has_the_cells_frames_and_those_it_has_called() -> None:
-    done = python("-c", TEXT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == (
-        "INTERNAL: Traceback (most recent call last):\n"
-        "  cell [7] line 5, in <module>\n"
-        '  File "/usr/lib/numpy/core.py", line 3, in add\n'
-        "ValueError: mine\n"
-    )
-
-
 def test_errors_that_ipython_can_not_show_have_the_users_lines_alone() -> None:
     done = python("-c", SCRIPT)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.agreement.cellqueue import Skipped
-from jaxcluster.agreement.refusals import Doing, Place, Refusal
+from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,
@@ -19,8 +19,6 @@ from jaxcluster.errors import (
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.verdict import Ending, verdict
 
-SUM = {"name": "jit(sum)", "place": Place(7, 2, "s = x.sum()")}
-ENDED = Refusal("ended", (1,), (Doing((0,), "waits", **SUM), Doing((1,), "ended")))
 STOPPED = Refusal("stopped")
 
 
@@ -82,14 +80,6 @@ ENDINGS: dict[str, tuple[Ending, type[BaseException], str]] = {
         CellFailed,
         "JaxRuntimeError on rank 0: INTERNAL\n"
         "XLA launched a program on some ranks, and refused it on others.",
-    ),
-    "a divergence says who did what and where": (
-        Ending(record("refused", "refused", source="if rank != 1:\n    s = x.sum()"), ENDED),
-        Divergence,
-        "cell [7]: rank 1 ended the cell without the launch that rank 0 waits for.\n"
-        "  rank 0   line 2   s = x.sum()   jit(sum)\n"
-        "  rank 1   ended   line 1 is `if rank != 1:`\n"
-        "Nothing was launched. Fix the cell and run it again.",
     ),
     "ranks that did not come back are named with what was done": (
         Ending(record("ok"), stuck=(1,), recovered="The ranks have new processes."),
