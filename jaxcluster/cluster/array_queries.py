@@ -69,11 +69,8 @@ def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLa
     name, path = split_name(text)
     asked = dict.fromkeys(world.check_ranks(ranks), Arrays(name, list(path)))
     found, reasons = world.ask_some(asked, timeout_s=TREE_S)
-    reports = {rank: report for rank, report in sorted(found.items()) if report.use}
-    reasons |= {rank: report.note for rank, report in found.items() if not report.use}
-    if not reports:
-        hint = next((report.hint for report in found.values() if report.hint), "")
-        raise UsageError(_why_nothing(reasons), hint)
+    if not (reports := dict(sorted(found.items()))):
+        raise UsageError(_why_nothing(reasons))
     devices, first = cluster_devices(world), reports[min(reports)]
     odd = layout.odd_copies({rank: report.copies for rank, report in reports.items()})
     notes: dict[int, str] = {}
@@ -92,8 +89,8 @@ def look(world: World, text: str, ranks: Sequence[int] | None = None) -> ArrayLa
 
 def _why_nothing(reasons: Mapping[int, str]) -> str:
     """Why no rank has it; ``no variable 'x'`` of all ranks has a sentence of its own."""
-    if len(said := by_value(reasons)) == 1 and (reason := next(iter(said))).startswith("has no "):
-        return f"No rank {reason.replace('has no', 'has a', 1)}."
+    if len(said := by_value(reasons)) == 1 and (reason := next(iter(said))).startswith("no "):
+        return f"No rank has {reason.replace('no', 'a', 1)}."
     return f"No rank has an array there: {tell_each(reasons)}."
 
 

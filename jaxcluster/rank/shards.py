@@ -13,7 +13,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -58,23 +57,18 @@ class ArrayViews:
     def report(self, request: Request[ops.Arrays]) -> wire.ValueReport:
         """``arrays``: every array in a variable and where its shards are. Never waits."""
         name, path = request.body.name, tuple(request.body.path)
-        try:
-            value = self.values.lookup(name)
-            found = leaves_of(self._part(value, name, path))
-        except Unavailable as error:
-            why = str(error).removeprefix(f"Rank {self.values.rank}").strip(" :.")
-            return wire.ValueReport("", why, error.hint)
+        value = self.values.lookup(name)
+        found = leaves_of(self._part(value, name, path))
         leaves = [leaf for _, leaf in found]
-        report = wire.ValueReport(type(value).__name__)
         if not any(map(is_array, leaves)):
-            kinds = sorted({type(leaf).__name__ for leaf in leaves} or {report.type})
-            return replace(report, note=f"holds no jax.Array, only {', '.join(kinds[:3])}")
+            kinds = sorted({type(leaf).__name__ for leaf in leaves or [value]})
+            raise Unavailable(f"holds no jax.Array, only {', '.join(kinds[:3])}")
         if len(leaves) > MAX_ROWS:
             told = f"{name or 'the last result'} has {len(leaves):,} leaves, and {MAX_ROWS:,} can"
             raise Unavailable(f"{told} be shown: look at a part of it")
         looks: dict[Any, tuple[int, Any]] = {}  # those that look alike are described once
-        return replace(
-            report,
+        return wire.ValueReport(
+            type(value).__name__,
             leaves=[(*path, *map(str, keys)) for keys, _ in found],
             use=[looks.setdefault(likeness(leaf), (len(looks), leaf))[0] for leaf in leaves],
             infos=[describe(leaf) for _, leaf in looks.values()],
@@ -85,8 +79,7 @@ class ArrayViews:
         for number, step in enumerate(path, 1):
             inside = {str(key): part for key, part in parts_of(value) or ()}
             if step not in inside:
-                rank, part = self.values.rank, "".join(path[:number])
-                raise Unavailable(f"Rank {rank}: {name} has no part {part}.")
+                raise Unavailable(f"{name} has no part {''.join(path[:number])}")
             value = inside[step]
         return value
 
@@ -133,7 +126,7 @@ class ArrayViews:
                 pieces[spans] = told, cut.tobytes()
         if body.device is not None and not pieces:
             raise Unavailable(
-                f"device {body.device} holds no part of {body.name} on rank {self.values.rank}",
+                f"device {body.device} holds no part of {body.name}",
                 "%shards shows which devices hold parts.",
             )
         return [told for told, _ in pieces.values()], [data for _, data in pieces.values()]

@@ -48,7 +48,7 @@ from jaxcluster.wire.ops.values import (
 PROTOCOL = 5
 READY_TIMEOUT_S = 30.0
 PLACE_CHARS = 80
-WHO = "%spmd %who lists the ranks' variables."
+WHO = "%spmd %who lists the ranks' variables"
 
 Numbered = weakref.WeakSet[type]  # classes of cells that were pulled, and have a number of ours
 
@@ -159,11 +159,11 @@ class Values:
             return self.namespace[name]
         except KeyError:
             if reason := self.lost.get(name):
-                raise Unavailable(f"Rank {self.rank}: {name!r} {reason}.") from None
+                raise Unavailable(f"{name!r} {reason}") from None
             users = [n for n, v in self.namespace.items() if is_users(n, v) and n[0] != "_"]
             close = " or ".join(difflib.get_close_matches(name, users))
-            hint = f"Did you mean {close}?" if close else WHO
-            raise Unavailable(f"Rank {self.rank} has no variable {name!r}.", hint) from None
+            hint = f"did you mean {close}?" if close else WHO
+            raise Unavailable(f"no variable {name!r} ({hint})") from None
 
     # ------------------------------------------------------------------ pull
 
@@ -179,9 +179,8 @@ class Values:
         try:
             pickler.dump(value)
         except Exception as error:
-            raise CannotPickle(
-                f"{name} can't be pickled on rank {self.rank}: {type(error).__name__}: {error}"
-            ) from None
+            told = f"{name} can't be pickled: {type(error).__name__}: {error}"
+            raise CannotPickle(told) from None
         arrays = [numpy_view(a) for a in pickler.arrays]
         infos = [describe(array) for array in arrays]
         raws = [np.frombuffer(b.raw(), np.uint8) for b in buffers] if body.pickle else []

@@ -260,5 +260,5 @@ def unwrap(event: Event[R]) -> R:
     if ename == "WrongFields":
         raise errors.VersionMismatch(f"Rank {event.rank} can't read {message}.", VERSION_HINT)
     if (kind := KINDS.get(ename)) is not None:
-        raise kind(message, failure.hint)
+        raise kind(f"Rank {event.rank}: {message}", failure.hint)
     raise errors.RankError(f"Rank {event.rank}: {ename}: {message}", failure.hint, [event.rank])

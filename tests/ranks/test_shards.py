@@ -172,7 +172,7 @@ def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("one_axes", r"No rank has a variable 'one_axes'.\nDid you mean one_axis"),
+        ("one_axes", r"No rank has a variable 'one_axes' \(did you mean one_axis"),
         ("rank", r"ranks 0-3: holds no jax\.Array, only int"),
         ("one_axis + 1", "neither a variable nor a part of one"),
         ("one_axis['w']", "has no part"),

@@ -166,8 +166,8 @@ def test_what_comes_as_dicts_and_lists_says_so(cluster: jaxcluster.Cluster, no_j
 @pytest.mark.parametrize(
     ("name", "error", "told"),
     [
-        ("zzz", TransferError, "has no variable 'zzz'.\n%spmd %who lists the ranks' variables."),
-        ("generator", NotSerialisable, "generator can't be pickled on rank 0: TypeError: "),
+        ("zzz", TransferError, "no variable 'zzz' (%spmd %who lists the ranks' variables)"),
+        ("generator", NotSerialisable, "Rank 0: generator can't be pickled: TypeError: "),
     ],
 )
 def test_what_can_not_be_pulled_says_why(
@@ -186,7 +186,7 @@ def test_what_differs_between_ranks_names_them(cluster: jaxcluster.Cluster) -> N
     assert "uneven is not the same on all ranks: fewer arrays on rank 2." in str(caught.value)
     cluster.run("missing = x")
     cluster.run("del missing", ranks=[3])
-    with pytest.raises((TransferError, RankError), match="Rank 3 has no variable 'missing'"):
+    with pytest.raises((TransferError, RankError), match="Rank 3: no variable 'missing'"):
         cluster["missing"]
 
 

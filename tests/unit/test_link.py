@@ -207,8 +207,8 @@ def test_the_death_of_a_rank_answers_all_that_waits_for_it(link: Link) -> None:
 @pytest.mark.parametrize(
     ("ename", "error", "said"),
     [
-        ("Unavailable", TransferError, "no\ntype this"),
-        ("CannotPickle", NotSerialisable, "no\ntype this"),
+        ("Unavailable", TransferError, "Rank 2: no\ntype this"),
+        ("CannotPickle", NotSerialisable, "Rank 2: no\ntype this"),
         ("OSError", RankError, "Rank 2: OSError: no\ntype this"),
     ],
 )

@@ -207,16 +207,16 @@ def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: st
     """By cloudpickle a text file would arrive as a ``StringIO``."""
     path, ranks, values = tmp_path / "file.txt", Ranks({}), Values(0)
     path.write_text("text")
-    told = f"can't be pickled{{}}: TypeError: '{path}' is an open file. Send its path, or what"
+    told = f"f can't be pickled: TypeError: '{path}' is an open file. Send its path, or what"
     with open(path, mode) as file:
         for value in (file, {"deep": [file]}):
             with pytest.raises(NotSerialisable) as refused:
                 transfer.push(ranks, {"one": 1, "f": value})  # type: ignore[arg-type]
-            assert str(refused.value).startswith(f"f {told.format('')}")
+            assert str(refused.value).startswith(told)
             values.namespace["f"] = value
             with pytest.raises(CannotPickle) as caught:
                 values.pull(request(Pull(TURN, "f", pickle=True)))
-            assert str(caught.value).startswith(f"f {told.format(' on rank 0')}")
+            assert str(caught.value).startswith(told)
     with pytest.raises(NotSerialisable, match="is an open file"):
         transfer.push(ranks, {"f": io.BufferedReader(io.BytesIO())})  # type: ignore[arg-type]
     assert ranks.asked == []
@@ -393,10 +393,9 @@ def test_what_was_pulled_and_is_pushed_is_of_each_ranks_own_class() -> None:
 def test_a_name_that_is_not_there_is_told_with_those_that_are_like_it() -> None:
     values = Values(3)
     values.namespace |= {"losses": 1, "_loses": 2}
-    for name, hint in (("loses", "Did you mean losses?"), ("other", "%spmd %who lists the")):
-        with pytest.raises(Unavailable, match=f"Rank 3 has no variable '{name}'") as caught:
+    for name, hint in (("loses", "did you mean losses"), ("other", "%spmd %who lists the")):
+        with pytest.raises(Unavailable, match=rf"no variable '{name}' \({hint}"):
             values.lookup(name)
-        assert caught.value.hint.startswith(hint)
 
 
 def test_a_class_of_the_notebooks_comes_as_it_is_there() -> None:

@@ -51,8 +51,6 @@ class ValueReport(Message):
     """
 
     type: str
-    note: str = ""  # why there is nothing to show
-    hint: str = ""
     leaves: list[tuple[str, ...]] = field(default_factory=list)
     use: list[int] = field(default_factory=list)
     infos: list[ArrayInfo] = field(default_factory=list)
