@@ -27,6 +27,8 @@ MAX_TABLE = 32
 MAX_LEAVES = 60
 MAX_FOUND = 20  # lines of a check
 BAR = 24  # characters
+SMALL_ARRAY = 1000  # elements that numpy prints in full
+EDGE = 3  # positions at each end of an axis that it prints of others
 
 
 def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:
@@ -130,14 +132,12 @@ def _holders(layout: ArrayLayout) -> Table:
     return blocks.table(rows, MAX_TABLE, "ranks")
 
 
-def corners(
-    world: World, found: ArrayLayout | TreeLayout, edge: int = 3
-) -> tuple[np.ndarray[Any, Any], bool]:
+def corners(world: World, found: ArrayLayout | TreeLayout) -> tuple[np.ndarray[Any, Any], bool]:
     """Enough of what the last cell ended in to print it as numpy would.
 
     Returns:
-      (the values, whether positions were left out): of an axis longer than ``2 * edge + 1`` only
-      the first and last ``edge`` are there, and one between.
+      (the values, whether positions were left out): of a large array's long axes only the first
+      and last ``EDGE`` are there, and one between.
 
     Raises:
       NotAddressable: the ranks that were looked at do not hold all of it.
@@ -156,9 +156,10 @@ def corners(
             f"{who if found.ranks else 'No rank that ran the cell holds a part'} of this array.",
             "\n".join(reasons) or "Run the cell on all ranks to see it whole.",
         )
+    is_large = math.prod(found.shape) > SMALL_ARRAY
     kept = [
-        [*range(edge), size // 2, *range(size - edge, size)]
-        if size > 2 * edge + 1
+        [*range(EDGE), size // 2, *range(size - EDGE, size)]
+        if is_large and size > 2 * EDGE + 1
         else list(range(size))
         for size in found.shape
     ]
@@ -172,18 +173,16 @@ def corners(
     return values, any(len(at) < size for at, size in zip(kept, found.shape, strict=True))
 
 
-def values(info: ArrayInfo, found: np.ndarray[Any, Any] | None, cut: bool) -> str:
+def values(info: ArrayInfo, found: np.ndarray[Any, Any], cut: bool) -> str:
     """An array that spans processes: shape, dtype, sharding, and its values as numpy prints them.
 
     Args:
       found: the whole array, or its corners where ``cut`` (see ``corners``).
     """
     head = f"Array(shape={tuple(info.shape)}, dtype={info.dtype})\nsharding: {info.sharding}"
-    if found is None:
-        return f"{head}\n(values not available)"
     # With a threshold of 0 numpy leaves out the middle of each axis longer than 2 x 3: just the
     # one position that stands for all those which were not fetched.
-    body = np.array2string(found, threshold=0 if cut else found.size + 1, edgeitems=3)
+    body = np.array2string(found, threshold=0 if cut else found.size + 1, edgeitems=EDGE)
     return f"{head}\n{body}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import shutil
 import sys
@@ -33,8 +32,6 @@ from jaxcluster.views.displays import (
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
-
-SMALL_ARRAY = 1000  # elements that numpy prints in full
 
 
 class Together(Throttle):
@@ -237,22 +234,20 @@ class CellDisplay:
 
     def _show_array(self, record: CellRecord, output: wire.RankOutput) -> None:
         """An array's values come from all ranks."""
-        info = wire.parse(wire.ArrayInfo, output.content["array"])
         found: ArrayLayout | TreeLayout | None = None
-        values, cut = None, False
+        shown: str = output.content["data"]["text/plain"]  # without values
         try:
             found = array_queries.look(self.cluster.world, "", record.ranks)
-            is_small = math.prod(info.shape) <= SMALL_ARRAY
-            edge = max(info.shape, default=0) if is_small else 3
-            values, cut = arrays.corners(self.cluster.world, found, edge)
-            if isinstance(found, ArrayLayout) and not found.ready:  # it is now: compare its copies
-                found = array_queries.look(self.cluster.world, "", record.ranks)
+            values, cut = arrays.corners(self.cluster.world, found)
+            if isinstance(found, ArrayLayout):
+                shown = arrays.values(found, values, cut)
+                if not found.ready:  # it is now: compare its copies
+                    found = array_queries.look(self.cluster.world, "", record.ranks)
         except JaxClusterError as error:
             self.on_notice(str(error))
         if isinstance(found, ArrayLayout) and found.odd:
             groups = tell_groups(found.odd)
             self.on_notice(f"Ranks have different copies of it: {groups}. {SEED}\n")
-        shown = arrays.values(info, values, cut)
         bundle: Bundle = {}
         if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook
             last = record.source.strip().rpartition("\n")[2].strip()
