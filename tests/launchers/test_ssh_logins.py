@@ -323,28 +323,6 @@ def test_a_login_that_was_dropped_is_tried_again_and_not_for_ever(site: Site) ->
 # ------------------------------------------------------------------------------ agents that end
 
 
-def test_an_agent_that_ends_is_told_and_gets_a_successor(site: Site) -> None:
-    site.alias("h1 h2", site.sshd())
-    launch = site.launched(site.launcher("h1,h2"))
-    ends = ends_of(launch)
-    agents = launch.start(60)
-    os.kill(agents[1].facts["pid"], 9)
-    until(lambda: ends, "the end is told", 20)
-    assert ends[0][0] == (1,)
-    assert ends[0][1].message.startswith("The agent on h2 is lost: ssh ended with code 255")
-    argv = launch.plan.commands[1].argv
-    Path(argv[argv.index("-L") + 1].rpartition(":")[2]).unlink()
-    again = successor(launch, 1)
-    assert again is not None and again.host == 1 and again.facts["pid"] != agents[1].facts["pid"]
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(again.via)
-        client.sendall(b"again")
-        assert client.recv(100) == b"AGAIN"
-    launch.stop()
-    assert len(ends) == 1  # what is stopped has not failed
-    until(lambda: not is_alive(again.facts["pid"]), "it ends too", 10)
-
-
 def test_an_ssh_that_was_killed_ends_its_agent_and_leaves_room_for_the_next(site: Site) -> None:
     site.alias("h1", site.sshd())
     launch = site.launched(site.launcher("h1"))
