@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
@@ -283,6 +284,11 @@ def test_a_long_frame_is_compressed(size: int) -> None:
     frame = pack(["closed", "x" * size])
     assert len(frame) < BUFFER
     assert unpack(frame) == ["closed", "x" * size]
+
+
+def test_a_frame_makes_records_and_nothing_else() -> None:
+    with pytest.raises(KeyError, match="system"):
+        unpack(pack(("stop", os.system)))
 
 
 def test_hundreds_of_ranks_that_each_do_something_else_are_all_told(tmp_path: Path) -> None:
