@@ -33,7 +33,6 @@ from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash, sh
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
-from jaxcluster.rank.state.common import contents
 from jaxcluster.rank.state.file import BadFile, StateFile, as_bytes, checksum, write
 
 # Names of what is no name: settings, which change what values become, and registered classes.
@@ -144,8 +143,7 @@ class Pickler(cloudpickle.Pickler):
             raise Lost(broken[1])
         if (kind := type(obj)) is kinds().array:
             return "array", self._key(obj), obj.sharding
-        known = IDS.get(kind)
-        return known(obj) if known is not None else None
+        return IDS[kind](obj) if kind in IDS else None
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = self._reduce(obj)
@@ -158,16 +156,16 @@ class Pickler(cloudpickle.Pickler):
 
     def _reduce(self, obj: Any) -> Any:
         kind = type(obj)
-        if (reduce := _reducers().get(kind)) is not None:
-            return obj.__qualname__ if callable(obj) and is_imported(obj) else reduce(obj)
+        if kind in (known := _reducers()):
+            return obj.__qualname__ if callable(obj) and is_imported(obj) else known[kind](obj)
         if (is_class := issubclass(kind, type)) and (known := reference_to(obj)) is not None:
             return known
         if issubclass(kind, jax.core.Tracer):
             _refuse(obj)
-        reduced = super().reducer_override(obj)
         if not is_class and kind is not FunctionType:
-            table = self.dispatch_table
-            return table[kind](obj) if kind in table else obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            known = self.dispatch_table.get(kind)
+            return known(obj) if known else obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        reduced = super().reducer_override(obj)
         if not is_class or not isinstance(reduced, tuple) or len(reduced) <= IS_MADE:
             return reduced
         if obj in self._started:  # what its statement needs holds it
@@ -236,10 +234,6 @@ def _reduce_jitted(function: Any) -> Any:
     return *made, ((), added, {}), None, None, _function_setstate
 
 
-def _reduce_bare(function: Any) -> Any:
-    return object.__new__, (type(function),), dict(vars(function))
-
-
 def _cached(function: Any, parameters: Any) -> Any:
     return functools.lru_cache(**parameters)(function)
 
@@ -264,8 +258,7 @@ def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
     shape, dtype, first, strides = what
     memory = owner if owner.flags.c_contiguous else owner.T
     array: Any = np.ndarray(shape, dtype, memory, first, strides)
-    if not is_writeable:
-        array.flags.writeable = False
+    array.flags.writeable &= is_writeable
     return array
 
 
@@ -278,14 +271,15 @@ IDS: dict[type, Callable[[Any], Any]] = {
 @functools.cache
 def _reducers() -> dict[type, Callable[[Any], Any]]:
     """How values of these types are pickled, if they can't be imported."""
+    bare: Any = lambda one: (object.__new__, (type(one),), dict(vars(one)))  # noqa: E731
     return {
         kinds().key: lambda key: (
             functools.partial(jax.random.wrap_key_data, impl=str(jax.random.key_impl(key))),
             (key._base_array,),
         ),
         kinds().jitted: _reduce_jitted,
-        jax.custom_jvp: _reduce_bare,
-        jax.custom_vjp: _reduce_bare,
+        jax.custom_jvp: bare,
+        jax.custom_vjp: bare,
         jax.Ref: _refuse,
         np.ndarray: _reduce_view,
         CellType: lambda cell: (CellType, ()),  # what it holds comes with its function
@@ -293,6 +287,14 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
         CodeType: lambda code: (marshal.loads, (marshal.dumps(code),)),
         type(functools.cache(len)): lambda f: (_cached, (f.__wrapped__, f.cache_parameters())),
     }
+
+
+def contents(cell: Any) -> list[Any]:
+    """What a function's cell holds, if it is set."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
 
 
 def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:

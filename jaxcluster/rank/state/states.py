@@ -6,27 +6,33 @@ in the process: options of ``jax.config``, environment variables, the folder, ``
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import functools
+import inspect
 import linecache
 import os
 import random
 import re
 import sys
+import textwrap
 import threading
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from jaxcluster.rank.arrays import is_array, leaves_of
 from jaxcluster.rank.names import is_users
 from jaxcluster.rank.private import pytrees
+from jaxcluster.rank.private.kinds import is_imported, kinds
 from jaxcluster.rank.state import classes, file, pickles
-from jaxcluster.rank.state.common import can_be_anothers
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS
+from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS, contents
 from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save, Saved
 
 if TYPE_CHECKING:
@@ -34,6 +40,10 @@ if TYPE_CHECKING:
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
 RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
+LITERALS = (bool, int, float, complex, str, bytes, type(None))
+OF_JAX = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec
+COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc, *OF_JAX
+DEPTH = 12  # of functions that hold functions
 
 
 class States:
@@ -187,20 +197,7 @@ class States:
         self._held.pop(request.body.token, None)
 
 
-def anothers(
-    made: Mapping[str, Any], files: Mapping[int, StateFile], base: int, num_processes: int
-) -> set[str]:
-    """The names of a rank that a new one may have.
-
-    They can't differ between ranks. With another number of ranks they are also those that were
-    equal on all, whose files these are.
-    """
-    about = [file.about for file in files.values()]
-    spanning, own = files[base].about["spanning"], files[base].about["digests"]
-    equal = {n for n in own if own[n] and all(one["digests"].get(n) == own[n] for one in about)}
-    is_resized = len(files) == num_processes != jax.process_count()
-    found = {name for name, value in made.items() if can_be_anothers(value, name in spanning)}
-    return found | (equal if is_resized else set())
+# ---------------------------------------------------------------------- what cells change besides
 
 
 def changeable() -> dict[tuple[str, str], Any]:
@@ -235,3 +232,84 @@ def change(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
         except Exception as error:
             left[name] = str(error)
     return left
+
+
+# ---------------------------------------------------------------------- for new ranks
+
+
+def anothers(
+    made: Mapping[str, Any], files: Mapping[int, StateFile], base: int, num_processes: int
+) -> set[str]:
+    """The names of a rank that a new one may have.
+
+    They can't differ between ranks. With another number of ranks they are also those that were
+    equal on all, whose files these are.
+    """
+    about = [file.about for file in files.values()]
+    spanning, own = files[base].about["spanning"], files[base].about["digests"]
+    equal = {n for n in own if own[n] and all(one["digests"].get(n) == own[n] for one in about)}
+    is_resized = len(files) == num_processes != jax.process_count()
+    found = {name for name, value in made.items() if _can_be_anothers(value, name in spanning)}
+    return found | (equal if is_resized else set())
+
+
+def _can_be_anothers(value: Any, spans: bool) -> bool:
+    """Whether all ranks have the same value.
+
+    All have the same modules, functions and classes without values of their own, meshes and
+    shardings. In a value with arrays that span processes all arrays must, and Python's values
+    beside them are taken for equal, since all ranks give them to the same programs.
+
+    Args:
+      spans: it has arrays that spanned processes.
+    """
+    leaves: list[Any] = []
+    with contextlib.suppress(Exception):  # too many, or a user's class that raises
+        leaves = [leaf for _, leaf in leaves_of(value)]
+    if not spans:
+        return not any(map(is_array, leaves)) and _is_common(value)
+    others = [one for one in leaves if type(one) not in LITERALS and not is_array(one)]
+    here = {one.is_fully_addressable for one in leaves if is_array(one)}  # all, of a single process
+    return len(here) == 1 and all(map(_is_common, others))
+
+
+def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool:
+    """Whether it is a function, a mesh or the like, and what it holds is common as well.
+
+    Args:
+      by_library: a library's function holds it. Options there, as the ``argnums`` of a gradient,
+        are no values of the rank's own.
+    """
+    if isinstance(value, COMMON) or (callable(value) and is_imported(value)):
+        return True
+    if by_library and type(value) in (*LITERALS, object):
+        return True
+    held: list[Any]
+    if isinstance(value, functools.partial):
+        by_library = is_imported(value.func)
+        held = [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)):
+        held = [getattr(value, "__wrapped__", None)]
+    elif isinstance(value, FunctionType):
+        by_library = value.__globals__.get("__name__") != "__main__"
+        held = [one for cell in value.__closure__ or () for one in contents(cell)]
+        held = [one for one in held if one is not None]
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        held += defaults if defaults and not _has_literals(value) else []
+    elif isinstance(value, tuple) and (value or by_library):  # an optimizer is one of functions
+        held = list(value)
+    elif isinstance(value, dict) and by_library:
+        held = list(value.values())
+    else:
+        return False
+    return depth > 0 and all(_is_common(one, by_library, depth - 1) for one in held)
+
+
+def _has_literals(function: FunctionType) -> bool:
+    """Whether a function's defaults are those that its source has, on any rank."""
+    with contextlib.suppress(OSError, SyntaxError, ValueError, IndexError, AttributeError):
+        given: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+        for one in filter(None, (*given.args.defaults, *given.args.kw_defaults)):
+            ast.literal_eval(one)
+        return True
+    return False
