@@ -20,7 +20,7 @@ from jaxcluster.notebook import debugging, export
 from jaxcluster.notebook.page import Page
 from jaxcluster.notebook.panel import Panel
 from jaxcluster.options import arguments
-from jaxcluster.options.commands import COMMANDS, OTHERS, list_commands
+from jaxcluster.options.commands import COMMANDS, OTHERS, REMOVED, list_commands
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, cell_outputs, history, report, status
 from jaxcluster.views import shards as array_views
@@ -63,6 +63,9 @@ class Commands:
         command, _, rest = line.strip().partition(" ")
         if command in ("", "-h", "--help", "help"):
             raise arguments.Help(list_commands())
+        if command in REMOVED:
+            told = f"%jaxcluster {command} was removed."
+            raise UsageError(told, f"In its place: {REMOVED[command]}")
         if command not in COMMANDS:
             close = [MEANT[name] for name in difflib.get_close_matches(command, MEANT, n=1)]
             meant = f": did you mean {close[0]}?" if close else "."

@@ -168,3 +168,20 @@ def list_commands(prog: str = "%jaxcluster", names: Iterable[str] = COMMANDS) ->
     abouts = [(name, command_of(name).about.partition(". ")[0].rstrip(".")) for name in names]
     lines = [f"  {name:<12}{about}" for name, about in abouts]
     return "\n".join([f"{prog} COMMAND", *lines, "", f"{prog} COMMAND --help shows its options."])
+
+
+# What takes the place of commands that early users may know. It goes after 0.1.
+REMOVED = {
+    "resize": "%jaxcluster restart -n 8",
+    "stacks": "%jaxcluster status --stacks",
+    "memory": "%jaxcluster status --memory",
+    "mesh": "%jaxcluster status --mesh",
+    "history": "%jaxcluster outputs --history",
+    "use": "%jaxcluster attach NAME",
+    "copies": "%jaxcluster autosave on",
+    "profile": "%%spmd --profile FOLDER",
+    "compare": "%spmd --all EXPRESSION",
+    "undo": "%jaxcluster restore --last, with %jaxcluster autosave on",
+    "steps": "Orbax: see docs/how-to/train.md",
+    "cost": "JAX's own cost_analysis(): see docs/how-to/slow.md",
+}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jaxcluster.errors import UsageError
+from jaxcluster.notebook.magics import JaxClusterMagics
 from jaxcluster.options.arguments import (
     Help,
     Parser,
@@ -16,6 +18,7 @@ from jaxcluster.options.arguments import (
     start_options,
     without_comment,
 )
+from jaxcluster.options.commands import REMOVED
 from jaxcluster.options.table import COMMON
 from jaxcluster.plan.spec import check_time_limit
 
@@ -206,6 +209,14 @@ def test_every_command_says_what_it_takes(word: str) -> None:
         assert str(caught.value).startswith(f"usage: {parser.prog}")
     with pytest.raises(Help, match="usage: %shards NAME"):
         shards_line(f"x {word}")
+
+
+@pytest.mark.parametrize("command", REMOVED)
+def test_a_removed_command_names_what_takes_its_place(command: str) -> None:
+    commands = JaxClusterMagics(SimpleNamespace(user_ns={})).commands
+    with pytest.raises(UsageError, match=f"%jaxcluster {command} was removed") as caught:
+        commands.run(f"{command} x")
+    assert REMOVED[command] in str(caught.value)
 
 
 def listed(topic: str) -> set[str]:
