@@ -53,17 +53,15 @@ def statement_of(cls: type) -> Statement | None:
     annotations: dict[str, Any] = getattr(cls, "__annotations__", {})
     is_text = {*map(type, annotations.values())} == {str} or any(c.co_flags & FUTURE for c in own)
     for file in reversed([*cells, *(code.co_filename for code in own)]):
+        told = [code.co_firstlineno for code in own if code.co_filename == file]
+        told = [vars(cls)["__firstlineno__"]] if "__firstlineno__" in vars(cls) else told
         for node in _classes_in("".join(cells[file]), cls.__qualname__):
-            starts = [node.lineno, *(one.lineno for one in node.decorator_list)]
-            names = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
-            targets = [one.target for one in node.body if isinstance(one, ast.AnnAssign)]
-            names |= {one.id for one in targets if isinstance(one, ast.Name)}
-            # Python 3.13 tells the line. Before, a statement that binds other names is another one.
-            is_it = names <= vars(cls).keys() | annotations.keys()
-            if is_it and vars(cls).get("__firstlineno__", node.lineno) in starts:
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            lines = range(first, (node.end_lineno or first) + 1)
+            if all(line in lines for line in told):  # before Python 3.13 a method tells the line
                 flags, module = FUTURE if is_text else 0, ast.Module([node], [])
                 code = compile(module, file, "exec", flags, dont_inherit=True)
-                return Statement(node.name, code, range(min(starts), (node.end_lineno or 0) + 1))
+                return Statement(node.name, code, lines)
     return None
 
 

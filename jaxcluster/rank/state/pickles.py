@@ -98,15 +98,13 @@ class Pickler(cloudpickle.Pickler):
             self._name, self._first, by_value = name, len(self.arrays), len(self._by_value)
             try:
                 self.dump(value)
+                if not all(array.is_fully_addressable for _, array in arrays_of(value)):
+                    self.spanning.add(name)
             except Exception as error:
                 if len(self._by_value) == by_value:
                     self.lost[name] = why(error)
-            else:
-                if not all(array.is_fully_addressable for _, array in arrays_of(value)):
-                    self.spanning.add(name)
-                continue
-            self._begin()  # others may share what was begun, and are looked at again
-            is_whole = False
+                self._begin()  # others may share what was begun, and are looked at again
+                is_whole = False
         return is_whole
 
     def _key(self, array: Any) -> str:

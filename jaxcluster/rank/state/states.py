@@ -170,7 +170,7 @@ class States:
             namespace.pop(name, None)
         namespace.update(names)
         self.lost.update(lost)
-        left = self._bind_settings(changed) if changed else {}
+        left = self._change(changed) if changed else {}
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
             namespace.setdefault("_oh", {}).update(results)
@@ -178,7 +178,7 @@ class States:
             namespace.update(zip(("_", "__", "___"), last, strict=False))
         return Made([*names], left)
 
-    def _bind_settings(self, found: Mapping[str, Any]) -> dict[str, str]:
+    def _change(self, found: Mapping[str, Any]) -> dict[str, str]:
         """Have what cells have changed, and let the shell have the cells."""
         if "random" in found:
             random.setstate(found["random"][0])
