@@ -29,9 +29,10 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame]:
 
 
 def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> bool:
-    """Send a message; returns whether that could be done now. Else nothing was sent.
+    """Send a message; returns whether there was room for it. Else nothing was sent.
 
-    There may be no room for it, or, of a ROUTER, whom it is for is not connected.
+    Raises:
+      zmq.ZMQError: EHOSTUNREACH of a ROUTER: whom it is for is not connected.
     """
     copy = nbytes(frames) <= LARGE
     *before, last = frames
@@ -39,9 +40,7 @@ def send(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> bool:
         for frame in before:
             socket.send(frame, _MORE_TO_COME, copy)
         socket.send(last, _NOBLOCK, copy)
-    except zmq.ZMQError as error:
-        if error.errno not in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-            raise
+    except zmq.Again:
         return False
     return True
 

@@ -97,7 +97,12 @@ class Listener:
         """Send a packet. Returns whether there was a connection to send it on."""
         self.look_soon()
         with self._using:
-            return send(self.socket, packet)
+            try:
+                return send(self.socket, packet)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                return False
 
     def pause(self, is_paused: bool) -> None:
         """Leave what comes where it is, or no longer."""
