@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, BinaryIO
+from typing import Any
 
 from jaxcluster.supervision.ends import KILLED_S, end_group, signal_token, wait
 from jaxcluster.supervision.processes import is_alive, process_token
@@ -65,8 +66,35 @@ class Task:
         return {k: v for k, v in os.environ.items() if k not in self.drop} | dict(self.env)
 
 
+class _Lines:
+    """What a command writes to one end of a pipe, line by line.
+
+    Attributes:
+      is_over: nobody writes to it any more.
+    """
+
+    def __init__(self, name: str, pipe: int, on_line: OnLine) -> None:
+        self._name, self._pipe, self._on_line = name, pipe, on_line
+        self._rest = b""
+        self.is_over = threading.Event()
+
+    def take(self) -> bool:
+        """Pass on the lines that have come; returns whether more may come."""
+        data = os.read(self._pipe, LINE)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._rest and (not data or len(self._rest) >= LINE):
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self._on_line(self._name, line.decode(errors="replace").rstrip("\r"))
+        if not data:
+            self.is_over.set()
+        return bool(data)
+
+
 class Commands:
     """Commands of this process, and the keeper that sees to their ends when it is gone.
+
+    One thread reads what all of them say, and hears their ends: hundreds of hosts have one each.
 
     Args:
       outlives: whether they go on without this process, once they are detached.
@@ -76,6 +104,8 @@ class Commands:
         self._outlives = outlives
         # By their processes' tokens: commands, and the thread that sees each to its end.
         self._running: dict[str, tuple[Task, subprocess.Popen[bytes], threading.Thread]] = {}
+        self._selector, self._lock = selectors.DefaultSelector(), threading.Lock()
+        self._is_read = False
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def keep(
@@ -104,7 +134,7 @@ class Commands:
         """Start a command.
 
         Args:
-          on_line: called with (``out`` or ``err``, a line), on a thread of each.
+          on_line: called with (``out`` or ``err``, a line), on the thread that reads.
           on_end: called on another thread when it is over, with its exit status, the cancel
             command's or None, and the last line of that if it failed.
 
@@ -113,10 +143,8 @@ class Commands:
         """
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             (out, its_out), (err, its_err) = _pipe(theirs), _pipe(theirs)
-            streams = {
-                name: ours.enter_context(open(end, "rb"))
-                for name, end in (("out", out), ("err", err))
-            }
+            ours.callback(os.close, out)
+            ours.callback(os.close, err)
             stdin = subprocess.PIPE if task.keeps_stdin else subprocess.DEVNULL
             if task.keeps_stdin and self._outlives:
                 unused, stdin = _pipe(theirs)
@@ -133,15 +161,13 @@ class Commands:
         token = process_token(process.pid)
         about = {one.name: getattr(task, one.name) for one in fields(Task) if one.name != "argv"}
         self._tell(command=about, token=token)
-        readers = [
-            _start_thread("lines", _read, name, stream, on_line) for name, stream in streams.items()
-        ]
+        said = {out: _Lines("out", out, on_line), err: _Lines("err", err, on_line)}
 
         def see_to_its_end() -> None:
             process.wait()
             end_group(process.pid, task.term_s)
-            for reader in readers:
-                reader.join(READ_S)
+            for lines in said.values():
+                lines.is_over.wait(READ_S)
             if process.stdin is not None:
                 process.stdin.close()
             end = process.returncode, *cancel(task)
@@ -149,9 +175,30 @@ class Commands:
             on_end(*end)
             del self._running[token]
 
-        over = threading.Thread(target=see_to_its_end, name="jaxcluster-end", daemon=True)
-        self._running[token] = task, process, over
-        over.start()
+        ending = threading.Thread(target=see_to_its_end, name="jaxcluster-end", daemon=True)
+        self._running[token] = task, process, ending
+
+        def begin_its_end() -> bool:
+            ending.start()
+            return False
+
+        with self._lock:
+            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, begin_its_end)
+            for pipe, lines in said.items():
+                self._selector.register(pipe, selectors.EVENT_READ, lines.take)
+            if not self._is_read:
+                self._is_read = True
+                _start_thread("commands", self._read)
+
+    def _read(self) -> None:
+        """On a thread, while there is something to read."""
+        while self._is_read:
+            for key, _ in self._selector.select():
+                if not key.data():
+                    self._selector.unregister(key.fileobj)
+                    os.close(key.fd)
+            with self._lock:
+                self._is_read = bool(self._selector.get_map())
 
     def end(self) -> None:
         """End all of them, and the keeper; returns when all of that is over."""
@@ -161,9 +208,12 @@ class Commands:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
         end_leaders({token: task for token, (task, _, _) in running.items()})
-        for task, _, over in running.values():
-            if over is not threading.current_thread():
-                over.join(task.term_s + KILLED_S + CANCEL_S)
+        others = [t for t, one in running.items() if one[-1] is not threading.current_thread()]
+        most_s = max((task.term_s for task, *_ in running.values()), default=0.0)
+        for _ in wait(
+            most_s + KILLED_S + CANCEL_S, lambda: not self._running.keys().isdisjoint(others)
+        ):
+            time.sleep(0.01)
         if self._keeper is not None:
             self.leave()
             self._keeper.kill()
@@ -236,13 +286,6 @@ def _pipe(theirs: contextlib.ExitStack) -> tuple[int, int]:
     its = os.open(f"/proc/self/fd/{ours}", os.O_RDWR | os.O_CLOEXEC)
     theirs.callback(os.close, its)
     return ours, its
-
-
-def _read(name: str, stream: BinaryIO, on_line: OnLine) -> None:
-    """On a thread: pass on a command's lines, until nobody writes any more."""
-    with stream:
-        while line := stream.readline(LINE):
-            on_line(name, line.decode(errors="replace").rstrip("\r\n"))
 
 
 def _start_thread(name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread:
