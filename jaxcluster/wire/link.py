@@ -223,7 +223,7 @@ class Link:
 
 
 def _unreadable(rank: int, error: ValueError) -> wire.Failure:
-    told = f"A message of rank {rank} can't be read: {error}."
+    told = f"its message can't be read: {error}."
     return wire.Failure("VersionMismatch", told, VERSION_HINT)
 
 

@@ -246,6 +246,7 @@ def test_the_fork_servers_death_is_the_ranks_death_too(start: Start) -> None:
     with pytest.raises(jaxcluster.JaxClusterError, match="killed with its fork server"):
         until(lambda: running.dead, "the notebook is told")
         running.run("1")
+    assert running.run("print(1)", show=False).stdout() == "1\n"  # from another fork server
 
 
 # --------------------------------------------------------------------------- a dead kernel

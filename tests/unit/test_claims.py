@@ -19,6 +19,7 @@ from jaxcluster.errors import ClusterExists, JaxClusterError, LaunchError
 from jaxcluster.hosts.records import claims, registry
 from jaxcluster.hosts.records.claims import Life
 from jaxcluster.hosts.records.registry import ClusterRecord
+from jaxcluster.hosts.records.runtimefolder import CHOOSE
 from jaxcluster.supervision.processes import pid_space
 
 
@@ -101,6 +102,25 @@ def test_whoever_holds_the_lock_keeps_it_alive_when_the_claimant_is_gone() -> No
     assert mine is not None
     registry.write(record("main", owner="1:not-the-start-time-of-1"))
     assert claims.life("main") is Life.DEAD  # a cluster ends with its owner, whoever has the lock
+
+
+def test_where_files_cannot_be_locked_nothing_starts_and_nothing_is_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    there = claims.claim("there")
+    assert there is not None
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(LaunchError, match="No locks available") as caught:
+        claims.claim("main")
+    assert caught.value.hint == CHOOSE
+    assert claims.life("there") is Life.ALIVE
+    claims.tidy()
+    registry.hold("there")()
+    assert [path.name for path in root.iterdir() if path.is_dir()] == ["there"]
 
 
 def test_what_was_made_elsewhere_is_left_alone(elsewhere: None, root: Path) -> None:

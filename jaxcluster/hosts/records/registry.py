@@ -139,7 +139,8 @@ def hold(name: str) -> Callable[[], None]:
         held = open(runtime_root() / name / HELD, "ab")  # noqa: SIM115 - until it is let go
     except OSError:  # its folder is gone
         return lambda: None
-    fcntl.flock(held, fcntl.LOCK_SH)
+    with contextlib.suppress(OSError):  # no locks there any more
+        fcntl.flock(held, fcntl.LOCK_SH)
     return held.close
 
 
@@ -149,10 +150,12 @@ def is_held(name: str) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether any process holds a lock on a file."""
-    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lock:
-        try:
+    """Whether any process holds a lock on a file, or may: that can't always be known."""
+    try:
+        with open(path, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is held; or there are no locks, or this process has too many files open
+        return True
     return False
