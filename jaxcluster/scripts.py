@@ -133,7 +133,7 @@ def wait(world: World, outputs: Outputs, signals: list[int]) -> int:
     """Show what the script prints, and pass signals on, to its end; returns the exit status.
 
     Raises:
-      OSError: what is printed can't be shown, or written to the files.
+      OSError: what is printed can't be shown.
     """
     ranks, look_s, failed_at, is_told = range(world.num_processes), LOOK_S[0], 0.0, False
     ended, interrupted = threading.Event(), set[int]()
@@ -262,6 +262,7 @@ class Outputs:
             (rank, s): make("backslashreplace") for rank in self.read for s in STREAMS
         }
         self._lines = Lines()  # with --all
+        self._is_full = False
         for stream in (sys.stdout, sys.stderr):
             if reconfigure := getattr(stream, "reconfigure", None):
                 reconfigure(errors="backslashreplace")
@@ -275,8 +276,13 @@ class Outputs:
     def take(self, rank: int, stream: str, data: bytes) -> None:
         """What a rank has printed."""
         self.read[rank][STREAMS.index(stream)] += len(data)
-        with self._file(rank).open("ab") as file:
-            file.write(data)
+        try:
+            with self._file(rank).open("ab") as file:
+                file.write(data)
+        except OSError as error:  # a full disk: told once, and the script goes on
+            if not self._is_full:
+                self._is_full = True
+                say(f"jaxcluster: {self.folder} can't be written to ({error.strerror}).")
         text = _GLOO.sub("", self._decoders[rank, stream].decode(data))
         if self._everything:
             self._lines.add(rank, stream, text)
@@ -300,8 +306,11 @@ class Outputs:
         """The last lines that a rank has printed, unless they were shown."""
         if self._everything or rank == 0:
             return ""
-        lines = _GLOO.sub("", self._file(rank).read_text(errors="backslashreplace")).splitlines()
-        return "".join(f"\n{line}" for line in lines[-LOG_LINES:])
+        with contextlib.suppress(OSError):
+            text = self._file(rank).read_text(errors="backslashreplace")
+            lines = _GLOO.sub("", text).splitlines()[-LOG_LINES:]
+            return "".join(f"\n{line}" for line in lines)
+        return ""
 
     def end(self) -> None:
         """Show lines that have no end."""

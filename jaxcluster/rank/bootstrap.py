@@ -32,6 +32,10 @@ from jaxcluster.rank.private import (
 
 POLL_S = 0.002
 LOOPBACK = "127.0.0.1"
+LEAVE_OUT = (
+    "Leave out --coordinator-address, or say where it listens on rank 0's host: "
+    "--coordinator-bind-address"
+)
 UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
 
@@ -42,6 +46,7 @@ def dial_until(dial: Callable[[], object], who: str, timeout_s: float) -> None:
 
     Raises:
       TimeoutError: nobody did within ``timeout_s``.
+      UsageError: its name is not known.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -49,6 +54,9 @@ def dial_until(dial: Callable[[], object], who: str, timeout_s: float) -> None:
             dial()
             return
         except OSError as error:
+            if error.errno == socket.EAI_NONAME:
+                told = f"{who} is not known here ({error.strerror})."
+                raise UsageError(told, LEAVE_OUT) from None
             if time.monotonic() > deadline:
                 told = f"{who} gave no answer in {timeout_s:.0f} s ({error})"
                 raise TimeoutError(told) from None
@@ -62,11 +70,8 @@ def check_coordinator(address: str) -> None:
       UsageError: it can't be resolved, is another host's, or its port is taken.
     """
     if not address.startswith(UNIX) and (why := why_not_listen(address)):
-        raise UsageError(
-            f"JAX's coordinator can't listen at {address} on rank 0's host ({why}).",
-            "Leave out --coordinator-address, or say where it listens on rank 0's host: "
-            "--coordinator-bind-address",
-        )
+        told = f"JAX's coordinator can't listen at {address} on rank 0's host ({why})."
+        raise UsageError(told, LEAVE_OUT)
 
 
 def _dial(address: str) -> None:

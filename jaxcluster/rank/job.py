@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -274,10 +275,13 @@ def give_back_in_children(number: int) -> None:
 
 
 def describe(looked: Looked) -> str:
-    """Who waits for whom, as the referee tells it."""
+    """Who waits for whom, as the referee tells it: main threads, or else other threads."""
     from jaxcluster.model import waiting  # as long as all else to import, and rarely needed
 
-    return waiting.line(1, {}, (), looked, {}) or "No rank's main thread waits for another rank."
+    mains = [wait for wait in looked.waits if not wait.lane]
+    waits = mains or [replace(wait, lane="") for wait in looked.waits]
+    told = waiting.line(1, {}, (), replace(looked, waits=waits), {})
+    return told or "No rank waits for another rank."
 
 
 # --------------------------------------------------------------------------- agree()

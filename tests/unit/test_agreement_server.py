@@ -194,20 +194,67 @@ def test_who_looks_is_told_who_waits_and_what_was_agreed(made: Made) -> None:
     assert looked is not None and looked.agreed == []
 
 
-def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made) -> None:
+@pytest.mark.parametrize("does", ["nothing", "another launch", "its end"])
+def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made, does: str) -> None:
     made.begin(5, 0, 1)
     made.agree(*made.main[:2])
     made.main[0].tell("unmade")
-    made.main[0].tell("end", End("ok"))
+    made.step()
+    if does == "another launch":
+        made.main[1].launch(1, 2)
+    elif does == "its end":
+        made.main[1].tell("end", End("ok"))
     made.step()
     made.clock.now += SILENT_S - 1
     made.step()
-    assert made.server.referee.look(0.0).running[1] == 5
+    assert made.server.referee.look(0.0).running[0] == 5
     made.clock.now += 2
     made.step()
-    told = made.base[1].is_told()
+    made.base[0].tell("look", 77, 0)
+    made.step()
+    told = made.base[0].is_told()
+    if does != "nothing":
+        assert told.word == "looked"
+        return
     assert (told.word, told.number) == ("closed", 5)
     assert told.refusal is not None and (told.refusal.kind, told.refusal.causes) == ("torn", (0,))
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_threads_torn_launch_tears_a_cell_that_is_closed_or_whose_main_thread_waits(
+    made: Made, closes: bool
+) -> None:
+    made.begin(5, 0, 1)
+    loaders = [Peer(made.path, rank, f"loader {rank}", "loader load 1", 5) for rank in (0, 1)]
+    made.agree(*loaders)
+    loaders[0].tell("unmade")
+    if closes:
+        made.main[0].tell("end", End("error"))
+    else:
+        made.main[1].launch(1, 2)
+    made.step()
+    made.clock.now += SILENT_S + 1
+    made.step()
+    for rank in (1,) if closes else (0, 1):
+        made.main[rank].tell("end", End("error"))
+    made.step()
+    kinds = [told.refusal and told.refusal.kind for told in (made.base[0].is_told() for _ in "12")]
+    assert kinds == ["failed" if closes else "torn", "torn"]
+    for loader in loaders:
+        loader.close()
+
+
+def test_what_is_queued_after_a_cell_that_failed_is_skipped_unless_it_has_to_run(
+    made: Made,
+) -> None:
+    made.begin(5, 0)
+    for seq, is_skippable in (6, True), (7, False):
+        made.base[0].tell("arrive", CellSpec(seq, (0,), is_skippable=is_skippable))
+    made.main[0].tell("end", End("error"))
+    made.step()
+    told = [made.base[0].is_told() for _ in range(4)]
+    words = [(one.word, one.number) for one in told]
+    assert words == [("closed", 5), ("over", 5), ("skip", 6), ("run", 7)]
 
 
 @pytest.mark.parametrize("refused", [[0], [0, 1]])

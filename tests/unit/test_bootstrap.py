@@ -37,6 +37,8 @@ def test_a_coordinator_is_waited_for_until_it_listens_and_named_if_it_never_does
 
         with pytest.raises(TimeoutError, match=r"it gave no answer in 0 s \(.* refused\)"):
             wait(0.01)
+        with pytest.raises(UsageError, match=r"it is not known here \("):
+            bootstrap.dial_until(lambda: bootstrap._dial("no-such-host.invalid:1"), "it", 600)
         thread = threading.Thread(target=wait, args=[30])
         thread.start()
         coordinator.listen()

@@ -176,6 +176,19 @@ def test_rank_0_is_shown_and_all_are_kept(
     assert made.last(1) == "\nb\nx\njaxcluster: rank 1 waits"
 
 
+def test_a_full_disk_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = scripts.Outputs(tmp_path, False, 1)
+    (tmp_path / "rank-0.txt").unlink()
+    (tmp_path / "rank-0.txt").symlink_to("/dev/full")
+    for _ in range(2):
+        made.take(0, "stdout", b"more\n")
+    shown = capsys.readouterr()
+    assert shown.out == "more\nmore\n"
+    assert shown.err.count(f"{tmp_path} can't be written to (No space left on device).") == 1
+
+
 # --------------------------------------------------------------------------- a run
 
 
