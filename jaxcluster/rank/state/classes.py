@@ -11,6 +11,7 @@ import ast
 import contextlib
 import dis
 import functools
+import importlib
 import inspect
 import linecache
 import operator
@@ -30,6 +31,7 @@ FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 BODIES = "__annotate__", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
+NAMING = ast.Assign, ast.AnnAssign, ast.FunctionDef
 BOUND = MethodType, operator.methodcaller
 
 # While it is set, a class that the namespace has from the same statement is not made again.
@@ -44,30 +46,52 @@ class Statement(NamedTuple):
     lines: range
 
 
+def annotations_of(one: Any) -> dict[str, Any]:
+    """Its annotations; as text where Python 3.14 looks up a name in them that is not bound."""
+    try:
+        found: dict[str, Any] = getattr(one, "__annotations__", {})
+    except NameError:
+        library: Any = importlib.import_module("annotationlib")
+        found = library.get_annotations(one, format=library.Format.STRING)
+    return found
+
+
 def statement_of(cls: type) -> Statement | None:
-    """The statement at a cell's top level that made a class; None if it is not found."""
+    """The statement at a cell's top level that made a class; None if it is not found.
+
+    Cells may have several of that name. It is one that binds nothing which the class lacks: of
+    those the one that binds most, and the last of these.
+    """
     known = [*linecache.cache.items()]
     cells = {file: one[2] for file, one in known if len(one) > 1 and one[1] is None}
     functions = [one.__code__ for one in vars(cls).values() if isinstance(one, FunctionType)]
     own = [code for code in functions if code.co_filename in cells]
-    annotations: dict[str, Any] = getattr(cls, "__annotations__", {})
+    annotations, found = annotations_of(cls), list[tuple[int, str, ast.ClassDef, range]]()
     is_text = {*map(type, annotations.values())} == {str} or any(c.co_flags & FUTURE for c in own)
     for file in reversed([*cells, *(code.co_filename for code in own)]):
         told = [code.co_firstlineno for code in own if code.co_filename == file]
+        is_own = bool(told)
         told = [vars(cls)["__firstlineno__"]] if "__firstlineno__" in vars(cls) else told
-        for node in _classes_in("".join(cells[file]), cls.__qualname__):
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            lines = range(first, (node.end_lineno or first) + 1)
-            if all(line in lines for line in told):  # before Python 3.13 a method tells the line
-                flags, module = FUTURE if is_text else 0, ast.Module([node], [])
-                code = compile(module, file, "exec", flags, dont_inherit=True)
-                return Statement(node.name, code, lines)
-    return None
+        for node, lines, names in _classes_in("".join(cells[file]), cls.__qualname__):
+            # Before Python 3.13 methods alone tell a line.
+            if all(line in lines for line in told) and names <= {*vars(cls), *annotations}:
+                found.append((len(names), file, node, lines))
+        if is_own and found:
+            break
+    if not found:
+        return None
+    _, file, node, lines = max(found, key=lambda one: one[0])
+    flags, module = FUTURE if is_text else 0, ast.Module([node], [])
+    code = compile(module, file, "exec", flags, dont_inherit=True)
+    return Statement(node.name, code, lines)
 
 
 @functools.lru_cache(maxsize=1024)
-def _classes_in(source: str, name: str) -> list[ast.ClassDef]:
-    """The statements of classes of that name outside of functions and classes, the last first."""
+def _classes_in(source: str, name: str) -> list[tuple[ast.ClassDef, range, set[str]]]:
+    """The statements of classes of that name outside of functions and classes, the last first.
+
+    With each come its lines, and the public names that it binds.
+    """
     found, left = [], list[ast.AST]()
     with contextlib.suppress(SyntaxError, ValueError):
         left += [ast.parse(source)] if name in source else []
@@ -76,7 +100,21 @@ def _classes_in(source: str, name: str) -> list[ast.ClassDef]:
             found += [node] if node.name == name else []
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             left += ast.iter_child_nodes(node)
-    return sorted(found, key=lambda node: -node.lineno)
+    found.sort(key=lambda node: -node.lineno)
+    firsts = [min([node.lineno, *(one.lineno for one in node.decorator_list)]) for node in found]
+    return [
+        (node, range(first, (node.end_lineno or first) + 1), {*_bound_by(node)})
+        for node, first in zip(found, firsts, strict=True)
+    ]
+
+
+def _bound_by(statement: ast.ClassDef) -> Iterator[str]:
+    for node in statement.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+        for one in targets if isinstance(node, NAMING) else ():
+            name = getattr(one, "id", getattr(one, "name", "_"))
+            if not name.startswith("_"):
+                yield name
 
 
 def _needs(

@@ -41,7 +41,7 @@ READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
 LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
-OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc", "annotations"]
+OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc"]
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
 Broken = dict[int, tuple[Any, str]]  # by their ids objects that were not made to their end: why
 
@@ -184,6 +184,7 @@ class Pickler(cloudpickle.Pickler):
         held = [(cell, one) for cell in func.__closure__ or () for one in contents(cell)]
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS}
+        slots["annotations"] = classes.annotations_of(func)
         return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
 
     def _digest(self, name: str) -> str:
@@ -330,18 +331,47 @@ def _setstate(obj: Any, state: Any) -> None:
     obj.__setstate__(state)
 
 
-class Unpickler(pickle.Unpickler):
+_Python: Any = pickle._Unpickler
+_Mixin: Any = object
+
+
+class _Tolerant(_Mixin):
     """Goes on where something can't be imported, or has no values."""
 
     def __init__(self, broken: Broken, makers: Mapping[str, Callable[..., Any]], **of: Any) -> None:
         super().__init__(**of)
-        self._broken, self._makers = broken, makers
+        self.broken, self._makers = broken, makers
 
     def find_class(self, module: str, name: str) -> Any:
-        return tried(self._broken, super().find_class, (module, name))
+        return tried(self.broken, super().find_class, (module, name))
 
     def persistent_load(self, known: tuple[Any, ...]) -> Any:
-        return tried(self._broken, self._makers[known[0]], known[1:])
+        return tried(self.broken, self._makers[known[0]], known[1:])
+
+
+class Unpickler(_Tolerant, pickle.Unpickler):
+    """The one in C."""
+
+
+def _guarded(op: bytes) -> Callable[[Any], None]:
+    """A step of unpickling after which an error leaves a dict or set that is broken."""
+
+    def guarded(self: Any) -> None:
+        try:
+            _Python.dispatch[op[0]](self)
+        except Exception as error:
+            if op == pickle.FROZENSET:
+                self.append(Lost(why(error)))
+            self.broken[id(self.stack[-1])] = self.stack[-1], why(error)
+
+    return guarded
+
+
+class SlowUnpickler(_Tolerant, _Python):
+    """Goes on as well where a key has no hash, as one that holds itself and has no values yet."""
+
+    HASHING = pickle.SETITEM, pickle.SETITEMS, pickle.ADDITEMS, pickle.FROZENSET
+    dispatch: ClassVar[Any] = _Python.dispatch | {op[0]: _guarded(op) for op in HASHING}
 
 
 def load(
@@ -362,29 +392,34 @@ def load(
       BadFile: a file was changed.
     """
     about, made, section = files[base].about, ArraysToLoad(files, base), files[base].copy
-    values, lost, broken = dict[str, Any](), dict[str, str](), Broken()
-    ours = {one.__name__: functools.partial(one, broken) for one in (tried, changed)}
     makers: dict[str, Callable[..., Any]] = {
         "array": made.array,
         "device": arrays.device_at,
         "mesh": made.mesh,
         "globals": lambda name: vars(importlib.import_module(name)),
-        "own": (own_objects(namespace) | ours).__getitem__,
     }
-    buffers = (section(number).data for number in about["buffers"])
-    unpickler = Unpickler(broken, makers, file=io.BytesIO(section(-1).data), buffers=buffers)
-    for name in about["names"]:
-        try:
+
+    def read(kind: Any) -> tuple[dict[str, Any], Broken]:
+        values, broken = dict[str, Any](), Broken()
+        ours = {one.__name__: functools.partial(one, broken) for one in (tried, changed)}
+        makers["own"] = (own_objects(namespace) | ours).__getitem__
+        buffers = (section(number).data for number in about["buffers"])
+        unpickler = kind(broken, makers, file=io.BytesIO(section(-1).data), buffers=buffers)
+        for name in about["names"]:
             values[name] = value = unpickler.load()
-        except BadFile:
-            raise
-        except Exception as error:  # as of a key without a hash: what follows may need its parts
-            lost = {one: why(error) for one in about["names"] if one not in values}
-            break
-        if name == SETTINGS:
-            use(value)
+            if name == SETTINGS:
+                use(value)
+        return values, broken
+
+    try:
+        found = read(Unpickler)
+    except BadFile:
+        raise
+    except Exception:  # as of a key without a hash
+        found = None
+    values, broken = found or read(SlowUnpickler)
     whole = Pickler(values, namespace, broken) if broken else None
-    return (whole.values, lost | whole.lost) if whole else (values, lost)
+    return (whole.values, whole.lost) if whole else (values, {})
 
 
 def why(error: Exception) -> str:

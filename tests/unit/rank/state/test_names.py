@@ -191,6 +191,18 @@ def test_a_class_that_was_defined_again_is_not_that_of_older_objects() -> None:
     assert (names["old"].f(), names["new"].f()) == (1, 2)
 
 
+def test_so_is_one_without_methods_in_another_cell() -> None:
+    kinds = "class T(typing.NamedTuple):\n    {0}\nclass M(eqx.Module):\n    {0}\n"
+    kinds += "class C:\n    {1}\n"
+    names = cell(kinds.format("a: int; b: int", "a = 1") + "old = T(1, 2), M(1, 2), C")
+    names = cell(kinds.format("a: int", "c = 3") + "new = T(1), M(1), C", names)
+    found, saved, values = through_files(names)
+    assert not saved.lost and not values.lost
+    Comparison(names, found).names(["old", "new"])
+    assert (found["old"][0].b, found["old"][1].b, found["old"][2].a) == (2, 2, 1)
+    assert not any(hasattr(one, "b") for one in found["new"]) and not hasattr(found["old"][2], "c")
+
+
 def test_a_librarys_class_that_is_made_in_a_function_is_named() -> None:
     names = cell(
         "def make():\n    class Inner(eqx.Module):\n        a: int\n    return Inner\n"
@@ -268,6 +280,18 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
     assert values.lost == lost | dict.fromkeys(("other", "broken"), told)
     whole = ["before", "late", "rows", "apart", "big", "last", "also", "spec", "split", "x", "net"]
     Comparison(names, found).names(whole)
+
+
+def test_a_key_that_has_no_hash_yet_costs_the_names_that_hold_it() -> None:
+    names = cell(
+        "class Node:\n    def __init__(self, name): self.name, self.near = name, set()\n"
+        "    def __hash__(self): return hash(self.name)\n"
+        "a, b = Node('a'), Node('b')\na.near.add(b)\nb.near.add(a)\n"
+        "holds, big = [a], [x, 'later']\nkept, also = {1: big}, big[0]\n"
+    )
+    found, saved, values = through_files(names)
+    assert not saved.lost and values.lost.keys() == {"a", "b", "holds"}
+    Comparison(names, found).names(["big", "kept", "also", "x", "mesh"])
 
 
 def test_an_array_without_its_parts_costs_the_names_that_hold_it(
