@@ -62,6 +62,7 @@ class History:
 
     def look(self) -> None:
         """Read on from the last look."""
+        dead = set(self.world.dead)  # by now: the last that they have written is read below
         for rank, part in _read(self.world, "cells", self._at):
             for line in bytes(part.data).splitlines():
                 with contextlib.suppress(ValueError):  # half a line
@@ -76,7 +77,7 @@ class History:
                     record.reply = self._replies.get((cell.seq, rank))
                     if record.reply is None and last.seq > cell.seq:
                         record.reply = wire.CellReply(rank, cell.seq, UNKNOWN, 0.0)
-                    elif record.reply is None and rank in self.world.dead:
+                    elif record.reply is None and rank in dead:
                         _die(cell, rank)
             cell.seconds = max((reply.seconds for reply in cell.replies.values()), default=0.0)
 
@@ -84,16 +85,17 @@ class History:
         """A line of a rank."""
         before = self._last.get(rank)
         if (request := noted.cell) is not None:
-            cell = PastCell(
-                request.seq,
-                request.execution_count,
-                request.source,
-                request.ranks,
-                sent_ns=request.sent_ns,
-                shown=request.shown_ranks,
-                who=request.who,
-            )
-            cell = self._last[rank] = self._found.setdefault(cell.seq, cell)
+            if (cell := self._found.get(request.seq)) is None:
+                cell = self._found[request.seq] = PastCell(
+                    request.seq,
+                    request.execution_count,
+                    request.source,
+                    request.ranks,
+                    sent_ns=request.sent_ns,
+                    shown=request.shown_ranks,
+                    who=request.who,
+                )
+            self._last[rank] = cell
             cell.count, cell.starts[rank] = max(cell.count, noted.count), noted.at
             if before is not None:
                 before.ends[rank] = noted.at

@@ -265,17 +265,24 @@ def as_seen(text: str) -> str:
     """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
     if "\r" not in text and "\b" not in text:
         return text
-    rows, y, is_begin = [""], 0, False  # the next text takes the place of its row's
+    rows, y = [""], 0
+    colours: str | None = None  # since the begin of a row, whose text the next takes the place of
     for step in _MOVES.split(text.replace("\r\n", "\n")):
         if step[:1] == "\b":
             rows[y] = rows[y][: -len(step)]
-        elif step == "\n" or _UP.fullmatch(step):
-            y = y + 1 if step == "\n" else max(0, y - int(step[2:-1] or 1))
+        elif step in ("\r", "\n") or _UP.fullmatch(step):
+            if step != "\r":
+                y = y + 1 if step == "\n" else max(0, y - int(step[2:-1] or 1))
             rows += [""] * (y == len(rows))
-        elif step and not _MOVES.fullmatch(step):
-            rows[y] = step if is_begin else rows[y] + step
-        is_begin = bool(_MOVES.fullmatch(step)) if step else is_begin
-    return "\n".join(row.rstrip(" ") for row in rows)
+            colours = colours or ""
+        elif _MOVES.fullmatch(step):
+            is_wiped = step == "\x1b[2K" or (colours is not None and step in ("\x1b[K", "\x1b[0K"))
+            rows[y] = "" if is_wiped else rows[y]
+        elif colours is not None and not ANSI.sub("", step):
+            colours += step
+        else:
+            rows[y], colours = (rows[y] if colours is None else colours) + step, None
+    return "\n".join(row.rstrip(" ") for row in rows) + (colours or "")
 
 
 def _without_rank(text: str) -> str:

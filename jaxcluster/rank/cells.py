@@ -285,9 +285,11 @@ class CellRunner:
 
     def _new_names(self, notebook: bytes) -> list[str] | None:
         """The user's names, where they are not those that this notebook was told last."""
-        names = self.shell.user_ns
-        before, self._told_names = self._told_names, (notebook, frozenset(names))
-        if before == self._told_names:
+        names = dict(self.shell.user_ns)  # a thread of the user's may bind more meanwhile
+        (told, before), now = self._told_names, frozenset(names)
+        self._told_names = notebook, now
+        # Each cell binds a name of IPython's, such as _i7: to look at all names takes long.
+        if told == notebook and not any(is_users(n, names.get(n)) for n in before ^ now):
             return None
         return [name for name, value in names.items() if is_users(name, value)]
 

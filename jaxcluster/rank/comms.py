@@ -71,12 +71,13 @@ class Opened:
         with self._showing:
             self._is_due = False
             new = [self._new.popleft() for _ in range(len(self._new))]
-            if new and new[-1] == CLEARS:
-                self._new.appendleft(new.pop())  # it waits for the next output
             widget = getattr(getattr(self._comm, "_msg_callback", None), "__self__", None)
             if new and widget is not None:
                 before = [(one["output_type"], one) for one in widget.outputs]
-                widget.outputs = tuple(_nbformat(*said) for said in fold(before, new))
+                after = fold(before, new)
+                if after[-1:] == [CLEARS]:
+                    self._new.appendleft(CLEARS)  # it waits for the next output
+                widget.outputs = tuple(_nbformat(*said) for said in after if said != CLEARS)
 
 
 def _nbformat(kind: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import json
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,14 @@ class History:
         self._count += 1
         self.flush()
         if self._folder is not None:
-            kept = replace(cell, source=cell.source[:SOURCE_CHARS], parent={})
+            kept = wire.CellRequest(
+                turn=cell.turn,
+                source=cell.source[:SOURCE_CHARS],
+                execution_count=cell.execution_count,
+                shown_ranks=cell.shown_ranks,
+                sent_ns=cell.sent_ns,
+                who=cell.who,
+            )
             self._note(wire.Noted(kept, self._count, self._output.end))
 
     def add(self, kind: str, content: dict[str, Any]) -> None:
@@ -82,7 +88,8 @@ class History:
         """How a cell has ended; one that was skipped may not have begun."""
         self.flush()
         status = "interrupted" if reply.skipped else reply.status
-        self._note(wire.Noted(reply=replace(reply, status=status, names=None)))
+        kept = wire.CellReply(reply.rank, reply.seq, status, reply.seconds, reply.error)
+        self._note(wire.Noted(reply=kept))
 
     def flush(self) -> None:
         """Write what was shown: each stream's text in a row as lines of some length."""

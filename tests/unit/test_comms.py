@@ -33,6 +33,7 @@ def test_a_result_is_a_display_and_a_clear_waits() -> None:
     wait = ("clear_output", {"wait": True})
     assert outputs_of(stream("a"), wait) == outputs_of(stream("a"))
     assert outputs_of(stream("a"), wait, stream("b"))[0]["text"] == "b"
+    assert outputs_of(stream("a"), wait, wait) == outputs_of(stream("a"))
 
 
 def test_of_a_bar_in_an_output_its_last_state_is_kept() -> None:

@@ -169,7 +169,10 @@ def test_errors_that_differ_in_numbers_show_one_traceback() -> None:
         ("a\r\nb\r\n", "a\nb\n"),
         ("100%\rdone", "done"),
         ("1/10 long\b\b\b\b\b\b\b\b\b\r2/10", "2/10"),  # as Keras does it
-        ("|\b/\b-\b ok", " ok"),
+        ("at work |\b/\b-\b ok", "at work  ok"),
+        ("x\r\n\x1b[31m\x1b[Kfound\x1b[m\x1b[K it", "x\n\x1b[31mfound\x1b[m it"),
+        ("50%\r\x1b[0m", "50%\x1b[0m"),
+        ("50%\r\x1b[2K", ""),
         ("99% of it\r\x1b[Kdone", "done"),
         ("99% of it\x1b[2K\rdone", "done"),
         ("\x1b[31m50%\x1b[0m\r\x1b[32m100%\x1b[0m", "\x1b[32m100%\x1b[0m"),
