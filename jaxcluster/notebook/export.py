@@ -69,8 +69,14 @@ from IPython import get_ipython
 from IPython.terminal.interactiveshell import TerminalInteractiveShell
 from traitlets.config import Config
 
+
+class _Shell(TerminalInteractiveShell):
+    def showtraceback(self, *args, **named):
+        raise  # an error in %run ends the script
+
+
 if get_ipython() is None:  # what runs the magics
-    TerminalInteractiveShell.instance(
+    _Shell.instance(
         user_module=sys.modules["__main__"], config=Config(HistoryManager={"enabled": False})
     )
 """

@@ -98,7 +98,7 @@ def _write_device_ids(value: Any) -> list[str]:
 TEXT = Kind("text", _text)
 # No shell stands between us and a launcher's command.
 PATH = Kind("text", lambda given: os.path.expanduser(_text(given)))
-WORDS = Kind("text", lambda line: tuple(shlex.split(line)), "words with closed quotes")
+WORDS = Kind("text", lambda line: tuple(shlex.split(_text(line))), "words with closed quotes")
 COUNT = Kind("count", _count, "a whole number from 1 up")
 DEVICES = Kind("devices", lambda given: given if given == "all" else _count(given),
     "a whole number from 1 up, or all")  # fmt: skip

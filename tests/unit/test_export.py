@@ -126,14 +126,17 @@ def test_a_cell_with_functions_that_await_is_as_it_was() -> None:
 
 
 def test_magics_of_a_script_do_what_they_do_in_a_notebook(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0")
     cells = ["folder = '/'", "!ls -d {folder}", "%%time\nx = 1\nx", "%env A=b", "%cd /"]
-    text = exported(*(Cell(1, "", one) for one in cells), Cell(2, "", "import os\nos.environ['A']"))
+    cells += ["import os\nos.environ['A']", "%run ~/bad.py", "print('after an error')"]
+    text = exported(*(Cell(1, "", one) for one in cells))
     head, tail = text.index("if not jax"), text.index("import sys")
     (tmp_path / "train.py").write_text(text[:head] + text[tail:])
     argv, env = [sys.executable, tmp_path / "train.py"], {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     told = [line for line in done.stdout.splitlines() if "time" not in line]
     assert told == ["/", "1", "env: A=b", "/", "'b'"], done.stderr
+    assert (done.returncode, done.stderr[-17:]) == (1, "division by zero\n")
 
 
 def test_futures_come_first() -> None:
