@@ -69,6 +69,7 @@ def named(
         dtype,
         spans=len(shards) > 1,
         nbytes=itemsize * math.prod(shape),
+        mesh=tuple(mesh.items()),
         sharding=f"NamedSharding(mesh=Mesh({words}), spec={printed}, memory_kind=device)",
         spec=printed,
         split=tuple(split),

@@ -124,7 +124,8 @@ def describe(array: Any) -> wire.ArrayInfo:
     if array.is_deleted():
         return wire.ArrayInfo(array.shape, str(array.dtype), note="deleted or donated")
     sharding = array.sharding
-    spec = getattr(sharding, "spec", None)
+    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
+    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True) if mesh is not None else ()
     return wire.ArrayInfo(
         array.shape,
         str(array.dtype),
@@ -142,6 +143,7 @@ def describe(array: Any) -> wire.ArrayInfo:
         nbytes=array.nbytes,
         ready=is_ready(array),
         sharding=shorten(str(sharding)),
+        mesh=tuple((str(name), size) for name, size in sizes),
         spec=shorten(str(spec)) if spec is not None else "",
         split=split_of(spec, array.ndim) if spec is not None else (),
         on=devices_hash(array),

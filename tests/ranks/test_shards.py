@@ -162,7 +162,7 @@ def test_the_recorded_reports_of_the_unit_tests_are_what_jax_says(
     for name, (shape, mesh, spec) in cases.items():
         real, made = array(cluster.layout(name)), layouts.array(shape, mesh, spec)
         assert real.parts == made.parts, name
-        assert (real.split, real.spec) == (made.split, made.spec)
+        assert (real.mesh, real.split, real.spec) == (made.mesh, made.split, made.spec)
 
 
 # ----------------------------------------------------------------------------------------- notes

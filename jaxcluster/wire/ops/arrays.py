@@ -38,6 +38,7 @@ class ArrayInfo(Message):
     note: str = ""  # why there are no shards: deleted, not a jax.Array
     ready: bool = True
     sharding: str = ""  # as JAX prints it
+    mesh: tuple[tuple[str, int], ...] = ()  # its axes' names and sizes
     spec: str = ""  # the PartitionSpec as JAX prints it
     split: tuple[tuple[str, ...], ...] = ()  # for each axis of the array, the mesh axes that cut it
     on: str = ""  # a hash of its devices' ids: a rank with all of them knows no other's copies
