@@ -154,7 +154,7 @@ class Client:
         wait = functools.partial(
             self._client.wait_at_barrier, barrier_id, timeout_in_ms, process_ids
         )
-        processes = tuple(sorted(process_ids)) if process_ids else self._everyone
+        processes = tuple(sorted(map(int, process_ids))) if process_ids else self._everyone
         if self._agreement.rank not in processes:  # an error of JAX's
             wait()
             return
