@@ -279,7 +279,7 @@ def describe(looked: Looked) -> str:
     from jaxcluster.model import waiting  # as long as all else to import, and rarely needed
 
     mains = [wait for wait in looked.waits if not wait.lane]
-    waits = mains or [replace(wait, lane="") for wait in looked.waits]
+    waits = mains or [replace(wait, lane="", seq=1) for wait in looked.waits]
     told = waiting.line(1, {}, (), replace(looked, waits=waits), {})
     return told or "No rank waits for another rank."
 

@@ -244,6 +244,22 @@ def test_a_threads_torn_launch_tears_a_cell_that_is_closed_or_whose_main_thread_
         loader.close()
 
 
+def test_a_cell_that_has_not_come_everywhere_holds_back_its_own_notebooks_cells_alone(
+    made: Made,
+) -> None:
+    made.base[0].tell("arrive", CellSpec(5, (0, 1), "n1"))
+    made.base[0].tell("arrive", CellSpec(6, (0,), "n1"))
+    made.base[0].tell("arrive", CellSpec(7, (0,), "n2"))
+    made.step()
+    made.main[0].tell("end", End("ok"))
+    made.step()
+    told = [made.base[0].is_told() for _ in range(2)]
+    assert [(one.word, one.number) for one in told] == [("run", 7), ("over", 7)]
+    made.base[1].tell("arrive", CellSpec(5, (0, 1), "n1"))
+    made.step()
+    assert made.base[0].is_told() == Answer("run", 0, number=5)
+
+
 def test_what_is_queued_after_a_cell_that_failed_is_skipped_unless_it_has_to_run(
     made: Made,
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.model.waiting import line
+from jaxcluster.rank.job import describe
 from jaxcluster.wire.ops.agreement import Looked, Waiting
 
 
@@ -26,6 +28,13 @@ def test_who_waits_for_whom_is_told_with_what_those_do() -> None:
     assert told == (
         "Ranks 0, 2 have waited 2 s for rank 1 (line 2, jit(sum)); Rank 1 is at work in line 3."
     )
+
+
+def test_a_script_names_threads_that_wait_if_no_main_thread_does() -> None:
+    thread = replace(waiting(0, [1], seq=0), lane="loader 1")
+    told = "Rank 0 has waited 2 s for rank 1 (line 2, jit(sum))."
+    assert describe(Looked(12.0, [thread])) == told
+    assert describe(Looked(12.0)) == "No rank waits for another rank."
 
 
 def test_a_long_launch_and_who_is_at_work_alone_are_told_after_a_while() -> None:
