@@ -68,7 +68,7 @@ class AgentOptions:
     first_lease_s: float = 60.0  # of an agent whose start waits for others
 
     def token(self, folder: str) -> str:
-        """What only the launch with this folder has in the names of its things."""
+        """A word in the names of all that one launch makes: no other launch has it."""
         return hashlib.sha256(f"{self.owner_key} {folder}".encode()).hexdigest()[:10]
 
 

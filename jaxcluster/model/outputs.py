@@ -224,7 +224,7 @@ class PastCell(CellRecord):
 
     @property
     def first_line(self) -> str:
-        """Of its source, the first line that does something."""
+        """The first line of its source that does something."""
         lines = [line.strip() for line in self.source.splitlines()]
         return next((line for line in lines if line and line[0] not in "#%"), "") or (
             next(filter(None, lines), "")

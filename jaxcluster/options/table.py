@@ -102,7 +102,7 @@ WORDS = Kind("text", lambda line: tuple(shlex.split(_text(line))), "words with c
 COUNT = Kind("count", _count, "a whole number from 1 up")
 DEVICES = Kind("devices", lambda given: given if given == "all" else _count(given),
     "a whole number from 1 up, or all")  # fmt: skip
-SECONDS = Kind("seconds", _seconds, "seconds, or a time such as 15m or 2h",
+SECONDS = Kind("seconds", _seconds, "seconds above 0, or a time such as 15m or 2h",
     lambda value: [f"{value:g}"])  # fmt: skip
 SWITCH = Kind("switch", lambda given: _known(given, isinstance(given, bool)), "True or False",
     lambda value: [""])  # fmt: skip

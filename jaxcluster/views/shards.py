@@ -35,7 +35,7 @@ Document = dict[str, Any]
 
 
 class Question(TypedDict):
-    """What a view of an array asks for.
+    """A question of a view about its array.
 
     Attributes:
       op: its layout now, whether its replicas are equal, the statistics of what a device holds of

@@ -395,7 +395,7 @@ def test_the_warnings_of_cells_alone_are_errors_where_that_is_wished(private_hom
 def test_cells_that_python_or_the_magic_refuses_get_one_clear_error(notebook: Notebook) -> None:
     notebook.ok("%jaxcluster start -n 2 --name words")
     for line, told in {
-        "%%spmd --timeout nan\n1": "--timeout must be seconds, or a time such as 15m or 2h, not",
+        "%%spmd --timeout nan\n1": "--timeout must be seconds above 0, or a time",
         "%%spmd\nx = (0\n"
         + "+ 1\n" * 20_000
         + ")": "RecursionError: maximum recursion depth exceeded",

@@ -71,7 +71,7 @@ def test_a_cells_times_may_have_a_unit(word: str, value: float) -> None:
     options = Parser("%%spmd").read(f"--timeout {word}")
     assert options.timeout_s == value
     for wrong in ("m", "15x", "1m30s", "''", "0", "nan"):
-        with pytest.raises(UsageError, match="--timeout must be seconds, or a time such as 15m"):
+        with pytest.raises(UsageError, match="--timeout must be seconds above 0, or a time"):
             Parser("%%spmd").read(f"--timeout {wrong}")
 
 
@@ -104,7 +104,7 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
             "--local-device-ids a",
             "must be 0,1 (every rank) or 0/1 (a list for each rank), not 'a'.",
         ),
-        ("--timeout soon", "--timeout must be seconds, or a time such as 15m or 2h, not 'soon'."),
+        ("--timeout soon", "must be seconds above 0, or a time such as 15m or 2h, not 'soon'."),
         ("--name 'exp", "No closing quotation"),
         ("--zzz", "there is no --zzz; %jaxcluster start --help has what there is."),
     ],

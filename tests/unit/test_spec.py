@@ -61,7 +61,7 @@ def test_local_device_ids_for_all_or_for_each(machine: Any) -> None:
             {"devices_per_process": 0},
             "--devices-per-process must be a whole number from 1",
         ),
-        ({"timeout_s": 0}, "--timeout must be seconds, or a time such as 15m or 2h, not 0."),
+        ({"timeout_s": 0}, "--timeout must be seconds above 0, or a time such as 15m"),
         ({"timeout_s": float("nan")}, "2h, not nan."),
         ({"heartbeat_timeout_seconds": -5}, "--heartbeat-timeout-seconds must be a whole"),
         ({"coordinator_bind_address": "127.0.0.1:99999"}, "coordinator_bind_address is '127."),

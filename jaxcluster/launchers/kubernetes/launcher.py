@@ -304,8 +304,8 @@ def split(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]
 def read_template(path: Path) -> str:
     """The pod template of a file, ``{"metadata": ..., "spec": ...}``, as JSON.
 
-    It may be a Pod, or these two fields alone; YAML or JSON. What else is wrong with it, the API
-    server says.
+    It may be a Pod, or these two fields alone; YAML or JSON. The API server says
+    what else is wrong with it.
 
     Raises:
       UsageError: it can't be read, is no pod, or does not say which container is the agent's.
