@@ -39,7 +39,7 @@ from typing import Any
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.agreement.cellqueue import Answer, End
+from jaxcluster.agreement.cells import Answer, End
 from jaxcluster.agreement.referee import MAIN, Referee
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.host.processes import allow_files

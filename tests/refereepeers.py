@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec
+from jaxcluster.agreement.cells import BASE, Answer, CellSpec
 from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import Place, Program, Refusal
 from jaxcluster.agreement.server import Server

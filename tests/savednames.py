@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.cells import CellSpec
 from jaxcluster.rank.private.kinds import kinds
 from jaxcluster.rank.state.file import file_name
 from jaxcluster.rank.state.pickles import Pickler

@@ -25,7 +25,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.cellqueue import BASE, Answer, End
+from jaxcluster.agreement.cells import BASE, Answer, End
 from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
 from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
 
@@ -206,7 +206,7 @@ class Agreement:
         """The main thread, which calls it, makes no more launches in its cell.
 
         Args:
-          outcome, at_work: see ``cellqueue.End``.
+          outcome, at_work: see ``cells.End``.
         """
         lane = self._lane()
         self.note_failed(lane)

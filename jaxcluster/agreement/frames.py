@@ -31,7 +31,7 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 from jaxcluster.agreement import refusals
-from jaxcluster.agreement.cellqueue import Answer, CellSpec, End, Skipped
+from jaxcluster.agreement.cells import Answer, CellSpec, End, Skipped
 
 KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from jaxcluster.agreement.cellqueue import (
+from jaxcluster.agreement.cells import (
     BASE,
     DIED,
     FAILED_IN_XLA,

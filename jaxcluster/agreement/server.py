@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Listener
 
-from jaxcluster.agreement.cellqueue import BASE, Answer
+from jaxcluster.agreement.cells import BASE, Answer
 from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, pack, unpack
 from jaxcluster.agreement.referee import Referee
 from jaxcluster.agreement.refusals import Place, Program

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.cellqueue import AT_WORK, FAILED_IN_XLA, STUCK
+from jaxcluster.agreement.cells import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.model.words import explain

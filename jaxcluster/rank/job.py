@@ -25,7 +25,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.cells import CellSpec
 from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.frames import KEY, receive, unpack
 from jaxcluster.agreement.refusals import Looked, Refusal

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster.agreement import referee as core
-from jaxcluster.agreement.cellqueue import Answer, CellSpec, End
+from jaxcluster.agreement.cells import Answer, CellSpec, End
 from jaxcluster.agreement.refusals import Place, Program, Refusal, Waiting
 
 MOST_STEPS = 20_000

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from sim import simulator
 
-from jaxcluster.agreement import cellqueue, referee
+from jaxcluster.agreement import cells, referee
 
 SCHEDULES = int(os.environ.get("JAXCLUSTER_SCHEDULES", "3000"))
 FIRST = int(os.environ.get("JAXCLUSTER_FIRST_SCHEDULE", "0"))
@@ -116,9 +116,9 @@ def made_again(module: ModuleType, changes: list[tuple[str, str]]) -> ModuleType
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_the_core_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = inspect.getsource(cellqueue) + inspect.getsource(referee)
+    whole = inspect.getsource(cells) + inspect.getsource(referee)
     assert all(whole.count(old) >= 1 for old, _ in FAULTS[name]), "the core has changed"
-    for module in (cellqueue, referee):
+    for module in (cells, referee):
         monkeypatch.setitem(sys.modules, module.__name__, module)
         core = made_again(module, FAULTS[name])
     monkeypatch.setattr(simulator, "core", core)

@@ -18,7 +18,7 @@ from helpers import until
 from refereepeers import Peer, RankPeer, serving
 
 from jaxcluster.agreement import client, frames
-from jaxcluster.agreement.cellqueue import CellSpec, End
+from jaxcluster.agreement.cells import CellSpec, End
 from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
 from jaxcluster.agreement.refusals import Place, Program
 from jaxcluster.agreement.server import Server

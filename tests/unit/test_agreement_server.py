@@ -17,7 +17,7 @@ from helpers import until
 from refereepeers import Peer, serving
 
 from jaxcluster.agreement import frames
-from jaxcluster.agreement.cellqueue import BASE, Answer, CellSpec, End
+from jaxcluster.agreement.cells import BASE, Answer, CellSpec, End
 from jaxcluster.agreement.frames import BUFFER, LONG, Relay, Stream, pack, unpack
 from jaxcluster.agreement.referee import SILENT_S, TICK_S
 from jaxcluster.agreement.server import Server

@@ -295,7 +295,7 @@ def test_a_module_is_found_as_python_does(tmp_path: Path) -> None:
 
 STOPPED = """
 import os, signal, sys, threading, time
-from jaxcluster.agreement.cellqueue import CellSpec
+from jaxcluster.agreement.cells import CellSpec
 from jaxcluster.agreement.server import Server
 from jaxcluster.rank.job import Job
 server, job = Server(2, sys.argv[1]), Job(0, 2, 5.0, leaves_alone=True)

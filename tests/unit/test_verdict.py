@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.agreement.cellqueue import Skipped
+from jaxcluster.agreement.cells import Skipped
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.errors import (
     CellFailed,

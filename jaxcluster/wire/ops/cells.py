@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from jaxcluster.agreement.cellqueue import CellSpec, Skipped
+from jaxcluster.agreement.cells import CellSpec, Skipped
 from jaxcluster.agreement.refusals import Refusal
 from jaxcluster.wire.ops import EVENTS, Message, Operation
 
