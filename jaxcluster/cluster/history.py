@@ -75,7 +75,8 @@ class History:
                 if record.reply is None and not record.died:
                     last = self._last.get(rank, cell)
                     record.reply = self._replies.get((cell.seq, rank))
-                    if record.reply is None and last.seq > cell.seq:
+                    is_past = last.seq > cell.seq or rank >= self.world.num_processes
+                    if record.reply is None and is_past:
                         record.reply = wire.CellReply(rank, cell.seq, UNKNOWN, 0.0)
                     elif record.reply is None and rank in dead:
                         _die(cell, rank)

@@ -205,3 +205,12 @@ def test_the_table_has_what_each_cell_was(tmp_path: Path) -> None:
     assert "running  3.0 s" in second
     assert "this notebook" in second
     assert "<td>&lt;b&gt;</td>" in bundle["text/html"]
+
+
+def test_a_cell_of_ranks_that_are_no_more_is_over(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path, 2)
+    ranks.ranks[0].begin(cell(1, ranks=(0, 1)))
+    ranks.ranks[0].end(reply(1))
+    assert ranks.cells()[0].state == "running"
+    ranks.num_processes = 1
+    assert ranks.cells()[0].state == "unknown"
