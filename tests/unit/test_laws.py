@@ -119,25 +119,6 @@ def test_a_script_that_calls_agree_imports_little() -> None:
     assert agree < 0.1
 
 
-# --------------------------------------------------------------------------- what is exported
-
-
-def test_these_names_are_jaxclusters_interface() -> None:
-    assert jaxcluster.__all__ == [
-        "Cluster",
-        "JaxClusterError",
-        "RunningCell",
-        "__version__",
-        "agree",
-        "attach",
-        "current",
-        "load_ipython_extension",
-        "seed",
-        "start",
-        "unload_ipython_extension",
-    ]
-
-
 def test_private_names_of_jax_stand_in_one_package() -> None:
     package = Path(jaxcluster.__file__).parent
     users = {
