@@ -54,9 +54,9 @@ def main() -> None:
                         ways = Ways(paths)
         is_gone = is_left or not (ready or is_alive(owner))
         is_over = is_gone
+        sockets |= {one.socket for one in commands.values() if os.path.lexists(one.socket)}
         if ways is not None:  # an ending command removes its own socket
             own = {task.socket for token, task in commands.items() if is_alive(token)}
-            sockets |= {path for path in own if os.path.lexists(path)}
             is_over = ways.are_lost(*(not os.path.lexists(path) for path in own & sockets))
         if is_over:
             break
