@@ -215,9 +215,9 @@ class Commands:
         ):
             time.sleep(0.01)
         if self._keeper is not None:
-            self.leave()
-            self._keeper.kill()
+            self._keeper.kill()  # before its input ends: else it tidies a folder that is gone
             self._keeper.wait()
+            self.leave()
 
     def detach(self, found_by: Sequence[str]) -> None:
         """Let them outlive this process, for as long as these paths are what they are."""
