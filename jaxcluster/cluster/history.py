@@ -47,7 +47,7 @@ class History:
         """The cell with a number; the last one.
 
         Raises:
-          UsageError: there is none.
+          UsageError: no cell has run, or none has this number.
         """
         if not self.cells:
             raise UsageError("No cell has run on this cluster yet.", "%%spmd runs one.")

@@ -19,7 +19,7 @@ from jaxcluster.ranks import by_value, format_ranks, name_ranks
 MESSAGE_CHARS = 200  # of the message of an error like the one that is shown whole
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# What goes to another row or to the begin of one, and other moves of a terminal's cursor.
+# Moves of a terminal's cursor: to another row, to the start of one, and others.
 _MOVES = re.compile(r"(\n|\r|\x08+|\x1b\[[0-9;?]*[A-Za-ln-z])")
 _UP = re.compile(r"\x1b\[\d*A")
 
@@ -44,7 +44,7 @@ def join(said: Iterable[Said]) -> Iterator[Said]:
 
 
 def fold(shown: Iterable[Said], new: Iterable[Said]) -> list[Said]:
-    """Outputs, and what was put out after them, as a notebook shows them."""
+    """Outputs, with later ones added to them, as a notebook shows them."""
     made = list(shown)
     for kind, content in join(new):
         if made[-1:] == [CLEARS] and kind not in ("clear_output", "update_display_data"):
@@ -94,7 +94,7 @@ class RankRecord:
             self._chars = self._dropped_chars = 0
 
     def outputs(self) -> list[wire.RankOutput]:
-        """What is shown, with counted drops said. Any thread."""
+        """The outputs that are shown, with a note of how many were dropped. Any thread."""
         with self._lock:
             self._fold()
             pieces = [piece for piece in self._pieces if piece != CLEARS]

@@ -35,7 +35,7 @@ PART = "Look at a part of it."
 
 
 class Unavailable(Exception):
-    """What was asked of a variable can't be given, and why; ``hint`` says what to do."""
+    """A variable can't be given as it was asked for; ``hint`` says what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -97,7 +97,7 @@ def arrays_of(value: Any) -> list[Leaf]:
 def is_array(value: Any) -> bool:
     """Whether ``value`` is a ``jax.Array``: by its type, which no object can lie about.
 
-    A tracer is none.
+    A tracer is not one.
     """
     return issubclass(type(value), jax.Array)
 

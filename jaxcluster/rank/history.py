@@ -74,7 +74,7 @@ class History:
             self._note(wire.Noted(kept, self._count, self._output.end))
 
     def add(self, kind: str, content: dict[str, Any]) -> None:
-        """The running cell has put out something, as a ``RankOutput`` has it.
+        """Note an output of the running cell, as a ``RankOutput`` has it.
 
         Without a lock, as a finalizer or a signal's handler may print at any time.
         """

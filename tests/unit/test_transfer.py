@@ -26,6 +26,7 @@ from jaxcluster.errors import (
     TransferError,
     UsageError,
 )
+from jaxcluster.host.memory import read_memory
 from jaxcluster.model import layout
 from jaxcluster.rank.arrays import Unavailable
 from jaxcluster.rank.state.states import States
@@ -257,6 +258,20 @@ def test_a_late_rank_writes_over_no_file_that_is_there_now(tmp_path: Path) -> No
     told, (_,) = values.pull(request(Pull(TURN, "d", pickle=True, path=str(new))))
     assert new.read_bytes() == data.tobytes() and told.nbytes == data.nbytes
     assert new.stat().st_mode & 0o077 == 0
+
+
+def test_a_rank_holds_what_it_had_until_the_notebook_has_read_it() -> None:
+    """A cell may change or unbind the array meanwhile."""
+    values, held, read = Values(0), dict[str, Any](), np.empty(FILE_FROM_NBYTES, np.uint8)
+    values.hold = held.__setitem__
+    values.namespace["d"] = data = np.ones(FILE_FROM_NBYTES, np.uint8)
+    asked = Pull(TURN, "d", pickle=True, reader=os.getpid(), token="t")
+    told, _ = values.pull(request(asked))
+    data[:] = 2
+    del values.namespace["d"], data
+    (address,) = told.addresses
+    read_memory(os.getpid(), address, read)
+    assert read.tolist() == [1] * FILE_FROM_NBYTES and [*held] == ["t"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), TransferError("no room")])

@@ -38,13 +38,13 @@ CONTAINER = "jaxcluster"  # the agent's
 # Pods may come minutes after each other, and one that is made in the place of a lost one waits for
 # the next cell: an agent waits for its first connection at least so long.
 FIRST_LEASE_S = 600.0
-# An agent that is ended by a signal (a drained node, a preemption) says by this status that it has
-# not done its work: then the Job makes the pod anew.
+# An agent that a signal ends (a drained node, a preemption) has not done its work. It exits with
+# this status, and the Job makes another pod.
 SIGNALLED = 143
 GRACE_S = 10  # the agent ends its ranks in this time
 TTL_S = 60  # a Job whose agents have ended is removed after
 SHM = {"name": "jaxcluster-shm", "mountPath": "/dev/shm"}
-MOST_FAILURES = 100  # pods that are made anew, of one launch
+MOST_FAILURES = 100  # pods of one launch that the Job replaces
 
 
 @dataclass(frozen=True)
