@@ -65,9 +65,9 @@ def main() -> None:
             "ipyparallel: shards pulled, assembled": pull_with_ipyparallel,
         }
         took: dict[str, list[float]] = {name: [] for name in ways}
-        first, last = [*ways.items()][:2], [*ways.items()][2:]
+        pairs, times = [*ways.items()], range(-3, args.rounds)
         # ipyparallel's last: it leaves pages free on this machine that are slow to come back.
-        rounds = [(n, way) for some in (first, last) for n in range(-3, args.rounds) for way in some]
+        rounds = [(n, way) for some in (pairs[:2], pairs[2:]) for n in times for way in some]
         for number, (name, way) in rounds:
             time.sleep(PAUSE_S)
             began = time.perf_counter()
