@@ -78,6 +78,22 @@ def test_status_tells_of_idle_ranks(cluster: jaxcluster.Cluster) -> None:
     assert all(s.hostname and s.rss_nbytes > 1 << 20 for s in states)
 
 
+def test_no_thread_of_an_idle_rank_wakes_more_than_30_times_a_second(
+    cluster: jaxcluster.Cluster,
+) -> None:
+    cluster.run("_ = jnp.sum(jnp.ones(jax.device_count()))")
+
+    def wakes() -> dict[Path, int]:
+        counts = "voluntary_ctxt_switches:"
+        files = [f for p in cluster.record.pids for f in Path(f"/proc/{p}/task").glob("*/status")]
+        return {file: int(file.read_text().split(counts)[1].split()[0]) for file in files}
+
+    before, began = wakes(), time.monotonic()
+    time.sleep(1.5)
+    took = time.monotonic() - began
+    assert max(count - before.get(file, 0) for file, count in wakes().items()) < 30 * took
+
+
 def test_status_tells_during_a_cell_where_each_rank_is(
     cluster: jaxcluster.Cluster, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from jaxcluster.rank.private import needs_names
 from jaxcluster.rank.private.programs import hash_of
 
 PARTITION = "JAX_PARTITION_INDEX"  # the user's own choice
+PR_SET_TIMERSLACK = 29  # Linux's prctl(2)
+SLACK_NS = 200_000_000  # gloo's thread wakes 5 times a second, not 100, while nothing is sent
 LOOK_MS = 200  # between looks whether a wait for a key is to end
 GETS = ("blocking_key_value_get", "blocking_key_value_get_bytes")
 
@@ -36,7 +38,17 @@ def set_collectives_address(address: str) -> None:
 
     client: Any = xla_bridge._jax
     make = functools.partial(client.make_gloo_tcp_collectives, hostname=address)
-    client.make_gloo_tcp_collectives = make
+
+    def make_idle(*args: Any, **options: Any) -> Any:
+        """A thread inherits the slack. Messages wake gloo's at once; its timer may come late."""
+        set_slack = functools.partial(ctypes.CDLL(None).prctl, PR_SET_TIMERSLACK)
+        set_slack(ctypes.c_ulong(SLACK_NS))
+        try:
+            return make(*args, **options)
+        finally:
+            set_slack(ctypes.c_ulong(0))  # this thread's own default
+
+    client.make_gloo_tcp_collectives = make_idle
 
 
 @needs_names("one slice", "jax.make_mesh refuses the CPU devices of several machines")
