@@ -118,8 +118,7 @@ class Cluster:
 
     def late(self) -> Late | None:
         """The rank that comes last into most launches, and by how much; None if there is none."""
-        looked = self.look(waiting.LAUNCHES)
-        return waiting.find_late(looked.agreed) if looked is not None else None
+        return waiting.find_late(self.look(waiting.LAUNCHES))
 
     def stacks(self) -> dict[int, wire.RankReport]:
         """Where each rank's threads are, also while it runs or hangs."""

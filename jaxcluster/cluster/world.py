@@ -246,10 +246,10 @@ class World:
             raise UsageError(told, "For example: %%spmd --ranks 0,2-3")
         return named
 
-    def status(self) -> list[wire.RankState]:
+    def status(self, timeout_s: float = ASK_S) -> list[wire.RankState]:
         """What each rank is doing now; its control channel answers during a cell too."""
         self.check()
-        told = replies(self.link.gather(range(self.num_processes), State(), timeout_s=ASK_S))
+        told = replies(self.link.gather(range(self.num_processes), State(), timeout_s=timeout_s))
         return [
             told[rank]
             if rank in told

@@ -11,7 +11,7 @@ from jaxcluster import wire
 from jaxcluster.agreement.refusals import Place
 from jaxcluster.ranks import begin_ranks, by_value, name_ranks
 from jaxcluster.text import format_seconds
-from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
+from jaxcluster.wire.ops.agreement import Looked
 
 LONG_S = 5.0  # in one launch, or at work while the others have ended
 MOST = 2  # things that are said
@@ -116,19 +116,14 @@ class Late:
         )
 
 
-def find_late(agreed: Sequence[AgreedLaunch]) -> Late | None:
-    """Who keeps the others waiting in the last cell; None if nobody does.
-
-    Args:
-      agreed: the last launches, oldest first.
-    """
+def find_late(looked: Looked | None) -> Late | None:
+    """Who keeps the others waiting in the last cell; None if nobody does."""
+    agreed = looked.agreed if looked is not None else []  # oldest first
     own = [one for one in agreed if one.seq == agreed[-1].seq]
     if len(own) < LEAST:
         return None
     lasts = Counter(one.last for one in own if one.late_s >= LEAST_S)
-    if not lasts:
-        return None
-    ((rank, count),) = lasts.most_common(1)
+    rank, count = next(iter(lasts.most_common(1)), (0, 0))
     delays = [one for one in own if one.last == rank and one.late_s >= LEAST_S]
     lost_s = sum(one.late_s for one in delays)
     if count < SHARE * len(own) or lost_s < OF_TIME * (own[-1].at - own[0].at):

@@ -103,7 +103,7 @@ def look(cluster: Cluster, *, measures: bool = False) -> list[Block]:
     looked = cluster.look(waiting.LAUNCHES)
     running = {s.rank: s for s in states if s.state == "running"}
     seq = max((s.seq for s in running.values()), default=0)
-    late = waiting.find_late(looked.agreed) if looked is not None and looked.agreed else None
+    late = waiting.find_late(looked)
     told = [waiting.line(seq, running, [], looked, hosts), late.told(hosts) if late else ""]
     link, used = cluster.world.link, None
     if measures:

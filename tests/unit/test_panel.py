@@ -20,8 +20,7 @@ from jaxcluster.notebook import panel
 from jaxcluster.notebook.panel.model import KEPT_CELLS, Message, Model
 from jaxcluster.notebook.panel.operations import Operations
 from jaxcluster.wire.forks import RESTARTED, STOPPED
-from jaxcluster.wire.ops.agreement import AgreedLaunch, Look, Looked, Waiting
-from jaxcluster.wire.ops.status import Resources
+from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked, Waiting
 
 PLACE = Place(1, 8, "step()")
 
@@ -53,10 +52,13 @@ class Running:
         self.past_reports = types.SimpleNamespace(last_own=None)
 
     def gather(self, ranks: Any, asked: Any, **options: Any) -> dict[int, Any]:
-        told: dict[int, Any] = {} if isinstance(asked, Resources) else dict(self.states)
-        if isinstance(asked, Look):
-            told = dict.fromkeys(told, self.looked)
-        return {r: types.SimpleNamespace(rank=r, op="reply", body=told[r]) for r in told}
+        return {}
+
+    def status(self, timeout_s: float) -> list[wire.RankState]:
+        return list(self.states.values())
+
+    def look(self, launches: int, timeout_s: float) -> Looked:
+        return self.looked
 
     def log_excerpt(self, rank: int) -> str:
         return "its last words"
@@ -137,7 +139,7 @@ def test_a_reply_counts_more_than_an_older_answer_of_the_control_channel(
 ) -> None:
     cell = running.submit(model, 1, "a")
     running.run_all()
-    model.look(0)
+    model.look()
     assert each(model.take_in()[0]["ranks"], "line") == [8] * 4
     end(cell)
     assert statuses(model) == ["idle"] * 4
@@ -151,12 +153,12 @@ def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running, model
     running.submit(model, 1, "a")
     running.run_all()
     running.looked = Looked(9.0, [], launches)
-    model.look(0)
+    model.look()
     notes = each(model.take_in()[0]["ranks"], "note")
     told = "comes last into 100% of launches, 48 ms behind (line 8, jit(step))."
     assert notes[2].endswith(told) and {*notes[:2], notes[3]} == {""}
     running.looked = Looked(10.0)
-    model.look(0)
+    model.look()
     assert {*each(model.take_in()[0]["ranks"], "note")} == {""}
 
 
@@ -170,7 +172,7 @@ def test_a_rank_waits_for_others_or_is_held_and_so_it_is_in_its_cell(
     waits = [Waiting(r, "", 1, "jit(sum)", PLACE, 1.0, [2, 3]) for r in (0, 1)]
     thread = Waiting(2, "Thread-1", 1, "jit(sum)", PLACE, 1.0, [3])
     running.looked = Looked(9.0, [*waits, thread])
-    model.look(0)
+    model.look()
     shown, cells = model.take_in()
     expected = ["waiting", "waiting", "running", "paused"]
     assert each(shown["ranks"]) == expected
@@ -179,9 +181,7 @@ def test_a_rank_waits_for_others_or_is_held_and_so_it_is_in_its_cell(
     assert shown["ranks"][3]["note"] == "In the debugger."
 
 
-def test_dead_silent_and_restarting_ranks(
-    running: Running, model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_silent_and_restarting_ranks(running: Running, model: Model) -> None:
     running.dead[1] = wire.Death("killed by SIGKILL")
     shown = model.take_in()[0]
     dead, told = shown["ranks"][1], shown["report"]
@@ -189,17 +189,11 @@ def test_dead_silent_and_restarting_ranks(
     assert (told["kind"], told["culprits"], told["open"]) == ("dead", [1], True)
     assert told["lines"] == ["Rank 1 died: killed by SIGKILL.", "its last words"]
     running.dead = {}
-    del running.states[3]
-    model.look(0)
-    later = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert statuses(model) == ["idle"] * 4
-    later += 10
-    model.look(0)
+    running.states[3] = state(3, "silent")
+    model.look()
     assert statuses(model) == ["idle", "idle", "idle", "silent"]
     running.states[3] = state(3)
-    model.look(0)
-    later += 1000  # without a page nobody asks
+    model.look()
     assert statuses(model) == ["idle"] * 4
     running.is_restarting = True
     assert statuses(model) == ["starting"] * 4

@@ -7,14 +7,13 @@ heard while a cell runs. ipykernel 7.4 would send a page's messages to whatever 
 last answered from on the same comm, hence two.
 
 One thread of the panel's own sends the state, on change only: an idle notebook must look idle to
-whatever culls idle kernels. No failure here reaches a cell.
+whatever culls idle kernels. No failure there reaches a cell.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +35,6 @@ BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 5.0  # other notebooks may run cells on the same cluster
-LOOK_S = 1.0  # that a look waits for the ranks' answers
-HELLO_S = 0.3  # ... while a page waits for its own
-SHOWN_S = 2.0  # that a new widget waits for its first state
 
 Reply = Callable[[Any], Any]
 
@@ -57,13 +53,13 @@ class Panel:
         self._operations = Operations(auto, self._model)
         self._events = comm.create_comm(target_name=EVENTS, comm_id=EVENTS_ID, primary=False)
         self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
-        self._hellos: deque[tuple[Reply, str]] = deque()
         self._widget: SidebarWidget | None = None
         self._sent: dict[str, Any] = {}
         self._wake = threading.Event()
         self._wake.set()
-        self._urgent = threading.Event()  # somebody waits for a push
-        self._closed = False
+        self._closed = threading.Event()
+        self._one_turn = threading.RLock()
+        self._looked_at = 0.0
         self._thread = threading.Thread(target=self._run, name="jaxcluster-panel", daemon=True)
 
     def install(self) -> None:
@@ -85,8 +81,8 @@ class Panel:
         manager = comm.get_comm_manager()
         manager.unregister_target(RPC, self._on_open)
         manager.comms.pop(EVENTS_ID, None)
-        self._closed = True
-        self._hurry()
+        self._closed.set()
+        self._wake.set()
         self._thread.join(2)
         if self._widget is not None:
             self._widget.close()
@@ -113,11 +109,8 @@ class Panel:
             made = SidebarWidget(lambda request: self._begin(made.send, request))
             self._widget = made
             self._pages[f"widget {made.model_id}"] = ""
-        self._hurry()
         # What runs the notebook without a page saves what there is at the cell's end.
-        until = time.monotonic() + SHOWN_S
-        while not self._widget.state and time.monotonic() < until:
-            time.sleep(0.01)
+        self._turn(looks=True)
         return self._widget
 
     # ------------------------------------------------------------------ what pages ask
@@ -143,23 +136,25 @@ class Panel:
         id, op, args = str(request.get("id")), request.get("op"), request.get("args") or {}
         answer: Message = {"type": "answer", "id": id}
         try:
-            if self._closed:
+            if self._closed.is_set():
                 raise JaxClusterError("jaxcluster is not loaded.", "%load_ext jaxcluster loads it.")
-            if op == "hello":
+            if op != "hello":
+                result = self._operations(op, args)
+            else:
                 if opened is not None:
                     self._welcome(str(args["client"]), opened)
-                self._hellos.append((reply, id))
-                self._hurry()
-                return
-            reply({**answer, "result": self._operations(op, args)})
+                with self._one_turn:
+                    state = self._turn(looks=True)
+                    cells = self._model.cells() if opened is not None else []  # no widget has them
+                result = {"state": state, "cells": cells}
+            reply({**answer, "result": result})
         except JaxClusterError as error:
             reply({**answer, "error": str(error)})
         except Exception as error:  # also what can't be sent
             self._log.exception("jaxcluster's panel: %s failed", op)
             told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             reply({**answer, "error": told})
-        if not self._closed:
-            self.tell()
+        self.tell()
 
     def _welcome(self, client: str, opened: Any) -> None:
         """A page that was reloaded may not have closed the comm that it had before."""
@@ -174,44 +169,37 @@ class Panel:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        is_over, looked_at = False, 0.0
+        is_over = False
         while not is_over:
-            look_at = looked_at + (BUSY_S if self._model.is_busy else IDLE_S)
+            look_at = self._looked_at + (BUSY_S if self._model.is_busy else IDLE_S)
             self._wake.wait(max(0.0, look_at - time.monotonic()) if self._pages else None)
             time.sleep(TOGETHER_S)
             self._wake.clear()
-            is_over = self._closed  # what is told now is the last
+            is_over = self._closed.is_set()  # what is told now is the last
+            is_time = not is_over and bool(self._pages) and time.monotonic() >= look_at
             try:
-                if self._hellos or (self._pages and not is_over and time.monotonic() >= look_at):
-                    looked_at = time.monotonic()
-                    self._model.look(HELLO_S if self._hellos else LOOK_S)
-                self._turn()
+                self._turn(looks=is_time)
             except Exception:
                 self._log.exception("jaxcluster's panel")
-            if not is_over:
-                self._urgent.wait(BETWEEN_S if self._pages else ALONE_S)
-                self._urgent.clear()
+            self._closed.wait(BETWEEN_S if self._pages else ALONE_S)
 
-    def _hurry(self) -> None:
-        self._wake.set()
-        self._urgent.set()
+    def _turn(self, looks: bool) -> Message:
+        """The state, which the pages have now, too. Any thread.
 
-    def _turn(self) -> None:
-        """Bring the pages up to date."""
-        state, changed = self._model.take_in()
-        self._push("", state)
-        if self._widget is not None:
-            self._widget.follow(state)
-        for cell in changed:
-            self._push(cell["cell_id"], cell)
-        while self._hellos:
-            reply, id = self._hellos.popleft()
-            of_widget = self._widget is not None and reply == self._widget.send  # it shows no cells
-            greeting = {"state": state, "cells": [] if of_widget else self._model.cells()}
-            reply({"type": "answer", "id": id, "result": greeting})
-
-    def _push(self, key: str, message: Message) -> None:
-        unchanging = {name: value for name, value in message.items() if name != "now"}
-        if self._sent.get(key) != unchanging:
-            self._sent[key] = unchanging
-            self._events.send(message)
+        Args:
+          looks: ask the ranks first.
+        """
+        with self._one_turn:
+            if looks:
+                self._looked_at = time.monotonic()
+                self._model.look()
+            state, changed = self._model.take_in()
+            for message in (state, *changed):
+                key = message.get("cell_id", "")
+                unchanging = {**message, "now": 0}
+                if self._sent.get(key) != unchanging:
+                    self._sent[key] = unchanging
+                    self._events.send(message)
+            if self._widget is not None:
+                self._widget.follow(state)
+            return state

@@ -16,6 +16,7 @@ from msgspec import to_builtins
 
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, RunningCell, events
+from jaxcluster.errors import NoCluster
 from jaxcluster.hosts.records import registry
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model import waiting
@@ -24,15 +25,15 @@ from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views import report
 from jaxcluster.wire.link import Link, replies
-from jaxcluster.wire.ops.agreement import Look, Waiting
-from jaxcluster.wire.ops.status import Resources, State
+from jaxcluster.wire.ops.agreement import Waiting
+from jaxcluster.wire.ops.status import Resources
 
 KEPT_CELLS = 50
 KEPT_CHARS = 50_000_000  # of all their outputs together
+LOOK_S = 1.0  # that a look waits for the ranks' answers
 READINGS = 2  # of what ranks use after they were busy: the first is of that time, too
 READING_S = 2.0  # between two of them
 RECORDS_S = 1.0  # between two looks at what runs on this machine
-SILENT_S = 3.0  # without an answer
 MEASURE_S = 0.3  # for what the ranks use, which can come with the next look
 
 Message = dict[str, Any]
@@ -52,8 +53,7 @@ class Known:
 
     Attributes:
       link: to them; None where there is no cluster.
-      states: the last of each rank; a rank that has never answered is missing.
-      owing: since when each rank that has not answered owes an answer.
+      states: of each rank, at the last look.
       ended: the seq of the last cell that each rank is known to have ended.
       waits: what the referee says of the ranks that wait for others.
       late: who keeps the others waiting.
@@ -62,7 +62,6 @@ class Known:
 
     link: Link | None = None
     states: dict[int, wire.RankState] = field(default_factory=dict)
-    owing: dict[int, float] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     waits: dict[int, Waiting] = field(default_factory=dict)
     late: waiting.Late | None = None
@@ -96,30 +95,26 @@ class Model:
         connected = cluster.connected()
         return next(reversed(connected.values())) if connected else None
 
-    def look(self, timeout_s: float) -> None:
-        """Ask the ranks of the current cluster what they do, for so long at most."""
-        current = self.current
-        if current is None or current.closed:
+    def look(self) -> None:
+        """Ask the ranks of the current cluster what they do."""
+        if (current := self.current) is None:
             return
-        link = current.world.link
+        world, link = current.world, current.world.link
         if self._known.link is not link:
             self._known = Known(link)
         known, now = self._known, time.monotonic()
-        told = replies(link.gather(link.ranks, State(), timeout_s=timeout_s))
-        known.states |= told
-        known.owing = {rank: known.owing.get(rank, now) for rank in link.ranks if rank not in told}
-        for rank in [*told][:1]:  # the referee, by way of one that answers
-            asked = link.gather([rank], Look(waiting.LAUNCHES), timeout_s=timeout_s)
-            if (looked := replies(asked).get(rank)) is not None:
-                known.waits = {wait.rank: wait for wait in looked.waits if not wait.lane}
-                known.late = waiting.find_late(looked.agreed) if looked.agreed else None
+        try:
+            known.states = {state.rank: state for state in world.status(LOOK_S)}
+        except NoCluster:  # it has no processes now
+            return
+        looked = world.look(waiting.LAUNCHES, LOOK_S)
+        known.waits = {one.rank: one for one in looked.waits if not one.lane} if looked else {}
+        known.late = waiting.find_late(looked)
         if self.is_busy:
             known.to_measure = READINGS
         if known.to_measure and now >= known.measure_at:  # an idle kernel must look idle
             known.measure_at, known.to_measure = now + READING_S, known.to_measure - 1
-            timeout_s = min(timeout_s, MEASURE_S)
-            used = replies(link.gather(link.ranks, Resources(), timeout_s=timeout_s))
-            known.used = {**known.used, **used}
+            known.used |= replies(link.gather(link.ranks, Resources(), timeout_s=MEASURE_S))
 
     def take_in(self) -> tuple[Message, list[Message]]:
         """The state, and the cells that may have changed."""
@@ -224,7 +219,7 @@ class Model:
             return shown | {"status": "dead", "use": None, "note": current.dead[rank].why}
         if current.is_restarting or (state is not None and state.state == "starting"):
             return shown | {"status": "starting"}
-        if known.owing.get(rank, time.monotonic()) < time.monotonic() - SILENT_S:
+        if state is not None and state.state == "silent":
             return shown | {"status": "silent", "note": "It does not answer."}
         if state is not None and (
             state.state != "running" or state.seq <= known.ended.get(rank, 0)
