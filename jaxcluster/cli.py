@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
 
-from jaxcluster import cluster, doctor, scripts
+from jaxcluster import cluster, scripts
 from jaxcluster.errors import JaxClusterError, UsageError
 from jaxcluster.options import arguments
 from jaxcluster.options.commands import list_commands
-from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, status
-from jaxcluster.views.live import StartDisplay, show_hosts
+from jaxcluster.views.live import StartDisplay, show_checks
 
 
 def start(words: list[str]) -> None:
@@ -52,33 +50,20 @@ def start(words: list[str]) -> None:
 
 def list_clusters(words: list[str]) -> None:
     arguments.Parser("jaxcluster list").read(words)
-    records, unreachable = cluster.listed()
-    print(status.clusters(records, [], time.time_ns(), unreachable, socket.gethostname()))
+    print(status.running())
 
 
 def stop(words: list[str]) -> None:
     parsed = arguments.Parser("jaxcluster stop").read(words)
     if parsed.everything and parsed.name:
         raise UsageError("Give a cluster's name or --all, not both.", "jaxcluster stop --all")
-    names = [r.name for r in cluster.live_records()] if parsed.everything else [parsed.name]
-    for name in names:
-        running = cluster.attach(name)
-        took = running.stop(bool(parsed.force))
-        print(
-            f"Stopped {running.name!r}: {name_ranks(range(running.num_processes))}, {took:.1f} s."
-        )
+    given = [parsed.name or cluster.attach().name] if not parsed.everything else []
+    for name in given or [record.name for record in cluster.live_records()]:
+        print(cluster.stop_by_name(name, say_next=False, force=bool(parsed.force)))
 
 
 def check(words: list[str]) -> None:
-    parsed = arguments.Parser("jaxcluster doctor").read(words)
-    if parsed.launcher is not None:
-        spec = cluster.make_spec(**arguments.start_options(parsed))
-        if not spec.is_here:  # which "auto" may come to
-            show_hosts(spec, rich=False)
-            return
-    checks = doctor.run_checks()
-    print(doctor.render(checks))
-    if any(c.ok is False for c in checks):
+    if not show_checks(arguments.Parser("jaxcluster doctor").read(words), rich=False):
         raise SystemExit(1)
 
 

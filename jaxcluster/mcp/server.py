@@ -12,7 +12,6 @@ import functools
 import importlib.metadata
 import inspect
 import signal
-import socket
 import sys
 import threading
 import time
@@ -143,8 +142,7 @@ class Tools:
 
     def list_clusters(self) -> list[Any]:
         """The running clusters of this user: name, number of ranks, platform, hosts, age, owner."""
-        records, unreachable = cluster.listed()
-        return [status.clusters(records, [], time.time_ns(), unreachable, socket.gethostname())]
+        return [status.running()]
 
     def status(self, cluster: ClusterName = "") -> list[Any]:
         """What every rank does now: cell, line, state, devices, memory, and who waits for whom."""

@@ -20,138 +20,118 @@ from jaxcluster.notebook.page import Page
 from jaxcluster.options import arguments
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.comms import relay_comms
+from jaxcluster.views.displays import Display
 from jaxcluster.views.live import CellDisplay
 
 
-class Cells:
-    """Runs one notebook's ``%%spmd`` cells.
+def run(page: Page, logs: export.Logs, line: str, cell: str | None) -> None:
+    """Run a cell, or a line's expression, on every rank; rank 0's output is shown as it comes.
 
     Args:
-      page: where they are typed.
+      page: where it is typed.
       logs: what the notebook has run.
+      line: the options, and without a cell the expression.
     """
+    typed = line.replace("--no-magic-line", "")  # auto mode's cells have no %%spmd above
+    source = cell if cell is None or typed != line else rewrite.with_magic_line(cell)
+    if source is None:
+        typed, source = arguments.split_spmd(line)
+    options = arguments.Parser("%%spmd").read(typed)
+    if not source.strip() and cell is None:
+        raise UsageError("%spmd needs an expression.", "For example: %spmd --all x.sharding")
+    if options.out is not None:
+        transfer.check_names([options.out])
+    running, shell, ranks = cluster.current(), page.shell, None
+    if options.ranks is not None:
+        ranks = arguments.read_ranks(options.ranks, running.num_processes, "%%spmd --ranks")
+        print(f"Only on {name_ranks(ranks)}:")
+    number = shell.displayhook.prompt_count
+    step = export.Cell(number, typed, source if cell is None else cell, ok=False)
+    logs.of(running).cells.append(step)
+    relay_comms(running, shell)
+    together = options.all_ranks or (ranks is not None and len(ranks) > 1)  # if named, then shown
+    display = CellDisplay(shell, running, together)
+    is_waited_for = not options.background
+    submitted = running.submit(
+        source,
+        ranks=ranks,
+        timeout_s=options.timeout_s,
+        execution_count=number,
+        shown_ranks=(ranks or range(running.num_processes)) if together else None,
+        on_output=display.on_output if is_waited_for else None,
+        on_notice=display.on_notice,
+        cell_id=page.cell_id,
+        parent=page.parent,
+        prompt=display.prompt if is_waited_for else None,
+        profile=_profile_folder(options.profile),
+        is_waited_for=is_waited_for,
+    )
+    if display.on_status is not None:
+        display.on_status("")  # its turn has come
+    if options.out is not None:
+        shell.user_ns[options.out] = submitted.record if is_waited_for else submitted
+    if not is_waited_for:
+        submitted.on_notice = None
+        display.close()
+        _run_in_background(page, submitted, options.out, step)
+        return
+    submitted.on_status = display.on_status
+    try:
+        _wait(submitted, display)
+    except CellFailed as error:
+        display.finish(submitted.record)
+        point_to_push(error, shell.user_ns)
+        raise
+    display.finish(submitted.record)
+    step.ok = True
 
-    def __init__(self, page: Page, logs: export.Logs) -> None:
-        self.page, self.logs = page, logs
 
-    def run(self, line: str, cell: str | None) -> None:
-        """Run a cell, or a line's expression, on every rank; rank 0's output is shown as it comes.
+def _profile_folder(named: str | None) -> str:
+    """Where a cell's profile is to be, which is said; "" for none."""
+    if named is None:
+        return ""
+    names = (named or f"profile-{number}" for number in itertools.count(1))
+    folders = (Path(name).expanduser().absolute() for name in names)
+    folder = next(one for one in folders if named or not one.exists())
+    print(
+        f"Each rank's profile: {folder}/rank-N. To open them: xprof {folder}, or a "
+        "perfetto_trace.json.gz at ui.perfetto.dev."
+    )
+    return str(folder)
 
-        Args:
-          line: the options, and without a cell the expression.
-        """
-        if cell is None:
-            typed, source = arguments.split_spmd(line)
-            options = arguments.Parser("%%spmd").read(typed)
-            if not source.strip():
-                raise UsageError(
-                    "%spmd needs an expression.", "For example: %spmd --all x.sharding"
-                )
-        else:
-            typed = line.replace("--no-magic-line", "")  # auto mode's cells have no %%spmd above
-            options = arguments.Parser("%%spmd").read(typed)
-            source = cell if typed != line else rewrite.with_magic_line(cell)
-        if options.out is not None:
-            transfer.check_names([options.out])
-        running = cluster.current()
-        ranks = None
-        if options.ranks is not None:
-            count = running.num_processes
-            ranks = arguments.read_ranks(options.ranks, count, "%%spmd --ranks")
-        if ranks is not None:
-            print(f"Only on {name_ranks(ranks)}:")
-        number = self.page.shell.displayhook.prompt_count
-        step = export.Cell(number, typed, source if cell is None else cell, ok=False)
-        self.logs.of(running).cells.append(step)
-        self._run_cell(running, source, ranks, options, step)
-        if not options.background:
-            step.ok = True
 
-    def _run_cell(
-        self,
-        running: cluster.Cluster,
-        source: str,
-        ranks: list[int] | None,
-        options: Any,
-        step: export.Cell,
-    ) -> None:
-        profile = None
-        if options.profile is not None:
-            names = (options.profile or f"profile-{number}" for number in itertools.count(1))
-            folders = (Path(name).expanduser().absolute() for name in names)
-            profile = next(one for one in folders if options.profile or not one.exists())
-            print(
-                f"Each rank's profile: {profile}/rank-N. To open them: xprof {profile}, or a "
-                "perfetto_trace.json.gz at ui.perfetto.dev."
-            )
-        relay_comms(running, self.page.shell)
-        # Ranks that are named are shown.
-        together = options.all_ranks or (ranks is not None and len(ranks) > 1)
-        display = CellDisplay(self.page.shell, running, together)
-        submitted = running.submit(
-            source,
-            ranks=ranks,
-            timeout_s=options.timeout_s,
-            execution_count=self.page.shell.displayhook.prompt_count,
-            shown_ranks=(ranks or range(running.num_processes)) if together else None,
-            on_output=None if options.background else display.on_output,
-            on_notice=display.on_notice,
-            cell_id=self.page.cell_id,
-            parent=self.page.parent,
-            prompt=None if options.background else display.prompt,
-            profile=profile or "",
-            is_waited_for=not options.background,
-        )
-        submitted.on_status = display.on_status
-        if display.on_status is not None:
-            display.on_status("")  # its turn has come
-        if options.background:
-            submitted.on_notice = submitted.on_status = None
-            display.close()
-            self._run_in_background(submitted, options.out, step)
-            return
-        try:
-            try:
-                if options.out is not None:
-                    self.page.shell.user_ns[options.out] = submitted.record
-                record = submitted.wait()
-            except KeyboardInterrupt:
-                if submitted.done:
-                    raise
-                submitted.stop()  # it was pressed before the wait
-                record = submitted.wait()
-            finally:
-                display.close()
-        except CellFailed as error:
-            display.finish(submitted.record)
-            point_to_push(error, self.page.shell.user_ns)
+def _wait(submitted: cluster.RunningCell, display: CellDisplay) -> None:
+    try:
+        submitted.wait()
+    except KeyboardInterrupt:
+        if submitted.done:
             raise
-        display.finish(record)
+        submitted.stop()  # it was pressed before the wait
+        submitted.wait()
+    finally:
+        display.close()
 
-    def _run_in_background(
-        self, submitted: cluster.RunningCell, out: str | None, step: export.Cell
-    ) -> None:
-        from IPython.display import display
 
-        number = submitted.record.execution_count
-        if out is not None:
-            self.page.shell.user_ns[out] = submitted
-        hint = f"{out}.wait() waits for it" if out else "%jaxcluster outputs shows what it prints"
-        started = {"text/plain": f"Cell [{number}] runs in the background; {hint}."}
-        handle = display(started, raw=True, display_id=True) if self.page.rich else None
-        if handle is None:
-            print(started["text/plain"])
+def _run_in_background(
+    page: Page, submitted: cluster.RunningCell, out: str | None, step: export.Cell
+) -> None:
+    number = submitted.record.execution_count
+    hint = f"{out}.wait() waits for it" if out else "%jaxcluster outputs shows what it prints"
+    place = Display(page.shell) if page.rich else None
+    told = f"Cell [{number}] runs in the background; {hint}."
+    if place is None:
+        print(told)
+    else:
+        place.show({"text/plain": told})
 
-        def done(record: CellRecord) -> None:
-            step.ok = record.ok and submitted.refusal is None
-            if handle is not None:
-                state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
-                line = f"Cell [{number}] {state}, {record.seconds:.1f} s."
-                shown = record.stdout().rstrip("\n")
-                bundle = {"text/plain": f"{line}\n{shown}" if shown else line}
-                handle.update(bundle, raw=True)
+    def done(record: CellRecord) -> None:
+        step.ok = record.ok and submitted.refusal is None
+        if place is not None:
+            state = "is done" if record.ok else "has failed (%jaxcluster outputs)"
+            line = f"Cell [{number}] {state}, {record.seconds:.1f} s."
+            place.show({"text/plain": f"{line}\n{record.stdout()}".rstrip("\n")})
 
-        submitted.run_in_background(done)
+    submitted.run_in_background(done)
 
 
 # --------------------------------------------------------------------------- names

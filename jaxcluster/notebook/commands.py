@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import socket
 import time
 from types import SimpleNamespace as Namespace
 
@@ -25,7 +24,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, cell_outputs, history, report, status
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.displays import Display
-from jaxcluster.views.live import CellDisplay, StartDisplay, show_hosts
+from jaxcluster.views.live import CellDisplay, StartDisplay, show_checks
 
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
@@ -119,9 +118,7 @@ class Commands:
         self.page.shell.display_pub.publish(*widget._repr_mimebundle_())
 
     def _list(self, _: Namespace) -> None:
-        records, unreachable = cluster.listed()
-        here = list(cluster.connected())  # the one that cells run on is last
-        print(status.clusters(records, here, time.time_ns(), unreachable, socket.gethostname()))
+        print(status.running(list(cluster.connected())))
 
     def _attach(self, parsed: Namespace) -> None:
         attached = cluster.attach(parsed.name)
@@ -212,12 +209,9 @@ class Commands:
             print(shown)
 
     def _doctor(self, parsed: Namespace) -> None:
+        show_checks(parsed, self.page.rich)
         if parsed.launcher is not None:
-            spec = cluster.make_spec(**arguments.start_options(parsed))
-            if not spec.is_here:  # which "auto" may come to
-                show_hosts(spec, self.page.rich)
-                return
-        print(doctor.render(doctor.run_checks()))
+            return
         for one in cluster.connected().values():
             if one.closed or one.spec.is_here:  # it has looked at this machine already
                 continue

@@ -23,8 +23,7 @@ from jaxcluster.cluster import transfer
 from jaxcluster.errors import CellInterrupted, UsageError
 from jaxcluster.hosts.here import quit_warm
 from jaxcluster.model import rewrite
-from jaxcluster.notebook import debugging, export
-from jaxcluster.notebook.cells import Cells, tell_where_names_are
+from jaxcluster.notebook import cells, debugging, export
 from jaxcluster.notebook.commands import Commands
 from jaxcluster.notebook.completion import ask_rank_0
 from jaxcluster.notebook.page import Page
@@ -61,7 +60,6 @@ class JaxClusterMagics(Magics):
         self.logs = export.Logs()
         self.auto = rewrite.AutoMode(page.is_silent)
         self.commands = Commands(page, self.logs, self.auto)
-        self.cells = Cells(page, self.logs)
 
     @no_var_expand
     @line_magic
@@ -75,7 +73,7 @@ class JaxClusterMagics(Magics):
     @tells_plainly
     def spmd(self, line: str, cell: str | None = None) -> None:
         """Run a cell, or a line, on every rank."""
-        self.cells.run(line, cell)
+        cells.run(self.page, self.logs, line, cell)
 
     @line_magic
     @tells_plainly
@@ -150,7 +148,7 @@ def load(ipython: Any) -> None:
     for transform in own:
         undo.callback(cleanup.remove, transform)
     undo.callback(ask_rank_0(ipython, lambda: magics.auto.on))
-    undo.callback(tell_where_names_are(ipython))
+    undo.callback(cells.tell_where_names_are(ipython))
     undo.callback(
         debugging.take_debug(ipython, lambda: ipython.run_line_magic("jaxcluster", "debug"))
     )

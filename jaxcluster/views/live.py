@@ -9,17 +9,20 @@ import sys
 import threading
 from dataclasses import replace
 from html import escape
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from jaxcluster import doctor, wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.questions import here
+from jaxcluster.cluster.spec import make_spec
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.hosts.allocation import examine
 from jaxcluster.model.layout import SEED, ArrayLayout, TreeLayout, tell_groups
 from jaxcluster.model.lines import Lines, fit, label
 from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
+from jaxcluster.options import arguments
 from jaxcluster.views import arrays, cell_outputs, shards
 from jaxcluster.views.displays import (
     Bundle,
@@ -300,11 +303,17 @@ class StartDisplay:
             print(line)
 
 
-def show_hosts(spec: wire.ClusterSpec, rich: bool) -> None:
-    """Look at the hosts that a cluster would be started on, and show what is found.
+def show_checks(parsed: SimpleNamespace, rich: bool) -> bool:
+    """Show what the doctor finds here, or on a launcher's hosts; returns whether all is well here.
 
     Raises:
       LaunchError: an agent did not come up.
     """
-    with StartDisplay(rich, "The hosts could not be checked.") as display:
-        display.done(examine(spec, doctor.look, display.progress, spec.timeout_s))
+    given = arguments.start_options(parsed)
+    if parsed.launcher is not None and not (spec := make_spec(**given)).is_here:  # "auto" may be
+        with StartDisplay(rich, "The hosts could not be checked.") as display:
+            display.done(examine(spec, doctor.look, display.progress, spec.timeout_s))
+        return True
+    checks = doctor.run_checks()
+    print(doctor.render(checks))
+    return all(check.ok is not False for check in checks)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,29 +32,8 @@ MIME = "application/vnd.jaxcluster.shards+json"
 MAX_SHARDS = 50_000  # of all layouts of a tree together; past it leaves open on demand only
 
 Document = dict[str, Any]
-
-
-class Question(TypedDict):
-    """A question of a view about its array.
-
-    Attributes:
-      op: its layout now, whether its replicas are equal, the statistics of what a device holds of
-        it, or a part of these values.
-      name: a part of the array or pytree that is shown.
-      rank: for "stats" and "peek".
-      device: of that rank.
-      start: for "peek": for each axis, counted from the shard's own corner.
-      stop: in the same way.
-    """
-
-    op: Literal["look", "check", "stats", "peek"]
-    name: NotRequired[str]
-    rank: NotRequired[int]
-    device: NotRequired[int]
-    start: NotRequired[list[int]]
-    stop: NotRequired[list[int]]
-
-
+# A question of a view about its array: ``IQuestion`` in labextension/src/protocol.ts.
+Question = Mapping[str, Any]
 Answer = Callable[[Question], Any]
 
 

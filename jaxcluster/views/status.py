@@ -6,12 +6,13 @@ shows that. It is HTML alone, so that it is the same with and without the Lab ex
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster import wire
+from jaxcluster import cluster, wire
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model import waiting
@@ -150,6 +151,12 @@ def live(cluster: Cluster, show: Callable[[Bundle], None], cell_id: str = "") ->
 
 
 # --------------------------------------------------------------------------- clusters
+
+
+def running(here: Sequence[str] = ()) -> str:
+    """This user's clusters as ``clusters`` shows them."""
+    records, unreachable = cluster.listed()
+    return clusters(records, here, time.time_ns(), unreachable, socket.gethostname())
 
 
 def clusters(

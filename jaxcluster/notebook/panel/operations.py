@@ -5,11 +5,9 @@ Each runs on a thread of its own, while the notebook's main thread may be in a c
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import to_builtins
@@ -37,7 +35,6 @@ class Operations:
     def __init__(self, auto: AutoMode, model: Model) -> None:
         self._mode = auto
         self._model = model
-        self._making = threading.Lock()  # held while a start or restart of a page goes on
 
     def __call__(self, op: str, args: dict[str, Any]) -> Any:
         """The result of one operation, as JSON's own types.
@@ -62,9 +59,9 @@ class Operations:
     def start(self, line: str) -> str:
         """``line`` is what would follow %jaxcluster start. The result is its last line."""
         parsed = arguments.Parser("%jaxcluster start").read(line)
-        with self._alone():
-            spec = cluster.make_spec(**arguments.start_options(parsed))
-            return cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec)
+        _check_alone()
+        spec = cluster.make_spec(**arguments.start_options(parsed))
+        return cluster.dry_run(spec) if parsed.dry_run else cluster.start_once(spec)
 
     def cancel(self) -> None:
         """End the start, or the restart, that goes on."""
@@ -84,21 +81,9 @@ class Operations:
     def restart(self, clean: bool) -> str:
         """Give the ranks new processes, with their variables or without."""
         running = cluster.current()
-        with self._alone():
-            kept = running.restart(clean=clean)
-            return f"{running.summary()}\n{kept}"
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        if cluster.is_starting() or not self._making.acquire(blocking=False):
-            raise ClusterExists(
-                f"A cluster is already being started ({events.progress or '...'}).",
-                "Wait until it runs, or stop the cell that starts it.",
-            )
-        try:
-            yield
-        finally:
-            self._making.release()
+        _check_alone()
+        kept = running.restart(clean=clean)
+        return f"{running.summary()}\n{kept}"
 
     def interrupt(self) -> list[int]:
         """Interrupt what runs; the result is the ranks that were interrupted."""
@@ -183,6 +168,19 @@ class Operations:
     def memory(self) -> shards.Document:
         """The document of what is held on each device."""
         return shards.memory(cluster.current()).document
+
+
+def _check_alone() -> None:
+    """Refuse to begin a start or restart while another one goes on.
+
+    Raises:
+      ClusterExists: one does.
+    """
+    if cluster.is_starting() or any(c.is_restarting for c in cluster.connected().values()):
+        raise ClusterExists(
+            f"A cluster is already being started ({events.progress or '...'}).",
+            "Wait until it runs, or stop the cell that starts it.",
+        )
 
 
 OPERATIONS = tuple(name for name in vars(Operations) if not name.startswith("_"))
