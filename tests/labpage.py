@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import nbformat
+from documents import document_of, write_document
 from helpers import DEADLINE_S, Home
 from pace import Deadline
 
@@ -80,13 +80,8 @@ class LabPage:
     # ------------------------------------------------------------------ notebooks
 
     def write(self, name: str, cells: Sequence[str]) -> None:
-        notebook = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(source) for source in cells],
-            metadata={
-                "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
-            },
-        )
-        nbformat.write(notebook, self.lab.root / name)
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        write_document(document_of(*cells, kernelspec=kernel), self.lab.root / name)
 
     def open(self, name: str, *cells: str) -> LabPage:
         """Open a notebook with these cells, in a workspace of its own, and wait for its kernel."""

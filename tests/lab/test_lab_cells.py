@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import nbformat
+from documents import read_document
 from helpers import until
 from labpage import SETUP, START, LabPage
 from labparts import (
@@ -108,7 +108,7 @@ def test_all_ranks_are_shown_as_groups_and_kept(page: LabPage) -> None:
 
 
 def saved(page: LabPage, name: str) -> Any:
-    return nbformat.read(page.lab.root / name, 4)
+    return read_document(page.lab.root / name)
 
 
 def test_its_line_comes_back_when_a_cell_is_scrolled_away_and_back(page: LabPage) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import nbformat
 import pytest
+from documents import html_of, read_document
 from labpage import SETUP, START, LabPage
-from nbconvert import HTMLExporter
 
 pytestmark = pytest.mark.any_jax
 
@@ -102,8 +101,7 @@ def test_widgets_of_ranks_are_used_on_the_page(page: LabPage) -> None:
 
     page.command("docmanager:save")
     page.until("!window.jupyterapp.shell.currentWidget.context.model.dirty", "it is saved")
-    saved = nbformat.read(page.lab.root / "widgets.ipynb", as_version=4)
-    html, _ = HTMLExporter().from_notebook_node(saved)
+    html = html_of(read_document(page.lab.root / "widgets.ipynb"))
     for text in ("are no longer live", "as of", "bar-1"):
         assert text in html, text
     assert "model not found" not in html

@@ -10,13 +10,11 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from rig import Rig, find_mpi, provided
-
-pytest.importorskip("flax")
-pytest.importorskip("grain")
 
 SCRIPT = Path(__file__).parents[1] / "jobs" / "training.py"
 STEP = int(os.environ.get("JAXCLUSTER_FAULT_STEP", "6"))
@@ -32,7 +30,11 @@ SAYS = {
     "shape": "came to launch different programs.",
     "rate": "came to launch one program with different values.",
 }
-pytestmark = [pytest.mark.newest_jax, pytest.mark.timeout(LIMIT_S + 20)]
+pytestmark = [
+    pytest.mark.newest_jax,
+    pytest.mark.timeout(LIMIT_S + 20),
+    pytest.mark.skipif(not (find_spec("flax") and find_spec("grain")), reason="no flax"),
+]
 
 
 def faults(*in_ci: str) -> pytest.MarkDecorator:

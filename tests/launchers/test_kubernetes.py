@@ -9,6 +9,7 @@ import re
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from helpers import Cell, until
 from rig import HostNotebook, Rig
 from rig.kube import Kube, listener_on, node_on
 
-pytest.importorskip("kubernetes")
-pytestmark = [pytest.mark.any_jax, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.any_jax,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_spec("kubernetes") is None, reason="no client"),
+]
 START = "%jaxcluster start --launcher kubernetes --image team/jax:1 --pods 2 --ranks-per-pod 2"
 SUM = """%%spmd
 import jax, jax.numpy as jnp, socket

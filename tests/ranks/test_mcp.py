@@ -6,6 +6,7 @@ import base64
 import contextlib
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
@@ -15,14 +16,9 @@ from helpers import DEADLINE_S, Home, until
 import jaxcluster
 from jaxcluster.errors import Divergence
 
-pytest.importorskip("mcp", reason="the Model Context Protocol's SDK is not installed")
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
-from mcp import Client, StdioServerParameters
-from mcp.client.stdio import stdio_client
-
 pytestmark = [
     pytest.mark.any_jax,
+    pytest.mark.skipif(find_spec("mcp") is None, reason="the SDK is not installed"),
     pytest.mark.one_machine("an assistant finds the clusters of its own machine"),
 ]
 
@@ -34,7 +30,7 @@ ENDLESS = "print(f'{rank} is in it', flush=True)\ntime.sleep(600)"
 class Assistant:
     """The SDK's client, with a server of its own, asked of one cluster."""
 
-    def __init__(self, portal: BlockingPortal, client: Client, cluster: str) -> None:
+    def __init__(self, portal: Any, client: Any, cluster: str) -> None:
         self.portal, self.client, self.cluster = portal, client, cluster
 
     def tools(self) -> dict[str, Any]:
@@ -72,6 +68,10 @@ def said(answer: Any) -> str:
 
 @contextlib.contextmanager
 def assistant(home: Home, cluster: jaxcluster.Cluster, *words: str) -> Iterator[Assistant]:
+    from anyio.from_thread import start_blocking_portal
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client  # takes half a second
+
     server = StdioServerParameters(
         command=sys.executable, args=["-m", "jaxcluster", "mcp", *words], env=home.environ()
     )

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import overhosts
 import pytest
+from documents import document_of
 from helpers import DEADLINE_S, Cell, Notebook
-from nbclient import NotebookClient
 
 from jaxcluster.views import widget
 
@@ -354,8 +353,9 @@ def test_an_orphaned_cluster_is_told_and_stopped(open_notebook: Open) -> None:
 def test_a_saved_notebook_has_the_sidebar_of_a_cell(tmp_path: Path) -> None:
     """Its state for pages with widgets, a table for those without."""
     sources = ["%load_ext jaxcluster", "%jaxcluster start -n 2", "%jaxcluster panel"]
-    cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    notebook = nbformat.v4.new_notebook(cells=cells)
+    from nbclient import NotebookClient
+
+    notebook = document_of(*sources)
     NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert notebook.cells[0].outputs == []
     data = notebook.cells[2].outputs[0]["data"]

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import nbformat
 import pytest
+from documents import document_with
 from helpers import plain
 from overhosts import send_signal
 from pace import slowness
@@ -54,16 +54,12 @@ def check_outputs(record: Any) -> None:
     for rank in record.ranks:
         outputs = []
         for output in record.records[rank].outputs():
-            content = output.content
-            if output.kind == "stream":
-                outputs.append(nbformat.v4.new_output("stream", **content))
-            elif output.kind in ("display_data", "execute_result"):
-                data = {k: content[k] for k in ("data", "metadata")}
-                outputs.append(nbformat.v4.new_output(output.kind, **data))
-        cell = nbformat.v4.new_code_cell(outputs=outputs)
-        notebook = nbformat.v4.new_notebook(cells=[cell])
-        nbformat.validate(notebook)
-        json.dumps(notebook, allow_nan=False, ensure_ascii=False).encode()
+            if output.kind in ("stream", "display_data", "execute_result"):
+                known = ("name", "text", "data", "metadata")
+                content = {key: output.content[key] for key in known if key in output.content}
+                outputs.append((output.kind, content))
+        document = document_with(*outputs)
+        json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
 
 
 # --------------------------------------------------------------------------- any cell

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import nbformat
 import pexpect
 import pytest
+from documents import document_of, write_document
 from helpers import Home, plain, python
 
 pytestmark = pytest.mark.any_jax
@@ -90,8 +90,7 @@ def test_ipython_in_a_terminal_runs_cells_on_the_ranks_and_ends_its_cluster(
         "%%spmd\nb = 1\n1 / 0",
     )
     path = tmp_path / "cells.ipynb"
-    made = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    nbformat.write(nbformat.v4.new_notebook(cells=made), path)
+    write_document(document_of(*cells), path)
     options = ("--no-banner", "--no-confirm-exit", "--colors=NoColor", "--quick")
     done = python("-m", "IPython", *options, str(path), env=private_home.environ())
     text = plain(done.stdout)

@@ -7,9 +7,8 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-import nbformat
 import pytest
-from nbconvert import HTMLExporter
+from documents import document_with, html_of
 from pagetypes import check
 
 from jaxcluster import wire
@@ -84,11 +83,7 @@ def test_nbconvert_shows_groups_that_fold_and_messages_without_red() -> None:
     show_message(page, "Rank 2 was replaced.\n")
     check(shown(made), "IRanksOutputs")
     bundles = [cell_outputs.bundle(shown(made)), *page.bundles.values()]
-    outputs = [nbformat.v4.new_output("display_data", data=data) for data in bundles]
-    cell = nbformat.v4.new_code_cell("%%spmd --all\nprint(...)", outputs=outputs)
-    notebook = nbformat.v4.new_notebook(cells=[cell])
-    nbformat.validate(notebook)
-    html, _ = HTMLExporter().from_notebook_node(notebook)
+    html = html_of(document_with(*(("display_data", {"data": data}) for data in bundles)))
     assert len(re.findall('<details open(="")?><summary><b>rank', html)) == 2
     for part in ("<b>ranks 0, 1</b>", "<b>rank 2</b>", PNG, "Rank 2 was replaced."):
         assert part in html
