@@ -19,16 +19,7 @@ from jaxcluster.rank.state.file import StateFile
 
 
 class Lost(Exception):
-    """A value can't be saved, or not be made again, and why.
-
-    One that stands in the place of such a value takes what would have been put into it.
-    """
-
-    def _ignore(self, *_: Any) -> None:
-        pass
-
-    append = extend = __setitem__ = _ignore
-    __setstate__: Any = _ignore
+    """A value can't be saved, or not be made again, and why; it stands in the value's place."""
 
 
 class SavedArray(NamedTuple):

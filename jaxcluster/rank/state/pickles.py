@@ -6,8 +6,8 @@ Views of one memory stay views. jitted functions keep their options. Classes of 
 again by their class statements (``classes``). Arrays, devices and what belongs to the process are
 left out: they have persistent ids.
 
-All else is made by ``tried`` and changed by ``changed``. So an error costs only the names that
-reach what could not be made.
+A load that meets an error is made again by steps that go on after one. So it costs only the names
+that reach what could not be made.
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class Pickler(cloudpickle.Pickler):
     ) -> None:
         self._namespace, self._broken, self._patience = namespace, broken or {}, Patience(READY_S)
         self.lost, self._by_value = dict[str, str](), set[type]()
-        own = own_objects(namespace) | {one.__name__: one for one in (tried, changed)}
-        self._own = {id(one): ("own", name) for name, one in own.items()}
+        self._own = {id(one): ("own", name) for name, one in own_objects(namespace).items()}
         # Classes come early: what their statements need is not to be half made by then.
         order = sorted(values, key=lambda n: (n != SETTINGS, not isinstance(values[n], type)))
         self.values = {name: values[name] for name in order}
@@ -144,15 +143,6 @@ class Pickler(cloudpickle.Pickler):
         return IDS[kind](obj) if kind in IDS else None
 
     def reducer_override(self, obj: Any) -> Any:
-        reduced = self._reduce(obj)
-        if not isinstance(reduced, tuple):  # it can be imported
-            return reduced
-        make, arguments, state, *items, setter = (*reduced, *[None] * 4)[:6]
-        if setter is not None or (state is not None and hasattr(type(obj), "__setstate__")):
-            state, setter = (setter or _setstate, state), changed
-        return tried, (make, arguments), state, *items, setter
-
-    def _reduce(self, obj: Any) -> Any:
         kind = type(obj)
         if kind in (known := _reducers()):
             return obj.__qualname__ if callable(obj) and is_imported(obj) else known[kind](obj)
@@ -161,8 +151,7 @@ class Pickler(cloudpickle.Pickler):
         if issubclass(kind, jax.core.Tracer):
             _refuse(obj)
         if not is_class and kind is not FunctionType:
-            known = self.dispatch_table.get(kind)
-            return known(obj) if known else obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+            return NotImplemented
         reduced = super().reducer_override(obj)
         if not is_class or not isinstance(reduced, tuple) or len(reduced) <= IS_MADE:
             return reduced
@@ -307,71 +296,58 @@ def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- and back
 
 
-def tried(broken: Broken, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """What is made, or what stands for it: a ``Lost``, which is broken."""
-    try:
-        return make(*arguments)
-    except BadFile:
-        raise
-    except Exception as error:
-        held = (one for one in (make, *arguments) if type(one) is Lost)
-        lost = next(held, None) or Lost(why(error))
-        broken[id(lost)] = lost, str(lost)
-        return lost
+class Unpickler(pickle.Unpickler):
+    """Makes all objects, or raises the first error."""
 
+    makers: Mapping[str, Callable[..., Any]]  # of what has persistent ids, by its kind
+    broken: Broken
 
-def changed(broken: Broken, obj: Any, change: tuple[Callable[[Any, Any], None], Any]) -> None:
-    """Change an object that was made; it is broken if that fails."""
-    setter, state = change
-    if type(obj) is not Lost and type(lost := tried(broken, setter, (obj, state))) is Lost:
-        broken[id(obj)] = obj, str(lost)
-
-
-def _setstate(obj: Any, state: Any) -> None:
-    obj.__setstate__(state)
+    def persistent_load(self, known: tuple[Any, ...]) -> Any:
+        return self.makers[known[0]](*known[1:])
 
 
 _Python: Any = pickle._Unpickler
-_Mixin: Any = object
+# Steps that make an object of so many others, or change one that was made.
+MAKING = {pickle.REDUCE: 2, pickle.NEWOBJ: 2, pickle.NEWOBJ_EX: 3, pickle.STACK_GLOBAL: 2}
+MAKING |= {pickle.BINPERSID: 1, pickle.FROZENSET: 0}
+CHANGING = {pickle.BUILD: 1, pickle.APPEND: 0, pickle.SETITEM: 0}
+CHANGING |= dict.fromkeys((pickle.APPENDS, pickle.SETITEMS, pickle.ADDITEMS), 0)
 
 
-class _Tolerant(_Mixin):
-    """Goes on where something can't be imported, or has no values."""
+def _tolerant(op: bytes, number: int) -> Callable[[Any], None]:
+    """A step of unpickling that leaves a ``Lost``, or a broken object, where it fails."""
 
-    def __init__(self, broken: Broken, makers: Mapping[str, Callable[..., Any]], **of: Any) -> None:
-        super().__init__(**of)
-        self.broken, self._makers = broken, makers
-
-    def find_class(self, module: str, name: str) -> Any:
-        return tried(self.broken, super().find_class, (module, name))
-
-    def persistent_load(self, known: tuple[Any, ...]) -> Any:
-        return tried(self.broken, self._makers[known[0]], known[1:])
-
-
-class Unpickler(_Tolerant, pickle.Unpickler):
-    """The one in C."""
-
-
-def _guarded(op: bytes) -> Callable[[Any], None]:
-    """A step of unpickling after which an error leaves a dict or set that is broken."""
-
-    def guarded(self: Any) -> None:
+    def step(self: Any) -> None:
+        above = len(self.stack) - number
+        given = self.stack[above:]
+        held = (one for part in given for one in (part if type(part) is tuple else [part]))
         try:
+            if (lost := next((one for one in held if type(one) is Lost), None)) is not None:
+                raise lost
             _Python.dispatch[op[0]](self)
+        except BadFile:
+            raise
         except Exception as error:
-            if op == pickle.FROZENSET:
-                self.append(Lost(why(error)))
-            self.broken[id(self.stack[-1])] = self.stack[-1], why(error)
+            told, stack = why(error), self.stack
+            if number:
+                del stack[above:]
+            if op == pickle.REDUCE and given[1] and stack and given[1][0] is stack[-1]:
+                # It was called to set the state of what was made right before it.
+                self.broken[id(stack[-1])] = stack[-1], told
+            if op in MAKING:
+                stack.append(error if type(error) is Lost else Lost(told))
+            self.broken.setdefault(id(stack[-1]), (stack[-1], told))
 
-    return guarded
+    return step
 
 
-class SlowUnpickler(_Tolerant, _Python):
-    """Goes on as well where a key has no hash, as one that holds itself and has no values yet."""
+class TolerantUnpickler(_Python):
+    """Goes on after an error, in Python."""
 
-    HASHING = pickle.SETITEM, pickle.SETITEMS, pickle.ADDITEMS, pickle.FROZENSET
-    dispatch: ClassVar[Any] = _Python.dispatch | {op[0]: _guarded(op) for op in HASHING}
+    persistent_load: Any = Unpickler.persistent_load
+    dispatch: ClassVar[Any] = _Python.dispatch | {
+        op[0]: _tolerant(op, number) for op, number in (MAKING | CHANGING).items()
+    }
 
 
 def load(
@@ -392,34 +368,32 @@ def load(
       BadFile: a file was changed.
     """
     about, made, section = files[base].about, ArraysToLoad(files, base), files[base].copy
+    broken = Broken()
     makers: dict[str, Callable[..., Any]] = {
         "array": made.array,
         "device": arrays.device_at,
         "mesh": made.mesh,
         "globals": lambda name: vars(importlib.import_module(name)),
+        "own": own_objects(namespace).__getitem__,
     }
 
-    def read(kind: Any) -> tuple[dict[str, Any], Broken]:
-        values, broken = dict[str, Any](), Broken()
-        ours = {one.__name__: functools.partial(one, broken) for one in (tried, changed)}
-        makers["own"] = (own_objects(namespace) | ours).__getitem__
+    def read(kind: Any) -> dict[str, Any]:
         buffers = (section(number).data for number in about["buffers"])
-        unpickler = kind(broken, makers, file=io.BytesIO(section(-1).data), buffers=buffers)
+        unpickler, values = kind(io.BytesIO(section(-1).data), buffers=buffers), dict[str, Any]()
+        unpickler.makers, unpickler.broken = makers, broken
         for name in about["names"]:
             values[name] = value = unpickler.load()
             if name == SETTINGS:
                 use(value)
-        return values, broken
+        return values
 
     try:
-        found = read(Unpickler)
+        return read(Unpickler), {}
     except BadFile:
         raise
-    except Exception:  # as of a key without a hash
-        found = None
-    values, broken = found or read(SlowUnpickler)
-    whole = Pickler(values, namespace, broken) if broken else None
-    return (whole.values, whole.lost) if whole else (values, {})
+    except Exception:  # once more, to know what is whole
+        whole = Pickler(read(TolerantUnpickler), namespace, broken)
+    return whole.values, whole.lost
 
 
 def why(error: Exception) -> str:

@@ -265,10 +265,13 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
         "    def __setstate__(self, state): raise ValueError('not again')\n"
         "class Other:\n"
         "    def __reduce__(self): return int, ('no number',), None, iter([late])\n"
+        "def refuse(one, state): raise ValueError('not set')\n"
+        "class Third:\n"
+        "    def __reduce__(self): return Third, (), {'a': late}, None, None, refuse\n"
         "before, late, odd, spec = [x, 'text'], [1], Odd(), x.sharding\n"
         "big, rows, apart = np.zeros(100_000), odd.rows, {'k': [x], 't': before[1], 'at': spec}\n"
         "holder, last, other, split = [odd, big], big[5:], [spec, Other(), [3]], x + 1\n"
-        "also, broken = other[2], other[1]\n"
+        "also, broken, third = other[2], other[1], (2, Third())\n"
         "class OfOdd:\n    n = odd\n"
         "of_odd = OfOdd()\n"
         "class Net(eqx.Module):\n    a: object\nnet = Net(x)\n"
@@ -277,7 +280,7 @@ def test_what_can_not_be_made_again_costs_what_is_made_of_it(tmp_path: Path) -> 
     found, values = load(tmp_path)
     lost = dict.fromkeys(("odd", "holder", "OfOdd", "of_odd"), "not again")
     told = "invalid literal for int() with base 10: 'no number'"
-    assert values.lost == lost | dict.fromkeys(("other", "broken"), told)
+    assert values.lost == lost | dict.fromkeys(("other", "broken"), told) | {"third": "not set"}
     whole = ["before", "late", "rows", "apart", "big", "last", "also", "spec", "split", "x", "net"]
     Comparison(names, found).names(whole)
 
