@@ -338,10 +338,9 @@ class LightAgent(Agent):
         elif proc.role == "coordinator":
             Path(proc.log).write_text("ports: 1 2\n")
         elif proc.role == "controller":
-            words = dict(word.partition("=")[::2] for word in proc.argv)
             for kind in ("engine", "client"):
                 name = f"ipcontroller-{kind}.json"
-                Path(words["--profile-dir"], "security", name).write_text('{"key": "none"}')
+                Path(proc.about["folder"], "security", name).write_text('{"key": "none"}')
         return pid
 
 

@@ -27,7 +27,7 @@ from jaxcluster.hosts.agent.transport import new_keys
 from jaxcluster.hosts.fleet import Fleet, Host, ask_each, lease_of
 from jaxcluster.hosts.here import AgentHere, own_environment
 from jaxcluster.hosts.placing import check_versions, in_order, place, share_out
-from jaxcluster.hosts.processes import OUTLIVING, Processes
+from jaxcluster.hosts.processes import Processes
 from jaxcluster.hosts.records import claims, registry
 from jaxcluster.hosts.records.runtimefolder import VARIABLE, make_private, runtime_root
 from jaxcluster.launchers.base import AgentOptions, Launcher, describe, launcher_of
@@ -35,7 +35,7 @@ from jaxcluster.launchers.commands import Launch, StartedAgent
 from jaxcluster.launchers.failures import Reason
 from jaxcluster.supervision.starting import import_time_settings
 from jaxcluster.text import join_words, shown_value, without_secrets
-from jaxcluster.wire.forks import RANKS, Preload
+from jaxcluster.wire.forks import OUTLIVING, RANKS, Preload
 
 LAUNCH = "launch"  # how the names of folders of launches begin
 SHARED_DIR = "JAXCLUSTER_SHARED_DIR"  # a folder that the hosts share, where the home is not

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.agreement.frames import KEY
 from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import Silence, explain
 from jaxcluster.host.ringfile import Part
@@ -22,7 +21,19 @@ from jaxcluster.hosts.fleet import Fleet, Host, ask_each
 from jaxcluster.hosts.records import registry
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.hosts.states import HostStates
-from jaxcluster.wire.forks import RANKS, STOPPED, Kill, Process, Signal, Spawn, Stop, rank_socket
+from jaxcluster.wire.forks import (
+    ENGINE,
+    HISTORY,
+    RANKS,
+    SECURITY,
+    STOPPED,
+    Kill,
+    Process,
+    Signal,
+    Spawn,
+    Stop,
+    rank_socket,
+)
 from jaxcluster.wire.link import Channel, Link
 from jaxcluster.wire.ops import Operation
 
@@ -34,12 +45,7 @@ FILE_S = 30.0  # for the controller to say how engines reach it
 LOG_NBYTES = 4 << 20
 KINDS = ("engine", "client")  # of ipyparallel's connection files
 
-# In each agent's folder.
-HISTORY = "history"  # what cells printed
-COMPILED = "compiled"  # programs
-OUTLIVING = (HISTORY, COMPILED)  # they outlive a generation
-SECURITY = f"{RANKS}/profile/security"  # of ipyparallel's controller
-REFEREE = "referee.sock"  # beside the ranks' own sockets, on each host
+REFEREE = f"{RANKS}/referee.sock"  # in each agent's folder
 
 
 class Processes:
@@ -88,44 +94,20 @@ class Processes:
     def _begin_controller(self) -> Asked[list[int]]:
         first = self.hosts[0]
         first.ask(Mkdir(SECURITY), ASK_S)
-        argv = (
-            f"--profile-dir={first.folder}/{RANKS}/profile",
-            f"--ip={first.address}",
-            f"--location={first.address}",
-        )
+        about = {"folder": f"{first.folder}/{RANKS}/profile", "address": first.address}
         # It needs no jax, which fork servers import last.
-        return first.begin(Spawn([self._process("controller", first, argv=argv)]))
+        return first.begin(Spawn([self._process("controller", first, about)]))
 
-    def _process(
-        self,
-        role: str,
-        where: Host,
-        argv: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        rank: int | None = None,
-    ) -> Process:
-        log = f"{where.folder}/{RANKS}/{role if rank is None else f'rank-{rank}'}.log"
-        return Process(role, {**self.spec.env, **(env or {})}, os.getcwd(), log, argv, rank)
-
-    def _rank(self, rank: int, where: Host, role: str = "rank") -> Process:
-        folder = f"{where.folder}/{RANKS}"
-        about: dict[str, Any] = {
-            "rank": rank,
-            "address": rank_socket(where.folder, rank),
-            "host": "" if where.is_here else where.name,
-        }
+    def _rank(self, rank: int, where: Host, role: str) -> Process:
+        host = "" if where.is_here else where.name
+        about = {"rank": rank, "folder": where.folder, "host": host}
         if role == "script":
-            about |= {"num_ranks": self.spec.num_processes, "output": f"{folder}/rank-{rank}"}
-        else:
-            security = f"{where.folder}/{SECURITY}/ipcontroller-engine.json"
-            about |= {
-                "connection_file": security if where is self.hosts[0] else f"{folder}/engine.json",
-                "log_path": f"{folder}/rank-{rank}.log",
-                "compiled": f"{where.folder}/{COMPILED}",
-                "history": f"{where.folder}/{HISTORY}/rank-{rank}",
-            }
-        env = {"JAXCLUSTER_ENGINE": json.dumps(about)}
-        return self._process(role, where, env=env, rank=rank)
+            about["num_ranks"] = self.spec.num_processes
+        return self._process(role, where, about, f"rank-{rank}")
+
+    def _process(self, role: str, where: Host, about: Mapping[str, Any], name: str = "") -> Process:
+        log = f"{where.folder}/{RANKS}/{name or role}.log"
+        return Process(role, self.spec.env, os.getcwd(), log, about)
 
     def _hand_out(self) -> None:
         """Bring the controller's connection file to the hosts, and its client's to the notebook."""
@@ -142,7 +124,7 @@ class Processes:
                 time.sleep(0.02)
                 continue
             with contextlib.suppress(LaunchError, OSError):
-                ask_each(others, Put(f"{RANKS}/engine.json"), FILE_S, data=found["engine"])
+                ask_each(others, Put(ENGINE), FILE_S, data=found["engine"])
                 path = registry.client_file(self.spec.name)
                 for folder in (path.parent.parent, path.parent):
                     folder.mkdir(exist_ok=True)  # the cluster's own may be gone by now
@@ -172,14 +154,14 @@ class Processes:
         """
         about = {
             "num_processes": self.spec.num_processes,
-            "referee": f"{self.hosts[0].folder}/{RANKS}/{REFEREE}",
+            "referee": f"{self.hosts[0].folder}/{REFEREE}",
             "heartbeat_timeout_s": self.spec.heartbeat_timeout_seconds,
             "address": address,
             "relays": relays,
+            "key": key,
         }
-        first, env = self.hosts[0], {KEY: key} if key else {}
-        procs = [self._process("coordinator", first, argv=[json.dumps(about)], env=env)]
-        return first.ask(Spawn(procs), self.spec.timeout_s)[0]
+        procs = [self._process("coordinator", self.hosts[0], about)]
+        return self.hosts[0].ask(Spawn(procs), self.spec.timeout_s)[0]
 
     def referee_paths(self, address: str, port: int, key: str) -> dict[int, str]:
         """The referee's socket for each rank, on its own host.
@@ -191,7 +173,7 @@ class Processes:
           LaunchError: a host could not reach it.
         """
         first, *others = self.hosts
-        paths = {host: f"{host.folder}/{RANKS}/{REFEREE}" for host in self.hosts}
+        paths = {host: f"{host.folder}/{REFEREE}" for host in self.hosts}
         for host in others if port else ():  # else all are on one machine
             host.ask(RelayFrames(paths[host], address, port, key), self.spec.timeout_s)
         ranks = range(self.spec.num_processes)

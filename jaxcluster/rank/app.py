@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import sys
 import time
@@ -36,6 +35,7 @@ from jaxcluster.rank.state.states import States
 from jaxcluster.rank.values import Values
 from jaxcluster.supervision.processes import pid_space_mark
 from jaxcluster.supervision.starting import begin_users_code
+from jaxcluster.wire import forks
 from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 
 CONNECTION_FILE_TIMEOUT_S = 60.0
@@ -87,20 +87,11 @@ class JaxEngine(IPEngine):
 class Rank:
     """The parts of one rank, and what it answers."""
 
-    def __init__(
-        self,
-        rank: int,
-        address: str,
-        connection_file: str,
-        log_path: str,
-        host: str = "",
-        history: str = "",
-        compiled: str = "",
-    ) -> None:
-        self.rank = rank
-        self.connection_file = connection_file
-        self.control = ControlChannel(address)
-        self.history = History(Path(history) if history else None)
+    def __init__(self, rank: int, folder: str, host: str) -> None:
+        self.rank, self.folder = rank, folder
+        self.control = ControlChannel(forks.rank_socket(folder, rank))
+        self.history = History(Path(folder, forks.HISTORY, f"rank-{rank}"))
+        log_path = f"{folder}/{forks.RANKS}/rank-{rank}.log"
         self.runner = CellRunner(rank, self.control, log_path, self.history)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
@@ -111,7 +102,6 @@ class Rank:
         self.devices: list[wire.DeviceInfo] = []
         self._initialize = self.control.inbox(wire.InitializeRequest)
         self._serve = self.control.inbox(start.Serve)
-        self._compiled = compiled
         handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
         handle(start.Facts, "now", lambda request: self.facts)
         handle(wire.CellRequest, "later", self.runner.on_cell)
@@ -168,34 +158,41 @@ class Rank:
     def _cell_name(self) -> str:
         """The cell that runs, of all clusters."""
         running = self.runner.current
-        return f"{os.path.dirname(self.connection_file)} {running.cell.seq if running else 0}"
+        return f"{self.folder} {running.cell.seq if running else 0}"
 
     def run(self) -> None:
         self.control.start()
         self.history.start()
         connect = self.runner.turns.connect
-        self.devices += become_jax_process(
-            self._initialize, self.runner, connect, print, self._compiled
-        )
+        compiled = f"{self.folder}/{forks.COMPILED}"
+        self.devices += become_jax_process(self._initialize, self.runner, connect, print, compiled)
         self._serving = self._serve.get()
         self.meter.gpus = own_gpus(self.devices)
+        # The controller's own, or what was brought from its host.
+        names = f"{forks.SECURITY}/ipcontroller-engine.json", forks.ENGINE
+        paths = [f"{self.folder}/{name}" for name in names]
         deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
-        while not os.path.exists(self.connection_file) and time.monotonic() < deadline:
+        while not any(map(os.path.exists, paths)) and time.monotonic() < deadline:
             time.sleep(0.005)
+        file = next(filter(os.path.exists, paths), paths[0])
         ipyparallel_app.Kernel = RankKernel
         app = JaxEngine.instance()
         app.rank = self
         app.work_dir = os.getcwd()  # else it goes to where the fork server was started
-        argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={self.connection_file}"]
+        argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={file}"]
         # WARNING and INFO of ipyparallel would fill the log that people read for their errors.
         sys.argv, sys.orig_argv = [""], [sys.executable]  # a script's own, not an engine's
         app.initialize([*argv, "--log-level=40", f"--IPEngine.timeout={REGISTRATION_TIMEOUT_S}"])
         app.start()
 
 
-def main() -> None:
-    """Run the rank that the environment variable JAXCLUSTER_ENGINE describes (JSON)."""
+def main(rank: int, folder: str, host: str = "") -> None:
+    """Run a rank.
+
+    Args:
+      folder: its agent's.
+      host: the name of its host, where that is not the notebook's.
+    """
     log.keep()
-    spec = json.loads(os.environ.pop("JAXCLUSTER_ENGINE"))
-    share_files_in(os.path.splitext(spec["log_path"])[0])
-    Rank(**spec).run()
+    share_files_in(f"{folder}/{forks.RANKS}/rank-{rank}")
+    Rank(rank, folder, host).run()

@@ -1,34 +1,35 @@
 """A process of its own for the referee and JAX's coordination service, so that any rank may die.
 
-Its argument is JSON: see ``hosts.processes.Processes.start_coordinator``.
-
 In plain JAX rank 0 hosts the service: when rank 0 dies, all others abort within a moment. Here its
 tasks are recoverable as well, so the death of any rank ends no other.
 
 Its parent ends it. Where JAX's private names have moved rank 0 hosts the service as in plain JAX,
 and this process has the referee alone.
-
-With ``relays`` it prints a line with the two ports: ``ports: 40001 40002``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import socket
-from collections.abc import Sequence
 
-from jaxcluster.agreement.frames import KEY
 from jaxcluster.agreement.server import Server
 
 SHUTDOWN_TIMEOUT_S = 5
 
 
-def main(argv: Sequence[str]) -> None:
-    about = json.loads(argv[0])
-    num_processes, relays, address = about["num_processes"], about["relays"], about["address"]
-    server = Server(num_processes, about["referee"], os.environ.pop(KEY, ""))
+def main(
+    num_processes: int,
+    referee: str,
+    heartbeat_timeout_s: int,
+    address: str,
+    relays: str,
+    key: str,
+) -> None:
+    """Serve until this process is ended: see ``hosts.processes.Processes.start_coordinator``.
+
+    With ``relays`` it prints a line with the two ports: ``ports: 40001 40002``.
+    """
+    server = Server(num_processes, referee, key)
     service, held = None, None
     if address.endswith(":0"):
         held = hold_port(address.removesuffix(":0"))
@@ -38,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
 
         with contextlib.suppress(ImportError, AttributeError):  # a name has moved
             service = coordination.coordination_service(
-                address, num_processes, about["heartbeat_timeout_s"], SHUTDOWN_TIMEOUT_S
+                address, num_processes, heartbeat_timeout_s, SHUTDOWN_TIMEOUT_S
             )
     if relays:
         server.listen(relays)

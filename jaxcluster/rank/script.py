@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import json
 import linecache
 import os
 import runpy
@@ -26,22 +25,26 @@ from jaxcluster.rank.control import ControlChannel
 from jaxcluster.rank.job import Job, give_back_in_children, is_agreed
 from jaxcluster.rank.private import coordination
 from jaxcluster.supervision.starting import begin_users_code
+from jaxcluster.wire import forks
 from jaxcluster.wire.ops.start import Facts, InitializeRequest, Script
 
 STALL_S = 5.0  # of waiting for other ranks, which is told then
 
 
-def main() -> Callable[[], None]:
-    """Become the JAX process that the environment variable JAXCLUSTER_ENGINE describes (JSON).
+def main(rank: int, folder: str, host: str, num_ranks: int) -> Callable[[], None]:
+    """Become a JAX process.
+
+    Args:
+      folder: its agent's.
+      host: the name of its host, where that is not the notebook's.
 
     Returns:
       what runs the script.
     """
-    spec = json.loads(os.environ.pop("JAXCLUSTER_ENGINE"))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    job = Job(spec["rank"], spec["num_ranks"], STALL_S, leaves_alone=True)
-    control = ControlChannel(spec["address"])
-    facts = engine_facts(spec["rank"], spec["host"])
+    job = Job(rank, num_ranks, STALL_S, leaves_alone=True)
+    control = ControlChannel(forks.rank_socket(folder, rank))
+    facts = engine_facts(rank, host)
     control.handle(Facts, "now", lambda request: facts)
     initialize, run = control.inbox(InitializeRequest), control.inbox(Script)
     control.start()
@@ -50,7 +53,8 @@ def main() -> Callable[[], None]:
     asked.reply()
     control.close()
     for descriptor, end in (1, "out"), (2, "err"):
-        file = os.open(f"{spec['output']}.{end}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        path = f"{folder}/{forks.RANKS}/rank-{rank}.{end}"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
     return lambda: run_script(asked.body, job)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from jaxcluster.wire.codec import encode, parse
@@ -12,7 +13,13 @@ from jaxcluster.wire.ops import EVENTS, Message, Operation
 STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 
 
-RANKS = "ranks"  # in an agent's folder: of one generation of ranks, sockets and logs
+# In an agent's folder.
+RANKS = "ranks"  # of one generation of ranks: sockets and logs
+HISTORY = "history"  # what cells printed
+COMPILED = "compiled"  # programs
+OUTLIVING = (HISTORY, COMPILED)  # they outlive a generation
+SECURITY = f"{RANKS}/profile/security"  # of ipyparallel's controller
+ENGINE = f"{RANKS}/engine.json"  # on hosts without it: how engines reach it
 
 
 def rank_socket(folder: str, rank: int) -> str:
@@ -27,8 +34,12 @@ class Process(Message):
     env: Mapping[str, str]  # above its agent's own
     cwd: str
     log: str  # the file that gets what it prints
-    argv: Sequence[str] = ()
-    rank: int | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)  # the arguments of its ``main``
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that it is, if it is one."""
+        return self.about.get("rank")
 
 
 class Exit(Message):
@@ -101,10 +112,6 @@ class Stop(Operation[None], op="stop"):
     """End all; answered when they are reaped."""
 
     why: str = STOPPED
-
-
-class End(Operation[None], op="end"):
-    """To a fork server: end all, and then itself. Not answered."""
 
 
 class Exits(Operation[None], op="exits"):

@@ -11,6 +11,7 @@ import time
 import types
 
 LEFT_OUT = ("IPython", "ipykernel", "ipyparallel", "jax", "zmq")
+IDLE = ("jaxcluster.hosts.controller", "jaxcluster.rank.app")
 
 
 class Nothing:
@@ -26,7 +27,7 @@ class Nothing:
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        if name.partition(".")[0] in LEFT_OUT or name == "jaxcluster.rank.app":
+        if name.partition(".")[0] in LEFT_OUT or name in IDLE:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -35,10 +36,10 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module.main = idle  # type: ignore[attr-defined]
 
 
-def idle() -> None:
+def idle(**about: object) -> None:
     with subprocess.Popen(["sleep", "1000"], start_new_session=True):
         time.sleep(1000)
 
 
-if any("rank.forkserver" in word for word in sys.orig_argv):
+if any("hosts.forkserver" in word for word in sys.orig_argv):
     sys.meta_path.insert(0, Finder())

@@ -154,15 +154,8 @@ def proxied(run_agent: RunAgent) -> Iterator[tuple[Running, Proxy]]:
 def spawn_rank(running: Running, host: Connection, rank: int = 0, **more: Any) -> int:
     folder = running.folder
     (folder / forks.RANKS).mkdir(exist_ok=True)
-    engine = {
-        "rank": rank,
-        "address": forks.rank_socket(str(folder), rank),
-        "connection_file": f"{folder}/engine.json",
-        "log_path": f"{folder}/rank-{rank}.log",
-    }
-    env = {"JAXCLUSTER_ENGINE": json.dumps(engine), **more}
-    log = str(engine["log_path"])
-    proc = forks.Process("rank", env, "/nowhere", log, rank=rank)
+    about = {"rank": rank, "folder": str(folder)}
+    proc = forks.Process("rank", more, "/nowhere", f"{folder}/rank-{rank}.log", about)
     return host.ask(forks.Spawn([proc]), ANSWER_S)[0]
 
 
@@ -241,7 +234,7 @@ def test_an_agent_heeds_the_signals_that_end_it_and_is_no_task_of_a_job_to_its_r
     running = run_agent(LIGHT, "--signalled-status=143")
     host = connect(running)
     host.ask(requests.Facts())
-    (server,) = [p for p, line in running.processes().items() if "rank.forkserver" in line]
+    (server,) = [p for p, line in running.processes().items() if "hosts.forkserver" in line]
     mine, its = (Path(f"/proc/{p}/environ").read_bytes() for p in (running.process.pid, server))
     assert b"SLURM_PROCID=3" in mine and b"SLURM_PROCID" not in its
     running.process.send_signal(signal.SIGINT)  # at the terminal, it is the notebook's

@@ -26,8 +26,9 @@ from jaxcluster.errors import (
     LaunchError,
     NoCluster,
 )
-from jaxcluster.hosts.processes import SECURITY, Processes
+from jaxcluster.hosts.processes import Processes
 from jaxcluster.hosts.records import registry
+from jaxcluster.wire.forks import SECURITY
 
 pytestmark = pytest.mark.any_jax
 

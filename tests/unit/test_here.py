@@ -132,7 +132,7 @@ def test_its_fork_server_is_another_where_imports_read_other_settings(
     (new,) = children(cluster.agent)
     assert (new == old) is (name == "OF_NO_IMPORT")
     # Its ranks have this environment, in any case.
-    rank = forks.Process("rank", {}, str(tmp_path), str(tmp_path / "log"), rank=0)
+    rank = forks.Process("rank", {}, str(tmp_path), str(tmp_path / "log"), {"rank": 0})
     (pid,) = fleet.hosts[0].ask(forks.Spawn([rank]), START_S)
     (child,) = until(lambda: children(pid), "its own process", START_S)
     until(lambda: f"\0{name}=1\0" in Path(f"/proc/{child}/environ").read_text(), "its start")
@@ -159,7 +159,7 @@ def test_what_is_just_being_started_ends_with_all_others(make: Make, tmp_path: P
     """A start that is stopped does not wait for its own processes' pids."""
     (host,) = make().start().hosts
     log = str(tmp_path / "log")
-    process = forks.Process("controller", own_environment(), str(tmp_path), log, ("--help",))
+    process = forks.Process("controller", own_environment(), str(tmp_path), log)
     asked = host.begin(forks.Spawn([process, process]))
     host.ask(forks.Stop(), START_S)
     pids, _ = asked.wait(START_S)

@@ -18,14 +18,9 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.hosts.agent import folder as folders
 from jaxcluster.supervision import ends, processes, starting
-from jaxcluster.wire.forks import End, Ended, Exit, Process, Spawn, event_in
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.forks import Ended, Exit, Process, Spawn, event_in
 
-# A fork server that still imports does not hear that it should end. What a killed one has started
-# is ours then, and ended in the same way.
-QUIT_S = 0.5
-RENEW_S = 5.0  # for one without processes to end, so that another takes its place
-ENDING_S = 2.0  # for the processes of one that was killed
+ENDING_S = 2.0  # for the processes of a fork server that was killed
 
 # What would make a rank believe that it is a task of a job: it is the agent that is.
 JOB_PREFIXES = (
@@ -77,7 +72,7 @@ class Family:
 
     def _begin(self, env: Mapping[str, str]) -> None:
         self._imports = starting.findable(env, os.getcwd())
-        argv = [sys.executable, "-P", "-m", "jaxcluster.rank.forkserver", *self._own]
+        argv = [sys.executable, "-P", "-m", "jaxcluster.hosts.forkserver", *self._own]
         self._connection, theirs = socket.socketpair()
         with theirs, open(self.log, "ab") as log:
             self.server = subprocess.Popen(
@@ -122,7 +117,7 @@ class Family:
                 await self.connect()
             pids: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
             self._spawning = procs, pids
-            self._say(Spawn(procs))
+            self._writer.write(wire.encode("spawn", "", Spawn(procs)) + b"\n")
             return await pids
 
     async def kill(self, pids: Iterable[int]) -> None:
@@ -136,9 +131,6 @@ class Family:
             self._ended.clear()
             await self._ended.wait()
 
-    def _say(self, request: Operation[Any]) -> None:
-        self._writer.write(wire.encode(request.op, "", request) + b"\n")
-
     async def preload(self, env: Mapping[str, str]) -> None:
         """Have this environment, and a fork server that answers and has imported all in it."""
         async with self._using:
@@ -146,7 +138,7 @@ class Family:
             wanted = starting.findable(env, os.getcwd())
             settings = starting.import_time_settings
             if not self.has_server or settings(wanted) != settings(self._imports):
-                await self._end_server(RENEW_S)
+                await self._end_server()
                 self._begin(env)
                 await self.connect()
 
@@ -202,19 +194,15 @@ class Family:
 
     # ------------------------------------------------------------------ ends
 
-    async def _end_server(self, most_s: float) -> None:
-        if self._hearing is None:
-            await self.connect()
-        self._say(End())
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self.server.wait, most_s)
+    async def _end_server(self) -> None:
+        """Kill it: one that still imports hears nothing. What it has started is ours then."""
         self.server.kill()
         if self._hearing is not None:
             await self._hearing
 
     async def end(self) -> None:
         """End all of them."""
-        await self._end_server(QUIT_S)
+        await self._end_server()
         ends.end_children(5)
 
 

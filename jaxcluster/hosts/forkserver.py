@@ -1,21 +1,20 @@
 """The process that starts a cluster's processes on one host, watches them, and ends them.
 
-``python -m jaxcluster.rank.forkserver [FOLDER]...``
+``python -m jaxcluster.hosts.forkserver [FOLDER]...``
 
 It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
 from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
 and makes no zmq context, so forking it is safe.
 
-It is the parent of all, so it hears of every exit at once (SIGCHLD), and it ends them all when the
-host's agent is gone: then its standard input ends. Should it be killed itself, the kernel ends its
-children (PDEATHSIG).
+It is the parent of all, so it hears of every exit at once (SIGCHLD). Should it be killed, the
+kernel ends its children (PDEATHSIG), and its agent what those leave behind.
 
-It leaves nothing on its host, also when the agent was killed: it takes in what its processes leave
-behind, in sessions of their own too, ends that when none of them is there any more, and removes the
-agent's folders if that has not told it to end.
+It takes in what its processes leave behind, in sessions of their own too, and ends that when none
+of them is there any more. If its host's agent is gone, its standard input ends: then it ends all
+that it has started, and removes the agent's folders.
 
 Its standard input is a connection to the agent, in both directions: lines of JSON come there
-(``spawn``, ``end``), and pids and ends of processes go there.
+(``Spawn``), and pids and ends of processes go there.
 """
 
 from __future__ import annotations
@@ -31,20 +30,29 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from jaxcluster import wire
 from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.rank import log
 from jaxcluster.supervision import ends, processes
 from jaxcluster.wire import forks
-from jaxcluster.wire.ops import Operation
 
-RANK = "jaxcluster.rank.app"  # which takes seconds to import
-# What a rank imports only when its kernel is made or its first cell runs: imported
-# here, it is neither loaded nor kept once for every rank. One that has moved is loaded late again.
-LATE_MODULES = (
+# Whose ``main`` a process of a role runs.
+MAINS = {
+    "controller": "jaxcluster.hosts.controller",
+    "coordinator": "jaxcluster.rank.coordinator",
+    "rank": "jaxcluster.rank.app",
+    "script": "jaxcluster.rank.script",
+}
+CONTROLLERS = (MAINS["controller"], "ipyparallel.engine.app")
+# What a rank imports, also only when its kernel is made or its first cell runs: imported
+# here, it is neither loaded nor kept once for every rank.
+RANKS = (
+    "jax",
+    "jax.experimental.multihost_utils",
+    MAINS["rank"],  # which takes seconds
     "IPython.core.completerlib",
     "IPython.core.logger",
     "IPython.core.oinspect",
@@ -63,27 +71,26 @@ class ForkServer:
     """One loop over the agent's connection and SIGCHLD.
 
     Args:
-      folders: that it removes should the agent be killed.
+      folders: that it removes when the agent is gone.
     """
 
     def __init__(self, folders: Sequence[str]) -> None:
         self.folders = folders
         self.children: set[int] = set()
-        self.has_imported = False
         self._inbox = b""
 
     # ------------------------------------------------------------------ loop
 
-    def run(self) -> None:
+    def run(self) -> NoReturn:
         self.wake = processes.wake_on(signal.SIGCHLD)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # All that is imported stays: to look for garbage in it costs a fifth of the time.
         gc.disable()
         # The controller needs no jax: let it come up on another core meanwhile.
-        _preload_controller()
+        _import(CONTROLLERS)
         while self._turn(0):
             pass
-        self._preload()
+        _import_for_ranks()
         while True:
             self._turn()
 
@@ -104,26 +111,12 @@ class ForkServer:
             data = b""
         *lines, self._inbox = (self._inbox + data).split(b"\n")
         for line in lines:
-            self._do(wire.request_in(wire.decode(line)))
+            spawn: Any = wire.request_in(wire.decode(line))
+            if any(proc.rank is not None for proc in spawn.procs):
+                _import_for_ranks()
+            self._say(wire.encode("reply", "", [self._fork(proc) for proc in spawn.procs]))
         if not data:
             self._end()
-
-    def _preload(self) -> None:
-        if not self.has_imported:
-            self.has_imported = True
-            _preload_rank()
-            gc.freeze()  # permanently: a child that collects garbage would copy all these pages
-            gc.enable()
-
-    def _do(self, request: Operation[Any]) -> None:
-        match request:
-            case forks.Spawn(procs):
-                if any(proc.rank is not None for proc in procs):
-                    self._preload()
-                self._say(wire.encode("reply", "", [self._fork(proc) for proc in procs]))
-            case forks.End():
-                self.folders = ()
-                self._end()
 
     def _say(self, line: bytes) -> None:
         data = line + b"\n"
@@ -140,9 +133,7 @@ class ForkServer:
         code, run = 1, None
         try:
             self._forget(proc, parent)
-            name = RANK if proc.role == "rank" else f"jaxcluster.rank.{proc.role}"
-            module = importlib.import_module(name)
-            run = module.main(*([] if proc.rank is not None else [proc.argv]))
+            run = importlib.import_module(MAINS[proc.role]).main(**proc.about)
             code = 0
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else int(exit.code is not None)
@@ -171,23 +162,17 @@ class ForkServer:
     # ------------------------------------------------------------------ ends
 
     def _reap(self) -> None:
-        while True:  # orphans that were taken in are reaped too
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            code = os.waitstatus_to_exitcode(status)
-            if pid not in self.children:
-                continue
-            self.children.discard(pid)
-            ends.end_group(pid)  # what it has started, if it ended by itself
-            self._say(forks.line_of(forks.Ended(pid, code)))
+        with contextlib.suppress(ChildProcessError):  # orphans that were taken in are reaped too
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, code = ended[0], os.waitstatus_to_exitcode(ended[1])
+                if pid in self.children:
+                    self.children.discard(pid)
+                    ends.end_group(pid)  # what it has started, if it ended by itself
+                    self._say(forks.line_of(forks.Ended(pid, code)))
         if not self.children:
             ends.end_children(2)
 
-    def _end(self) -> None:
+    def _end(self) -> NoReturn:
         ends.end_children(5)
         for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
@@ -227,28 +212,22 @@ def _renew(cwd: str) -> None:
     time.tzset()
 
 
-def _preload_controller() -> None:
-    import ipyparallel.controller.app
-    import ipyparallel.engine.app  # noqa: F401
-    import zmq  # noqa: F401
-
-
-def _preload_rank() -> None:
-    """Import what every rank needs. What can't be imported here fails in the rank, with its log."""
-    import jax
-    import jax.experimental.multihost_utils
-    import jax.numpy
-    import jax.sharding  # noqa: F401
-
-    importlib.import_module(RANK)
-    # ipykernel's debugger says this of itself, to the log, when it is imported.
-    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
-    for name in LATE_MODULES:
+def _import(names: Iterable[str]) -> None:
+    """Import modules. What can't be imported here fails in the process, with its log."""
+    for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
 
-def main() -> None:
+def _import_for_ranks() -> None:
+    # ipykernel's debugger says this of itself, to the log, when it is imported.
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    _import(RANKS)
+    gc.freeze()  # permanently: a child that collects garbage would copy all these pages
+    gc.enable()
+
+
+if __name__ == "__main__":
     faulthandler.enable(file=2, all_threads=True)  # what is forked writes to its own log with it
     # OpenBLAS starts its threads at import, and only a process of one thread can be forked safely;
     # each rank sets its own number of threads after the fork.
@@ -256,7 +235,3 @@ def main() -> None:
     allow_files()
     processes.adopt_orphans()
     ForkServer(sys.argv[1:]).run()
-
-
-if __name__ == "__main__":
-    main()

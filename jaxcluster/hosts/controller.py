@@ -1,8 +1,5 @@
 """ipyparallel's controller, whose child processes end with it, and which starts without a pause.
 
-``python -m jaxcluster.rank.controller ARGS...`` takes the arguments of ``ipcontroller``, behind
-our own.
-
 ipyparallel's controller starts its heart monitor (and, without ``--usethreads``, eight schedulers)
 as processes, and leaves them running for ever when it is killed. Each therefore asks the kernel,
 right after its fork, to be ended with its parent.
@@ -45,8 +42,7 @@ ARGS = (
     # machine can read what cells run through it print. It costs a start 0.05 s.
     *(("--IPController.enable_curve=True",) if zmq.has("curve") else ()),
 )
-MOST_TRIES = 4
-_TRIES = "JAXCLUSTER_CONTROLLER_TRIES"
+MOST_TRIES = 5
 _PROCESS = re.compile(rb"-jaxcluster-([0-9a-f]+)-(\d+)$")
 
 
@@ -100,7 +96,8 @@ class SingleScheduler(BroadcastScheduler):
             self.accumulated_targets[original_msg_id] = msg["metadata"]["targets"]
 
 
-def main(argv: list[str]) -> None:
+def main(folder: str, address: str) -> None:
+    """Run the controller, with its files in ``folder``, where engines come to ``address``."""
     me = os.getpid()
     os.register_at_fork(after_in_child=lambda: die_with_parent(me))
     # Its processes are forked, as before Python 3.14, whose fork server is no child of this one: it
@@ -111,20 +108,15 @@ def main(argv: list[str]) -> None:
     app.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
     app.Hub = WatchingHub
     app.BroadcastScheduler = SingleScheduler
-    sys.argv = ["ipcontroller", *ARGS, *argv]
-    try:
-        app.IPController.launch_instance(argv=sys.argv[1:])
-    except zmq.ZMQError as failed:
-        tries = int(os.environ.get(_TRIES, "0"))
-        if failed.errno != errno.EADDRINUSE or tries == MOST_TRIES:
-            raise
-        # Another process has taken a port between its choice and its use: as the same process,
-        # from the beginning. No connection file is written yet: the hub's ports are bound before.
-        os.environ[_TRIES] = str(tries + 1)
-        os.execv(sys.executable, [sys.executable, "-P", "-m", __name__, *argv])
-
-
-if __name__ == "__main__":
-    from jaxcluster.rank.controller import main as launch  # its classes are named by this module
-
-    launch(sys.argv[1:])
+    sys.argv = ["ipcontroller"]
+    own = (f"--profile-dir={folder}", f"--ip={address}", f"--location={address}")
+    for tries_left in reversed(range(MOST_TRIES)):
+        try:
+            app.IPController.launch_instance(argv=[*ARGS, *own])
+            return
+        except zmq.ZMQError as failed:
+            # Another process has taken a port between its choice and its use. No connection file
+            # is written yet: the hub's ports are bound before.
+            if failed.errno != errno.EADDRINUSE or not tries_left:
+                raise
+            app.IPController.clear_instance()
