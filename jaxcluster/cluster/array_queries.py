@@ -98,8 +98,8 @@ def cluster_devices(world: World) -> dict[int, Device]:
     """All devices of a cluster, by id."""
     hosts = {facts.rank: facts.hostname for facts in world.record.facts}
     return {
-        d.id: Device(d.id, one.rank, d.kind, d.platform, hosts[one.rank], d.coords)
-        for one in world.record.devices
+        d.id: Device(d.id, rank, d.kind, d.platform, hosts[rank], d.coords)
+        for rank, one in enumerate(world.record.devices)
         for d in one.devices
     }
 

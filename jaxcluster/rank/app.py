@@ -163,9 +163,8 @@ class Rank:
     def run(self) -> None:
         self.control.start()
         self.history.start()
-        connect = self.runner.turns.connect
         compiled = f"{self.folder}/{forks.COMPILED}"
-        self.devices += become_jax_process(self._initialize, self.runner, connect, print, compiled)
+        self.devices += become_jax_process(self._initialize, self.runner, print, compiled)
         self._serving = self._serve.get()
         self.meter.gpus = own_gpus(self.devices)
         # The controller's own, or what was brought from its host.

@@ -87,7 +87,6 @@ def _dial(address: str) -> None:
 def become_jax_process(
     asked: wire.Inbox[Request[wire.InitializeRequest]],
     owner: CellRunner | Job,
-    connect: Callable[[str], Any],
     note: Callable[[str], None],
     compiled: str = "",
 ) -> list[wire.DeviceInfo]:
@@ -95,22 +94,19 @@ def become_jax_process(
 
     Args:
       owner: has the process's agreement, and the hashes of what it gives to launches.
-      connect: connects the main thread to the referee, by the path of its socket.
       note: says a line about a script that initializes JAX itself.
       compiled: the folder for compiled programs, for ranks that come after this one; "": none.
     """
     while True:  # who has asked ends a process that can't
-        reply = asked.get().answer(lambda its: initialize(its.body, owner, connect, note, compiled))
+        request = asked.get()
+        reply = request.answer(lambda its: initialize(its.body, owner, compiled))
         if reply is not None:
+            coordination.keep_initialized(note)
             return list(reply.devices)
 
 
 def initialize(
-    request: wire.InitializeRequest,
-    owner: CellRunner | Job,
-    connect: Callable[[str], Any],
-    note: Callable[[str], None],
-    compiled: str,
+    request: wire.InitializeRequest, owner: CellRunner | Job, compiled: str
 ) -> wire.InitializeReply:
     """Make this process rank ``process_id`` of the cluster and start its backend.
 
@@ -119,7 +115,6 @@ def initialize(
     Raises:
       RuntimeError: what JAX says, e.g. that a backend was already started.
     """
-    started = time.perf_counter()
     # It gives up before the notebook does, so that its reason is heard.
     wait_s = max(1, request.initialization_timeout - 1)
     os.environ.update(request.env)
@@ -139,12 +134,11 @@ def initialize(
     }
     for name, value in settings.items():
         if value is not None:
-            with contextlib.suppress(AttributeError):  # a jax that doesn't have this setting
-                jax.config.update(name, value)
+            jax.config.update(name, value)
     if request.collectives_address is not None:
         coordination.set_collectives_address(request.collectives_address)
     # The referee may still start.
-    dial_until(lambda: connect(request.referee), "the referee", wait_s)
+    dial_until(lambda: owner.connect(request.referee), "the referee", wait_s)
     agreement = owner.agreement
     is_checked = request.is_checked and agree_on_launches(agreement, owner.given)
     if compiled:
@@ -174,7 +168,6 @@ def initialize(
         coordinator_bind_address=request.coordinator_bind_address,
         **coordination.one_partition(request.platforms),
     )
-    coordination.keep_initialized(note)
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
     if is_checked:  # the backend has been given JAX's own client
@@ -185,21 +178,9 @@ def initialize(
     if jax.process_index() != request.process_id:
         raise RuntimeError(
             f"JAX numbered this process {jax.process_index()}, and jaxcluster {request.process_id}."
-            + (
-                " A TPU's hosts are numbered by their place in the slice: name them in that order."
-                if request.platforms == "tpu"
-                else ""
-            )
+            " A TPU's hosts are numbered by their place in the slice: name them in that order."
         )
-    return wire.InitializeReply(
-        rank=request.process_id,
-        process_count=jax.process_count(),
-        device_count=jax.device_count(),
-        devices=devices,
-        seconds=time.perf_counter() - started,
-        recording=is_checked,
-        moved=dict(moved),
-    )
+    return wire.InitializeReply(devices, is_checked, dict(moved))
 
 
 def keep_proxies_away(coordinator_address: str) -> None:

@@ -106,6 +106,7 @@ class CellRunner:
         places = Places(self.cell_numbers)
         self.agreement = Agreement(rank, places.of, self.given.take, explain)
         self.turns = Turns(control, self.agreement)
+        self.connect = self.turns.connect
         self.current: Running | None = None
         self.last_result: Any = None
         self.shell: Any = None

@@ -48,7 +48,7 @@ def main(rank: int, folder: str, host: str, num_ranks: int) -> Callable[[], None
     control.handle(Facts, "now", lambda request: facts)
     initialize, run = control.inbox(InitializeRequest), control.inbox(Script)
     control.start()
-    become_jax_process(initialize, job, job.connect, lambda line: None)
+    become_jax_process(initialize, job, lambda line: None)
     asked = run.get()
     asked.reply()
     control.close()

@@ -14,7 +14,7 @@ import msgspec
 
 from jaxcluster.wire.ops import OPERATIONS, Operation
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 Buffer = bytes | memoryview
 T = TypeVar("T")

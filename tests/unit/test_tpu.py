@@ -253,7 +253,7 @@ def test_a_rank_waits_for_the_lock_before_it_initializes(
     monkeypatch.setattr(bootstrap.tpus, "wait_for_libtpu", wait)
     request = InitializeRequest(0, 1, "h:1", None, None, 30, 100, "tpu", None, None)
     with pytest.raises(RuntimeError, match="held"):
-        bootstrap.initialize(request, None, print, print, "")  # type: ignore[arg-type]
+        bootstrap.initialize(request, None, "")  # type: ignore[arg-type]
     assert waited == [29]
 
 

@@ -68,13 +68,9 @@ class DeviceInfo(Message):
 
 
 class InitializeReply(Message):
-    """What JAX says after ``initialize``: the devices of this process and how many there are."""
+    """What JAX says after ``initialize``: the devices of this process."""
 
-    rank: int
-    process_count: int
-    device_count: int
     devices: list[DeviceInfo]
-    seconds: float
     recording: bool = True  # launches are checked
     moved: dict[str, str] = field(default_factory=dict)  # JAX's private names that rank 0 misses
 
