@@ -1,8 +1,8 @@
 """Values between the notebook and the ranks.
 
 A pull needs no collective: every rank hands out the shards of which it holds the first copy, and
-the notebook joins them. Large ones it reads in the memory of ranks here; a rank on another host
-writes them to a file in that host's memory, from where its agent sends them. Others are frames.
+the notebook joins them. Large ones it reads in the memory of ranks here. On another host the agent
+reads them. Others are frames.
 
 A push goes through memory as well: a file that ranks here and the notebook share.
 """
@@ -44,7 +44,7 @@ from jaxcluster.errors import (
 from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import take_memory
 from jaxcluster.host.memory import read_memory
-from jaxcluster.hosts.states import Memory, NoRoom
+from jaxcluster.hosts.states import Memory, NoRoom, recall
 from jaxcluster.model import layout, notices, pickling
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
@@ -99,28 +99,23 @@ def _fetch(
 ) -> tuple[bytes, list[np.ndarray[Any, Any]], list[memoryview]]:
     """A value's pickle, its arrays, and the pickle's buffers."""
     ranks, token = range(world.num_processes), secrets.token_hex(8)
-    here = [rank for rank in ranks if world.is_readable and _is_here(world, rank)]
+    here = [rank for rank in ranks if _is_here(world, rank)]
     room = psutil.virtual_memory().available // 2
     with contextlib.ExitStack() as stack:
-        there: Memory | None = None
-        if others := [rank for rank in ranks if rank not in here]:
-            with contextlib.suppress(NoRoom):
-                there = stack.enter_context(_memory(world, others))
 
         def request(rank: int) -> Callable[[CellSpec], ops.Pull]:
-            path = there.path(rank, str(rank)) if there and rank in others else ""
-            options = rank == 0, plain, is_all or rank == 0, path
+            options = rank == 0, plain, is_all or rank == 0, token if world.is_readable else ""
             reader = os.getpid() if rank in here else 0
-            return lambda turn: ops.Pull(turn, name, *options, reader, token, room)
+            return lambda turn: ops.Pull(turn, name, *options, reader, room)
 
-        holding = dict.fromkeys(here, Drop(token))
+        holding = dict.fromkeys(ranks if world.is_readable else (), Drop(token))
         stack.callback(world.link.request_each, holding, sink=Sink())
         requests = {rank: request(rank) for rank in ranks}
         answers = world.ask_in_turn(requests, timeout_s=saving.TIMEOUT_S)
         told = replies(answers)
-        for rank in here:
-            if not told[rank].addresses:
-                del holding[rank]
+        for rank, one in told.items():
+            if not one.spans:
+                holding.pop(rank, None)
         layouts = _layouts(name, told)
         if (total := max(one.total for one in told.values())) > room:
             raise TransferError(
@@ -133,13 +128,13 @@ def _fetch(
 
         def take(rank: int) -> bool:
             """Fill in what a rank has given; whether it has given all that is wanted of it."""
-            one, has_all = told[rank], True
+            one, has_all, pid = told[rank], True, world.record.pids[rank]
+            spans = iter(one.spans if rank in here else ())
             data = memoryview(b"")
-            if one.nbytes and there is not None:
-                data = memoryview(there.get(rank, str(rank), one.nbytes))
-            elif not one.addresses:
+            if one.spans and rank not in here:
+                data = memoryview(recall(world.fleet.host_of(rank), pid, *one.spans[0]))
+            elif not one.spans:
                 data = memoryview(answers[rank].buffers[-1])
-            addresses = iter(one.addresses)
             for whole, layout, info in zip(wholes, layouts, one.arrays, strict=False):
                 is_wanted, is_given = layout.spans or rank == 0, info.spans or is_all or rank == 0
                 has_all &= is_given or not is_wanted
@@ -148,21 +143,21 @@ def _fetch(
                         continue
                     target = whole[tuple(slice(*span) for span in shard.index)]
                     part, data = data[: shard.nbytes], data[shard.nbytes :]
-                    address = next(addresses, 0)
+                    span = next(spans, None)
                     if not is_wanted:
                         continue
-                    if not address:
+                    if span is None:
                         target[...] = np.frombuffer(part, np.uint8).reshape(target.shape)
                     elif target.flags.c_contiguous:
-                        read_memory(world.record.pids[rank], address, target)
+                        read_memory(pid, span[0], target)
                     else:
                         values = np.empty(target.shape, np.uint8)
-                        read_memory(world.record.pids[rank], address, values)
+                        read_memory(pid, span[0], values)
                         target[...] = values
             return has_all
 
-        complete = [take(rank) for rank in others]
         try:
+            complete = [take(rank) for rank in ranks if rank not in here]
             with ThreadPoolExecutor(READERS) as pool:
                 complete += pool.map(take, here)
         except ProcessLookupError:

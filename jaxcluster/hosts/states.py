@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.hosts.agent.client import Asked, answers
-from jaxcluster.hosts.agent.requests import Get, Mkdir, Put, Remove
+from jaxcluster.hosts.agent.requests import Get, Mkdir, Put, Recall, Remove
 from jaxcluster.hosts.fleet import Fleet, Host
 from jaxcluster.ranks import tell_each
 from jaxcluster.wire.ops import Operation
@@ -68,12 +68,29 @@ def _write(
 # --------------------------------------------------------------------------- values
 
 
+def recall(host: Host, pid: int, at: int, nbytes: int) -> bytearray:
+    """What a process of a host has in its memory from an address on.
+
+    Raises:
+      PermissionError: the agent may not read it, or it is gone.
+      LaunchError: the host does not answer.
+    """
+    ends, found = at + nbytes, bytearray()
+    begins = range(at, ends, PART_NBYTES)
+    asked = (host.begin(Recall(pid, one, min(PART_NBYTES, ends - one))) for one in begins)
+    for _, data in _in_turn(asked):
+        found += data
+    if len(found) != nbytes:
+        raise PermissionError(f"process {pid} on host {host.name} can't be read")
+    return found
+
+
 class NoRoom(Exception):
     """There is no memory on the way for so many bytes: they travel as frames."""
 
 
 class Memory:
-    """A folder in the memory of the hosts of ranks, by which bytes go there and come here.
+    """A folder in the memory of the hosts of ranks, by which bytes go there.
 
     It is there in a ``with``.
 
@@ -129,19 +146,6 @@ class Memory:
             if os.strerror(errno.ENOSPC) in error.message:
                 raise NoRoom from None
             raise
-
-    def get(self, rank: int, name: str, nbytes: int) -> bytearray:
-        """What is in a file of that rank's host.
-
-        Raises:
-          LaunchError: the host does not answer, or the file is shorter.
-        """
-        host, path, found = self._places[rank], self.path(rank, name), bytearray()
-        for _, data in _read(host, path, nbytes, PART_S):
-            found += data
-        if len(found) != nbytes:
-            raise LaunchError(f"A part of a value from host {host.name} was lost on the way.")
-        return found
 
 
 # --------------------------------------------------------------------------- saved variables

@@ -1,7 +1,7 @@
 """A rank's side of push and pull.
 
 A value travels as a pickle and raw buffers. The shards of its jax.Arrays are buffers too: each rank
-gives its own, in a file in memory or in the reply.
+gives its own, in its memory or in the reply.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import difflib
 import io
 import mmap
-import os
 import pickle
 import weakref
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import cloudpickle
 import numpy as np
 
 from jaxcluster import wire
-from jaxcluster.host.free_space import take_memory
 from jaxcluster.host.memory import allow_reader
 from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.arrays import (
@@ -189,26 +188,22 @@ class Values:
             infos.append(wire.ArrayInfo(raw.shape, "uint8", False, (shard,), raw.nbytes))
         given = [a for a in arrays if is_living(a) and (body.is_all or spans_processes(a))]
         total = sum(array.nbytes for array in [*given, *raws])
-        parts: list[memoryview] = []
+        parts: list[np.ndarray[Any, Any]] = []
         if total <= body.room:
-            for part in [*_first_copies(name, given), *raws]:
-                if part.nbytes:
-                    parts.append(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+            parts = [_bytes(part) for part in _first_copies(name, given) if part.nbytes]
+            parts += [raw.copy() for raw in raws if raw.nbytes]  # a cell may change them meanwhile
         copies = hashes([(number, a) for number, a in enumerate(arrays) if is_living(a)])
-        nbytes, addresses = 0, list[int]()
-        if body.reader and sum(map(len, parts)) >= FILE_FROM_NBYTES:
-            held = [np.frombuffer(part, np.uint8) for part in parts]
-            for at in range(len(held) - len(raws), len(held)):
-                held[at] = held[at].copy()  # a cell may change them meanwhile
-            addresses = [one.ctypes.data for one in held]
-            self.hold(body.token, {"": held})
+        places = [sorted(one) for one in pickler.places]
+        found = Pulled(infos, len(raws), places, copies, total)
+        frames = [file.getvalue()] if body.pickle else []
+        if not body.token or sum(map(len, parts)) < FILE_FROM_NBYTES:
+            return found, [*frames, b"".join(part.data for part in parts)]
+        if body.reader:
             allow_reader(body.reader)
         else:
-            nbytes = _write(body.path, parts)
-        places = [sorted(one) for one in pickler.places]
-        frames = [file.getvalue()] if body.pickle else []
-        frames += [] if nbytes or addresses else [b"".join(parts)]
-        return Pulled(infos, len(raws), places, copies, total, nbytes, addresses), frames
+            parts = [np.concatenate(parts)]
+        self.hold(body.token, {"": parts})
+        return replace(found, spans=[(one.ctypes.data, one.nbytes) for one in parts]), frames
 
     # ------------------------------------------------------------------ push
 
@@ -237,23 +232,8 @@ def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
                 yield read_numbers(shard.data)
 
 
-def _write(path: str, parts: Sequence[memoryview]) -> int:
-    """Write these bytes to a file in memory; returns how many. 0: they are few, or have no room.
-
-    Nothing is written where there is a file.
-    """
-    nbytes = sum(map(len, parts))
-    if not path or nbytes < FILE_FROM_NBYTES:
-        return 0
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "r+b", buffering=0) as file:
-        if not take_memory(file.fileno(), nbytes):
-            return 0
-        for part in parts:
-            rest = part
-            while len(rest):
-                rest = rest[file.write(rest) :]
-    return nbytes
+def _bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
 def _leaves(value: Any) -> list[Any]:

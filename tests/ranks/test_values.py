@@ -21,13 +21,13 @@ from jaxcluster.errors import NotSerialisable, RankError, TransferError, UsageEr
 LARGE = 300_000  # elements: well above what a frame is quicker for
 
 
-@pytest.fixture(params=["memory", "refused memory", "frames"])
+@pytest.fixture(params=["memory", "refused memory", "agent"])
 def way(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cluster: jaxcluster.Cluster
 ) -> str:
-    """The ways of large arrays: through memory, also where it can't be read; and as frames."""
+    """The ways of large arrays: through memory, here or by the agent, and as frames if refused."""
     monkeypatch.setattr(cluster.world, "is_readable", True)
-    if request.param == "frames":
+    if request.param == "agent":
         monkeypatch.setattr(transfer, "_is_here", lambda world, rank: False)
     if request.param == "refused memory":
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,12 @@ def test_nothing_is_written_outside_of_it(folder: folders.Folder, tmp_path: Path
                 answer(folder, cmd, b"x", path=name)
     assert {path.name for path in tmp_path.iterdir()} == {"place", "memory"}
     assert (folder.path / "a").read_bytes() == b"x"
+
+
+def test_memory_is_read_where_it_is(folder: folders.Folder) -> None:
+    held = ctypes.create_string_buffer(b"values")
+    for at, found in ((ctypes.addressof(held), b"values"), (8, b"")):
+        assert answer(folder, "recall", pid=os.getpid(), at=at, nbytes=6) == (None, found)
 
 
 def test_what_has_been_read_of_a_long_output_takes_no_room(folder: folders.Folder) -> None:

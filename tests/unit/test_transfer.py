@@ -113,6 +113,7 @@ class Ranks:
         self.is_readable = True
         self.facts, self.pid_space = [self] * 2, pid_space()
         self.record = self.link = self.processes = self
+        self.pids = [0, 0]
         self.answers = {"bind": dict.fromkeys((0, 1), (Made([]), []))} | answers
         self.names: dict[int, set[str]] = {}
         self.dead: dict[int, wire.Death] = {}
@@ -245,31 +246,18 @@ def test_a_push_without_a_file_in_memory_goes_in_frames_if_they_fit(
     assert ranks.asked == []
 
 
-def test_a_late_rank_writes_over_no_file_that_is_there_now(tmp_path: Path) -> None:
-    """Its notebook has given up the pull, and may have another file under the same number."""
-    data = np.ones(FILE_FROM_NBYTES, np.uint8)
-    kept, new = tmp_path / "kept", tmp_path / "new"
-    kept.write_text("something")
-    values = Values(0)
-    values.namespace["d"] = data
-    with pytest.raises(FileExistsError):
-        values.pull(request(Pull(TURN, "d", pickle=True, path=str(kept))))
-    assert kept.read_text() == "something"
-    told, (_,) = values.pull(request(Pull(TURN, "d", pickle=True, path=str(new))))
-    assert new.read_bytes() == data.tobytes() and told.nbytes == data.nbytes
-    assert new.stat().st_mode & 0o077 == 0
-
-
-def test_a_rank_holds_what_it_had_until_the_notebook_has_read_it() -> None:
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_rank_holds_what_it_had_until_it_has_been_read(is_here: bool) -> None:
     """A cell may change or unbind the array meanwhile."""
     values, held, read = Values(0), dict[str, Any](), np.empty(FILE_FROM_NBYTES, np.uint8)
     values.hold = held.__setitem__
     values.namespace["d"] = data = np.ones(FILE_FROM_NBYTES, np.uint8)
-    asked = Pull(TURN, "d", pickle=True, reader=os.getpid(), token="t")
+    asked = Pull(TURN, "d", pickle=True, token="t", reader=os.getpid() * is_here)
     told, _ = values.pull(request(asked))
     data[:] = 2
     del values.namespace["d"], data
-    (address,) = told.addresses
+    ((address, nbytes),) = told.spans
+    assert nbytes == FILE_FROM_NBYTES
     read_memory(os.getpid(), address, read)
     assert read.tolist() == [1] * FILE_FROM_NBYTES and [*held] == ["t"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import field
@@ -98,6 +99,14 @@ class Get(Operation[int], op="get"):
     nbytes: int = CHUNK
 
 
+class Recall(Operation[None], op="recall"):
+    """What a process there has in its memory from an address on; nothing if it may not be read."""
+
+    pid: int
+    at: int
+    nbytes: int
+
+
 class Tail(Operation[list[int]], op="tail"):
     """What these files have from these positions on; how much of each. Missing ones are empty.
 
@@ -128,6 +137,11 @@ def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple
     """
     if isinstance(request, Look):
         return {pid: state_of(pid) for pid in request.pids}, b""
+    if isinstance(request, Recall):
+        with contextlib.suppress(OSError), open(f"/proc/{request.pid}/mem", "rb", 0) as memory:
+            memory.seek(request.at)
+            return None, memory.read(request.nbytes)
+        return None, b""
     if isinstance(request, Tail):
         each = CHUNK // max(1, len(request.files))
         parts = [_part(folder.inside(path), at, each) for path, at in request.files]

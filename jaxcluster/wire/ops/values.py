@@ -10,7 +10,7 @@ from jaxcluster.agreement.cells import CellSpec
 from jaxcluster.wire.ops import Message, Operation
 from jaxcluster.wire.ops.arrays import ArrayInfo
 
-FILE_FROM_NBYTES = 1 << 16  # below this a frame is quicker than a file
+FILE_FROM_NBYTES = 1 << 16  # below this a frame is quicker than memory
 Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
 
 
@@ -18,8 +18,8 @@ class Pulled(Message):
     """A value's arrays as a rank has them.
 
     The reply's buffers are the pickle, if it was asked for, and the bytes of the rank's shards: of
-    those of which it has the first copy, in the order of ``arrays``. Or a file has them, or they
-    are read where they are.
+    those of which it has the first copy, in the order of ``arrays``. Or they are read where they
+    are.
     """
 
     arrays: list[ArrayInfo]
@@ -27,8 +27,7 @@ class Pulled(Message):
     places: list[list[str]] = field(default_factory=list)  # equal where ranks have the same array
     copies: Hashes = field(default_factory=list)
     total: int = 0  # the bytes of all arrays of which something is given, or would be if it fitted
-    nbytes: int = 0  # of the file; 0 if there is none
-    addresses: list[int] = field(default_factory=list)  # of each shard in the rank's memory
+    spans: list[tuple[int, int]] = field(default_factory=list)  # addresses in its memory, nbytes
 
 
 class Pull(Operation[Pulled], op="pull"):
@@ -39,9 +38,8 @@ class Pull(Operation[Pulled], op="pull"):
     pickle: bool  # with the pickle and its other buffers
     plain: bool = False  # with dicts and lists as containers
     is_all: bool = False  # also arrays of which this rank knows no other part
-    path: str = ""  # of a new file for the bytes, if they are many
-    reader: int = 0  # the process that reads them in the rank's memory
-    token: str = ""  # under which they are held for it, until ``saving.Drop``
+    token: str = ""  # under which bytes are held in its memory, if they are many, until ``Drop``
+    reader: int = 0  # the process here that reads them, each shard; its agent reads all at once
     room: int = sys.maxsize  # of more bytes nothing is given
 
 
