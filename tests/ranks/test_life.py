@@ -217,11 +217,10 @@ input()
 
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    "source",
-    [IDLE, START.format(devices=2) + COLLECTIVE],
-    ids=["idle", "in a collective"],
+    ("source", "sign"),
+    [(IDLE, signal.SIGTERM), (START.format(devices=2) + COLLECTIVE, signal.SIGKILL)],
+    ids=["SIGTERM while idle", "kill -9 in a collective"],
 )
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "SIGTERM"])
 def test_nothing_outlives_its_owner(
     other: Callable[[str], Owner], private_home: Home, source: str, sign: signal.Signals
 ) -> None:

@@ -16,6 +16,7 @@ from helpers import Home, until
 from overhosts import process_of
 
 import jaxcluster
+from jaxcluster.cluster import running
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.errors import CellFailed, CellInterrupted, RecoveryError
 
@@ -114,6 +115,13 @@ def test_a_stop_replaces_the_rank_that_can_not_hear_it(ranks: jaxcluster.Cluster
     assert ranks.record.pids != pids
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience with ranks that hear nothing: they are interrupted after 2 s."""
+    monkeypatch.setattr(running, "STUCK_S", 3.0)
+
+
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.promise("The promise")
 def test_an_interrupt_that_no_rank_can_hear_is_told_and_ends_them(
     ranks: jaxcluster.Cluster,
@@ -126,6 +134,7 @@ def test_an_interrupt_that_no_rank_can_hear_is_told_and_ends_them(
         cell.wait()
 
 
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.promise("The promise")
 def test_an_interrupt_that_the_cell_catches_is_heard_however_long_it_goes_on(
     ranks: jaxcluster.Cluster,
@@ -133,7 +142,7 @@ def test_an_interrupt_that_the_cell_catches_is_heard_however_long_it_goes_on(
     cell, _ = begin(
         ranks,
         "try:\n    print('begun', flush=True)\n    for k in range(10**9): x = jnp.ones(3) + 1\n"
-        "except KeyboardInterrupt:\n    time.sleep(6)\n    print('saved')",
+        "except KeyboardInterrupt:\n    time.sleep(4.5)\n    print('saved')",
     )
     until(lambda: all(cell.record.stdout(rank) for rank in range(3)), "it has begun")
     assert ranks.interrupt() == [0, 1, 2]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -121,10 +122,12 @@ def test_a_leader_that_ends_leaves_nobody_of_its_group(mark: str, tmp_path: Path
     assert cancelled(cancel) == ["once"]
 
 
-def test_what_a_cancel_command_says_is_told_where_it_has_failed() -> None:
+def test_what_a_cancel_command_says_is_told_where_it_has_failed(mark: str) -> None:
     """A process that it leaves behind, with its output still open, holds nothing up."""
-    script = "sleep 5 & echo noise >&2; echo no answer >&2; echo >&2; exit 3"
+    script = "sleep 1000 & echo noise >&2; echo no answer >&2; echo >&2; exit 3"
     assert Command("true", cancel=["sh", "-c", script]).wait() == (0, 3, "no answer")
+    (left,) = processes_with(MARK, mark)
+    os.kill(left, signal.SIGKILL)
     said = "/no/such/scancel: No such file or directory"
     assert Command("true", cancel=["/no/such/scancel"]).wait() == (0, 127, said)
 
@@ -179,14 +182,6 @@ def ends(mark: str, within_s: float = 10) -> None:
     until(lambda: not processes_with(MARK, mark), "all have ended", within_s)
 
 
-def outlived(process: subprocess.Popen[str], mark: str) -> None:
-    """Kill the notebook, and see that its commands go on."""
-    process.kill()
-    process.wait()
-    with pytest.raises(AssertionError):
-        ends(mark, 1.5)
-
-
 @pytest.mark.parametrize("script", [STUBBORN, "echo ready; cat"])
 @pytest.mark.parametrize("has_input", [True, False])
 def test_a_killed_notebook_takes_its_commands_along(
@@ -239,7 +234,10 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     task = {"argv": ["sh", "-c", script], "keeps_stdin": True, "cancel": cancel_into(cancel)}
     with notebook(tmp_path / "main", task, more=DETACH, outlives=True) as process:
         wait_for(process, "ready", "watched")
-        outlived(process, mark)
+        process.kill()
+        process.wait()
+        with pytest.raises(AssertionError):
+            ends(mark, 1.5)
         assert cancelled(cancel) == []
         go.touch()
         ends(mark)
@@ -248,26 +246,32 @@ def test_detached_commands_outlive_the_notebook_and_end_by_themselves(
     assert (tmp_path / "main.over").exists()
 
 
-@pytest.mark.parametrize("what", ["folder", "another folder in its place", "socket"])
-def test_detached_commands_end_when_nobody_can_find_them(
-    mark: str, tmp_path: Path, what: str
-) -> None:
+def test_detached_commands_end_when_nobody_can_find_them(mark: str, tmp_path: Path) -> None:
     """A cluster without commands, as Kubernetes' is, is kept until its folder is gone."""
-    folder, path, cancel = tmp_path / "main", tmp_path / "ssh.sock", tmp_path / "cancelled"
-    script = f"touch {path}; echo ready; cat"
-    task = {"argv": ["sh", "-c", script], "keeps_stdin": True, "cancel": cancel_into(cancel)}
-    tasks = [] if what == "folder" else [task | {"socket": str(path)}]
-    with notebook(folder, *tasks, more=DETACH, outlives=True) as process:
-        wait_for(process, "watched", *["ready"] * len(tasks))
-        outlived(process, mark)
-        if what == "socket":
-            path.unlink()
-        else:
-            folder.rmdir()
-        if what == "another folder in its place":
-            folder.mkdir()
+    cancel, sockets, folders = tmp_path / "cancelled", [], []
+    with contextlib.ExitStack() as opened:
+        for number, num_tasks in enumerate((0, 1, 1)):
+            folders.append(tmp_path / f"cluster-{number}")
+            sockets.append(tmp_path / f"ssh-{number}.sock")
+            script = f"touch {sockets[-1]}; echo ready; cat"
+            argv = ["sh", "-c", script]
+            task = {"argv": argv, "keeps_stdin": True, "socket": str(sockets[-1])}
+            tasks = [task | {"cancel": cancel_into(cancel)}] * num_tasks
+            process = opened.enter_context(
+                notebook(folders[-1], *tasks, more=DETACH, outlives=True)
+            )
+            wait_for(process, "watched", *["ready"] * num_tasks)
+            process.kill()
+            process.wait()
+        kept = processes_with(MARK, mark)
+        time.sleep(1.5)
+        assert processes_with(MARK, mark) == kept
+        folders[0].rmdir()
+        folders[1].rmdir()
+        folders[1].mkdir()  # another one in its place
+        sockets[2].unlink()
         ends(mark)
-    assert cancelled(cancel) == ["once"] * len(tasks)
+    assert cancelled(cancel) == ["once"] * 2
 
 
 def test_a_clusters_files_are_kept_young(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.rank import tracebacks
+from jaxcluster.wire import codec
 
 
 class NoRepr:
@@ -80,7 +81,7 @@ def some_value(draw: random.Random, depth: int = 0) -> Any:
     return made
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_any_value_can_be_sent(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(100):
@@ -97,14 +98,17 @@ def test_values_are_told_as_jupyter_tells_them() -> None:
     assert strict({"a": [1, 2.5, None, True, "é\n"]}) == {"a": [1, 2.5, None, True, "é\n"]}
 
 
-def test_a_value_that_holds_itself_or_one_part_very_often_ends() -> None:
+def test_a_value_that_holds_itself_or_one_part_very_often_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec, "MAX_ITEMS", 20_000)
     loop: list[Any] = []
     loop.append(loop)
     assert strict(loop) == ["<itself>"]
     bomb: list[Any] = []
     for _ in range(60):
         bomb = [bomb, bomb]
-    assert len(json.dumps(wire.plain(bomb))) < 50_000_000
+    assert len(json.dumps(wire.plain(bomb))) < 1_000_000
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]

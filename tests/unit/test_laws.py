@@ -68,25 +68,25 @@ def imported_by(home: Home, source: str) -> list[str]:
     return last.split()[1:]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from jaxcluster import *; start, attach, current, Cluster",
-        "import jaxcluster.cli, jaxcluster.notebook.magics, jaxcluster.cluster.transfer",
-        "from jaxcluster import doctor\ndoctor.run_checks()",
-        "from jaxcluster import cluster; cluster.dry_run(cluster.make_spec(4))",
-        SHELL,
-        CLUSTER,
-    ],
-)
+WITHOUT_RANKS = """
+from jaxcluster import *
+start, attach, current, Cluster
+import jaxcluster.cli, jaxcluster.cluster.transfer
+from jaxcluster import cluster, doctor
+doctor.run_checks()
+cluster.dry_run(cluster.make_spec(4))
+"""
+
+
+@pytest.mark.parametrize("source", [WITHOUT_RANKS + SHELL, CLUSTER], ids=["no ranks", "a cluster"])
 def test_nothing_that_a_notebook_does_imports_jax(home: Home, source: str) -> None:
     assert imported_by(home, source) == []
 
 
 def test_an_import_in_a_cell_is_found(home: Home) -> None:
     """So that the test above can fail."""
-    source = SHELL + "shell.run_cell('import jax.numpy').raise_error()"
-    assert "jax" in imported_by(home, source)
+    source = SHELL + "shell.run_cell('import jaxlib').raise_error()"
+    assert imported_by(home, source) == ["jaxlib"]
 
 
 AGREE = """
@@ -109,14 +109,13 @@ assert not {"jaxcluster.wire", "jaxcluster.agreement.referee"} & {*sys.modules}
 
 def test_a_script_that_calls_agree_imports_little() -> None:
     """It takes 1 ms, and 35 ms beside jax. The limits leave room for a slow machine."""
-    found = []
     for _ in range(3):
         done = python("-c", f"import sys{AGREE}")
         assert done.returncode == 0, done.stderr
-        found.append([float(word) for word in done.stdout.split()])
-    plain, agree = (min(times) for times in zip(*found, strict=True))
-    assert plain < 0.01
-    assert agree < 0.1
+        plain, agree = map(float, done.stdout.split())
+        if plain < 0.01 and agree < 0.1:
+            return
+    raise AssertionError(done.stdout)
 
 
 def test_private_names_of_jax_stand_in_one_package() -> None:

@@ -239,13 +239,34 @@ def test_a_start_that_fails_leaves_no_folder(
 
 # --------------------------------------------------------------------------- its process
 
-PROCESS = """
-import json, sys
+FORKS = """
+import json, os, signal, sys, threading, time
+from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.server import Server
 from jaxcluster.rank.job import Job
 from jaxcluster.rank.script import run_script
 from jaxcluster.wire.ops.start import Script
-run_script(Script(**json.loads(sys.argv[1])), Job(0, 1, 5.0, leaves_alone=True))
+folder, body, pids = sys.argv[1], sys.argv[2], []
+for number, case in enumerate(json.loads(sys.argv[3])):
+    pids.append(os.fork())
+    if not pids[-1]:
+        for end in 1, 2:
+            os.dup2(os.open(f"{folder}/{number}.{end}", os.O_WRONLY | os.O_CREAT), end)
+        exec(body)
+        sys.exit()
+print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
 """
+
+
+def forked(folder: Path, body: str, cases: list[Any]) -> list[tuple[int, str, str]]:
+    """The status, the output and the errors of a fork for each case, all at once."""
+    words = [sys.executable, "-c", FORKS, str(folder), body, json.dumps(cases)]
+    statuses = subprocess.check_output(words, text=True, timeout=120).split()
+    read = [[(folder / f"{n}.{end}").read_text() for end in (1, 2)] for n in range(len(cases))]
+    return [(int(status), out, err) for status, (out, err) in zip(statuses, read, strict=True)]
+
+
+RUN = "run_script(Script(folder=folder, **case), Job(0, 1, 5.0, leaves_alone=True))"
 ENDS = {
     "ok": ("import atexit, sys; atexit.register(print, sys.argv, __name__, __file__)", 0, ""),
     "status": ("import sys; sys.exit(3)", 3, ""),
@@ -261,61 +282,52 @@ ENDS = {
 }  # fmt: skip
 
 
-def run_one(folder: Path, **script: Any) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", PROCESS, json.dumps({"folder": str(folder), **script})]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_scripts_process_ends_as_pythons(end: str, tmp_path: Path) -> None:
-    source, code, told = ENDS[end]
+def test_a_scripts_process_ends_as_pythons(tmp_path: Path) -> None:
     path = str(tmp_path / "train.py")
-    done = run_one(tmp_path, argv=["train.py", "-x"], path=path, source=source)
-    assert (done.returncode, done.stdout) == (
-        code, f"['train.py', '-x'] __main__ {path}\n" if end == "ok" else "",
-    )  # fmt: skip
-    assert done.stderr.endswith(told) if told else not done.stderr
-    if end == "error":
-        lines = [
-            f'  File "{path}", line {line}, in {where}'
-            for line, where in ((3, "<module>"), (1, "f"))
-        ]
-        assert [line for line in done.stderr.splitlines() if "File" in line] == lines
+    cases = [
+        {"argv": ["train.py", "-x"], "path": path, "source": source} for source, *_ in ENDS.values()
+    ]
+    ends = dict(zip(ENDS, forked(tmp_path, RUN, cases), strict=True))
+    for name, (_, code, told) in ENDS.items():
+        status, out, err = ends[name]
+        shown = f"['train.py', '-x'] __main__ {path}\n" if name == "ok" else ""
+        assert (status, out) == (code, shown), (name, err)
+        assert err.endswith(told) if told else not err, name
+    lines = [
+        f'  File "{path}", line {line}, in {where}' for line, where in ((3, "<module>"), (1, "f"))
+    ]
+    assert [line for line in ends["error"][2].splitlines() if "File" in line] == lines
 
 
 def test_a_module_is_found_as_python_does(tmp_path: Path) -> None:
     (tmp_path / "packed").mkdir()
     (tmp_path / "packed/__main__.py").write_text("import sys; print(__spec__.name, sys.argv)")
-    done = run_one(tmp_path, argv=["-m", "a"], path="", module="packed")
+    cases = [{"argv": ["-m", "a"], "path": "", "module": name} for name in ("packed", "missing")]
+    found, missing = forked(tmp_path, RUN, cases)
     told = [str(tmp_path / "packed/__main__.py"), "a"]
-    assert (done.returncode, done.stdout) == (0, f"packed.__main__ {told}\n")
-    done = run_one(tmp_path, argv=["-m"], path="", module="missing")
-    assert (done.returncode, done.stderr) == (1, f"{sys.executable}: No module named missing\n")
+    assert found[:2] == (0, f"packed.__main__ {told}\n")
+    assert missing == (1, "", f"{sys.executable}: No module named missing\n")
 
 
 STOPPED = """
-import os, signal, sys, threading, time
-from jaxcluster.agreement.cells import CellSpec
-from jaxcluster.agreement.server import Server
-from jaxcluster.rank.job import Job
-server, job = Server(2, sys.argv[1]), Job(0, 2, 5.0, leaves_alone=True)
+address = f"{folder}/{case}"
+server, job = Server(2, address), Job(0, 2, 5.0, leaves_alone=True)
 threading.Thread(target=server.serve, daemon=True).start()
 other = Job(1, 2, 5.0, leaves_alone=True)
 for one in (other, job):
-    one.connect(sys.argv[1])
+    one.connect(address)
 job.agreement.guard_signals()
 other.agreement.tell("arrive", CellSpec(1, (0, 1)))
 job.begin()
-what = sys.argv[2]
-if what == "thread":  # in which a launch is refused
+if case == "thread":  # in which a launch is refused
     job.agreement.is_refused = True
-elif what == "gone":
+elif case == "gone":
     job._base.shutdown(2)
     job._all_over.wait()
-elif what == "asyncio":
+elif case == "asyncio":
     import asyncio
     asyncio.run(asyncio.sleep(0))
-elif what == "silent":
+elif case == "silent":
     job.agreement.tell = lambda *told: None
     threading.Timer(1.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
@@ -325,24 +337,15 @@ try:
     print("goes on")
     time.sleep(60)
 except KeyboardInterrupt:
-    print(0.2 < time.monotonic() - began < 30)
+    print(0.2 < time.monotonic() - began < 30, flush=True)
 os._exit(0)
 """
 
 
-@pytest.mark.parametrize(
-    ("what", "told"),
-    [
-        ("stop", "True\ngoes on\nTrue\n"),
-        ("thread", "True\ngoes on\nTrue\n"),
-        ("asyncio", "True\ngoes on\nTrue\n"),
-        ("gone", "True\nFalse\n"),
-        ("silent", "True\ngoes on\nTrue\n"),  # a second Ctrl-C ends it
-    ],
-)
-def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(
-    what: str, told: str, tmp_path: Path
-) -> None:
-    words = [sys.executable, "-c", STOPPED, str(tmp_path / "referee"), what]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (0, told), done.stderr
+def test_a_stop_is_the_referees_and_comes_by_itself_where_no_launch_does(tmp_path: Path) -> None:
+    """A second Ctrl-C ends what is silent."""
+    cases = ["stop", "thread", "asyncio", "silent", "gone"]
+    ends = forked(tmp_path, STOPPED, cases)
+    for case, (status, told, errors) in zip(cases, ends, strict=True):
+        goes_on = "" if case == "gone" else "goes on\n"
+        assert (status, told) == (0, f"True\n{goes_on}{case != 'gone'}\n"), (case, errors)

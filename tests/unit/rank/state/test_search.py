@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from savednames import Comparison, alone, memory_of, namespace, run_cell
 
-COUNT, PARTS = int(os.environ.get("JAXCLUSTER_SEARCH", "1500")), 4
+COUNT, PARTS = int(os.environ.get("JAXCLUSTER_SEARCH", "800")), 4
 CELL = """
 import dataclasses, enum, functools, typing
 import jax, jax.numpy as jnp, numpy as np
