@@ -22,13 +22,7 @@ from jaxcluster.host.reachability import why_not_listen
 from jaxcluster.rank.cells import CellRunner
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.job import Job, agree_on_launches
-from jaxcluster.rank.private import (
-    compilations,
-    coordination,
-    moved,
-    pytrees,
-    transfers,
-)
+from jaxcluster.rank.private import compilations, coordination, kinds, moved, transfers
 
 POLL_S = 0.002
 LOOPBACK = "127.0.0.1"
@@ -101,7 +95,7 @@ def become_jax_process(
         request = asked.get()
         reply = request.answer(lambda its: initialize(its.body, owner, compiled))
         if reply is not None:
-            coordination.keep_initialized(note)
+            coordination.fit_in(note)
             return list(reply.devices)
 
 
@@ -118,6 +112,9 @@ def initialize(
     # It gives up before the notebook does, so that its reason is heard.
     wait_s = max(1, request.initialization_timeout - 1)
     os.environ.update(request.env)
+    if request.platforms in ("cuda", "rocm"):
+        # Since jax 0.11 each host is a partition else, and ``make_mesh`` takes devices of one.
+        os.environ.setdefault("JAX_PARTITION_INDEX", "0")
     if request.platforms == "tpu" and not request.env.get(tpus.SHARED):
         # A process that was killed gives its chips back a while later.
         tpus.wait_for_libtpu(wait_s)
@@ -143,7 +140,7 @@ def initialize(
     is_checked = request.is_checked and agree_on_launches(agreement, owner.given)
     if compiled:
         compilations.keep_compiled(Path(compiled))
-    pytrees.can_save()
+    kinds.can_save()
     # Between hosts, where others may listen, and where it isn't announced, JAX refuses them.
     is_announced = is_checked and transfers.announce_transfers(agreement)
     if is_announced and request.collectives_address == LOOPBACK:
@@ -166,14 +163,11 @@ def initialize(
         initialization_timeout=request.initialization_timeout,
         heartbeat_timeout_seconds=request.heartbeat_timeout_seconds,
         coordinator_bind_address=request.coordinator_bind_address,
-        **coordination.one_partition(request.platforms),
     )
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
     if is_checked:  # the backend has been given JAX's own client
         coordination.announce_waits(agreement)
-    if devices[0].platform == "cpu":
-        coordination.accept_num_cpu_devices(frozenset({len(devices), jax.device_count()}))
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:
         raise RuntimeError(

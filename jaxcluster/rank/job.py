@@ -65,12 +65,10 @@ def agree_on_launches(agreement: Agreement, given: Given) -> bool:
       False if this jax has moved a private name: launches are not checked.
     """
     global _is_agreed
-    from jaxcluster.rank.private import hostvalues
-
     if not launches.announce_launches(agreement):
         return False
     _is_agreed = True
-    hostvalues.hear_host_values(given)
+    launches.hear_host_values(given)
     agreement.watch_threads()
     agreement.guard_signals()
     # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would

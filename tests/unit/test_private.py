@@ -34,16 +34,6 @@ def test_all_private_names_are_in_this_jax_and_one_that_has_moved_is_told() -> N
     assert (found["then"], found["backends"]) == (["gloo address", "host values"], 0)
 
 
-def test_initialize_that_agrees_takes_what_jaxs_takes() -> None:
-    """A start looks whether it takes ``partition_index``."""
-    look = "import inspect, jax; print(inspect.signature(jax.distributed.initialize))"
-    plain, agreeing = (
-        python("-c", code).stdout for code in (look, f"import jaxcluster.rank.autoagree; {look}")
-    )
-    assert "num_processes" in plain
-    assert plain == agreeing
-
-
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_kernels_that_each_process_tunes_make_no_other_program(
     monkeypatch: pytest.MonkeyPatch, platform: str

@@ -89,19 +89,26 @@ def keep_compiled(folder: Path) -> None:
 
     original: Any = compiler.compile_or_get_cached
     key_of = compilation_cache.get_cache_key
-    serialize: Any = _jax.LoadedExecutable.serialize
-    serialize_by_client: Any = _jax.Client.serialize_executable
+    classes: Any = _jax
+    by_itself, by_client = classes.LoadedExecutable.serialize, classes.Client.serialize_executable
     is_on, others = config.enable_compilation_cache, [getattr(config, name) for name in OTHERS]
 
     def name_of(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
-        """What a program is kept under; None if it is not."""
+        """What a program is kept under: all that it was made from and for; None if it is not kept.
+
+        JAX's own key has the program, the compiler's version, options and flags, and the kind of
+        the devices. On GPU it leaves out which devices they are, and it never has the others'.
+        """
         flags = [os.environ.get("XLA_FLAGS", ""), *(key for key, _ in options.env_option_overrides)]
         is_off = not is_on.value or any(other.value for other in others)
         is_off |= any("xla_dump" in flag for flag in flags)  # files are wanted from the compiler
         is_off |= programs.is_made_together(backend, devices.flat)
         if is_off or programs.calls_into_process(module):
             return None
-        return make_key(key_of(module, devices, options, backend), backend, devices)
+        known = jax.__version__, key_of(module, devices, options, backend)
+        places = [(d.id, d.process_index) for d in devices.flat]
+        world = [(d.id, d.process_index, d.device_kind) for d in backend.devices()]
+        return hashlib.blake2b(repr((known, places, world)).encode(), digest_size=20).hexdigest()
 
     @functools.wraps(original)
     def compile_or_get_cached(*given: Any, **more: Any) -> Any:
@@ -126,21 +133,8 @@ def keep_compiled(folder: Path) -> None:
         return lambda *given: _held.get(id(given[-1]), _NONE)[1]() or original(*given)
 
     compiler.compile_or_get_cached = compile_or_get_cached
-    classes: Any = _jax
-    classes.LoadedExecutable.serialize = as_loaded(serialize)
-    classes.Client.serialize_executable = as_loaded(serialize_by_client)
-
-
-def make_key(known: str, backend: Any, devices: Any) -> str:
-    """What a program is kept under: all that it was made from and for.
-
-    JAX's own key has the program, the compiler's version, options and flags, and the kind of the
-    devices. On GPU it leaves out which devices they are, and it never has the others'.
-    """
-    places = [(d.id, d.process_index) for d in devices.flat]
-    world = [(d.id, d.process_index, d.device_kind) for d in backend.devices()]
-    text = repr((jax.__version__, known, places, world))
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+    classes.LoadedExecutable.serialize = as_loaded(by_itself)
+    classes.Client.serialize_executable = as_loaded(by_client)
 
 
 _tell = functools.cache(log.write)  # what the log does not say yet

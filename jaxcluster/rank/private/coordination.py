@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
-import os
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -16,7 +14,6 @@ from jaxcluster.agreement.refusals import Program
 from jaxcluster.rank.private import needs_names
 from jaxcluster.rank.private.programs import hash_of
 
-PARTITION = "JAX_PARTITION_INDEX"  # the user's own choice
 PR_SET_TIMERSLACK = 29  # Linux's prctl(2)
 SLACK_NS = 200_000_000  # gloo's thread wakes 5 times a second, not 100, while nothing is sent
 LOOK_MS = 200  # between looks whether a wait for a key is to end
@@ -56,8 +53,8 @@ def join_cpu_slices() -> None:
     """Put the CPU devices of all machines into one slice, so that ``jax.make_mesh`` takes them.
 
     XLA makes a slice of each boot id, and ``make_mesh`` refuses devices of several: meant for TPU
-    pods and GPUs, for which ``initialize(partition_index=0)`` is the remedy; the CPU client takes
-    no such option (jax 0.10.2 and 0.12). ``Mesh(jax.devices(), ...)`` needs none of this.
+    pods and GPUs, for which ``JAX_PARTITION_INDEX`` is the remedy; the CPU client takes no such
+    option (jax 0.10.2 and 0.12). ``Mesh(jax.devices(), ...)`` needs none of this.
     """
     from jax._src.lib import _jax
 
@@ -70,41 +67,22 @@ def join_cpu_slices() -> None:
         setattr(_jax.Device, name, property(functools.partial(slice_of, name=name)))
 
 
-def one_partition(platforms: str | None) -> dict[str, int]:
-    """What ``initialize`` takes so that ``jax.make_mesh`` takes GPUs of several hosts.
-
-    Since jax 0.11 it makes a partition of each host, and ``make_mesh`` refuses devices of several.
-    """
-    import jax
-
-    takes = "partition_index" in inspect.signature(jax.distributed.initialize).parameters
-    is_gpu = any(name in (platforms or "") for name in ("gpu", "cuda", "rocm"))
-    return {"partition_index": 0} if takes and is_gpu and not os.environ.get(PARTITION) else {}
-
-
 # --------------------------------------------------------------------------- the coordinator
 
 
-def coordination_service(
-    address: str, num_processes: int, heartbeat_timeout_s: int, shutdown_timeout_s: int
-) -> Any:
+def coordination_service(address: str, num_processes: int, heartbeat_s: int, end_s: int) -> Any:
     """JAX's coordination service, listening on ``address``; it lives as long as the object.
 
-    ``jax.distributed.initialize`` makes it on rank 0 and nowhere else (jax 0.10.2 and 0.12:
-    ``_jax.get_distributed_runtime_service``). Recoverable: a task that dies ends no other.
+    ``jax.distributed.initialize`` makes it on rank 0 and nowhere else (jax 0.10.2 and 0.12).
+    Recoverable: a task that dies ends no other.
 
     Raises:
       ImportError, AttributeError, TypeError: the private name has moved.
     """
     from jax._src.lib import _jax
 
-    return _jax.get_distributed_runtime_service(
-        address,
-        num_processes,
-        heartbeat_timeout=heartbeat_timeout_s,
-        shutdown_timeout=shutdown_timeout_s,
-        recoverable=True,
-    )
+    limits = {"heartbeat_timeout": heartbeat_s, "shutdown_timeout": end_s}
+    return _jax.get_distributed_runtime_service(address, num_processes, **limits, recoverable=True)
 
 
 @needs_names("coordinator process", "rank 0 hosts JAX's coordinator, and its death ends all ranks")
@@ -127,31 +105,24 @@ def coordinate_elsewhere() -> None:
 @needs_names("waits", "a wait in JAX's coordination service can't be stopped")
 def announce_waits(agreement: Agreement) -> None:
     """Have waits in the coordination service be agreed on, once JAX is initialized."""
-    import jax
     from jax._src import distributed
     from jax._src.lib import _jax
 
     state, its = distributed.global_state, _jax.DistributedRuntimeClient
     _ = its.wait_at_barrier, *(getattr(its, name) for name in GETS)
     if state.client is not None:
-        state.client = Client(state.client, agreement, jax.process_count())
+        state.client = Client(state.client, agreement)
 
 
 class Client:
     """JAX's client of the coordination service, whose waits for other processes are agreed on.
 
     Libraries (Orbax) reach it by ``jax._src.distributed.global_state.client``. All but the waits
-    goes to JAX's own.
-
-    Args:
-      client: JAX's own.
-      agreement: that of this process.
-      num_processes: how many there are.
+    goes to ``client``, which is JAX's own.
     """
 
-    def __init__(self, client: Any, agreement: Agreement, num_processes: int) -> None:
+    def __init__(self, client: Any, agreement: Agreement) -> None:
         self._client, self._agreement = client, agreement
-        self._everyone = tuple(range(num_processes))
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._client, name)
@@ -163,21 +134,20 @@ class Client:
         """Go on once all processes are there. A stop, an early end or a death ends the wait."""
         import jax
 
-        wait = functools.partial(
-            self._client.wait_at_barrier, barrier_id, timeout_in_ms, process_ids
-        )
-        processes = tuple(sorted(map(int, process_ids))) if process_ids else self._everyone
+        its = barrier_id, timeout_in_ms, process_ids
+        everyone = range(jax.process_count())
+        processes = tuple(sorted(map(int, process_ids))) if process_ids else tuple(everyone)
         if self._agreement.rank not in processes:  # an error of JAX's
-            wait()
+            self._client.wait_at_barrier(*its)
             return
-        name = f"wait_at_barrier({str(barrier_id)!r})"
+        name, seconds = f"wait_at_barrier({str(barrier_id)!r})", timeout_in_ms / 1000
         program = Program(processes, hash_of(name), name, meets_all=True)
         late = jax.errors.JaxRuntimeError(
             f"DEADLINE_EXCEEDED: Barrier timed out. Id: {barrier_id}. Not all of processes "
-            f"{', '.join(map(str, processes))} were there within {timeout_in_ms / 1000:g} s."
+            f"{', '.join(map(str, processes))} were there within {seconds:g} s."
         )
-        with self._agreement.limited(timeout_in_ms / 1000, late):
-            self._agreement.launch(program, wait)
+        with self._agreement.limited(seconds, late):
+            self._agreement.launch(program, self._client.wait_at_barrier, *its)
 
     def _get(self, get: Callable[[str, int], Any], key: str, timeout_in_ms: int) -> Any:
         """What stands at a key, once it does. A stop ends the wait."""
@@ -194,55 +164,46 @@ class Client:
 # --------------------------------------------------------------------------- scripts
 
 
-def keep_initialized(say: Callable[[str], None]) -> None:
+def fit_in(say: Callable[[str], None]) -> None:
     """Have calls that a script makes for a world of its own fit in with this one.
 
     ``jax.distributed.initialize`` and ``shutdown`` return with one line: the cluster does both. An
-    ``initialize`` for another world is an error. All of this is public.
+    ``initialize`` for another world is an error. ``jax_num_cpu_devices`` may be set to what this
+    process or the cluster has: JAX refuses any value once there are devices (jax 0.10.2 and 0.12).
+    All of this is public.
     """
     import jax
 
-    has = {"num_processes": jax.process_count(), "process_id": jax.process_index()}
-    here = f"process {has['process_id']} of {has['num_processes']}"
-    arguments = inspect.signature(jax.distributed.initialize)
+    n, rank = jax.process_count(), jax.process_index()
+    here = f"this is process {rank} of {n}"
+    config: Any = type(jax.config)
+    public: Any = jax.distributed
+    original = config.update
 
     @functools.wraps(jax.distributed.initialize)
-    def initialize(*args: Any, **kwargs: Any) -> None:
-        asked = arguments.bind(*args, **kwargs).arguments
-        for name, value in has.items():
-            if asked.get(name) not in (None, value):
-                raise RuntimeError(
-                    f"jaxcluster has initialized JAX: this is {here}, and the call asks for "
-                    f"{name}={asked[name]}. Leave that out, or start as many, by -n."
-                )
-        say(f"jaxcluster has initialized JAX already: this is {here}.")
+    def initialize(
+        where: Any = None, num_processes: Any = None, process_id: Any = None, *_: Any, **__: Any
+    ) -> None:
+        if num_processes not in (None, n) or process_id not in (None, rank):
+            raise RuntimeError(
+                f"jaxcluster has initialized JAX: {here}, and the call asks for num_processes="
+                f"{num_processes}, process_id={process_id}. Leave that out, or start as many, by "
+                "-n."
+            )
+        say(f"jaxcluster has initialized JAX already: {here}.")
 
     @functools.wraps(jax.distributed.shutdown)
     def shutdown() -> None:
         say("%jaxcluster stop shuts JAX down: the ranks go on.")
 
-    jax.distributed.initialize, jax.distributed.shutdown = initialize, shutdown
-
-
-def accept_num_cpu_devices(counts: frozenset[int]) -> None:
-    """Have ``jax_num_cpu_devices`` set to what the cluster has already be no error.
-
-    JAX refuses any value once there are devices (jax 0.10.2 and 0.12), and single-process programs
-    begin with it.
-
-    Args:
-      counts: the devices of this process, and of all.
-    """
-    import jax
-
-    config: Any = type(jax.config)
-    original = config.update
-
     @functools.wraps(original)
     def update(self: Any, name: str, val: Any) -> None:
-        if name != "jax_num_cpu_devices" or type(val) is not int or val not in counts:
+        there = jax.local_device_count(), jax.device_count()
+        is_cpu = name == "jax_num_cpu_devices" and jax.default_backend() == "cpu"
+        if not is_cpu or type(val) is not int or val not in there:
             original(self, name, val)
 
+    public.initialize, public.shutdown = initialize, shutdown
     config.update = update
 
 

@@ -1,23 +1,40 @@
-"""The types of JAX's values, arrays of given types, and what jitted functions are made of."""
+"""JAX's types, arrays of given types, what jitted functions are made of, and pytree nodes."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from cloudpickle import cloudpickle
 
+from jaxcluster.rank.names import is_own_module
+from jaxcluster.rank.private import needs_names
 
-@dataclass(frozen=True)
-class Kinds:
+# How a class is registered as a pytree node: the fields of a dataclass; or the functions (flatten,
+# unflatten, flatten with keys).
+Registration = dict[str, list[str]] | tuple[Any, ...]
+
+OF_CELLS = "__main__"
+_module: Any = type.__dict__["__module__"]  # a metaclass of the user's is not asked
+FIELDS = {"data_fields", "meta_fields"}
+WITH_KEYS = "flatten_with_keys"
+
+
+class Kinds(NamedTuple):
     """Types that JAX has no public names for."""
 
     array: type
     key: type
     jitted: type
+
+
+@needs_names("saved variables", "new processes have none of the variables of the old ones")
+def can_save() -> None:
+    """Look whether the names are there that saving needs."""
+    kinds(), registration_of(list), jitted(len, info_of(jax.jit(len)))
 
 
 @functools.cache
@@ -58,7 +75,7 @@ def numpy_view(array: Any) -> Any:
 def is_imported(value: Any) -> bool:
     """Whether an imported module has this very function or class under its name."""
     module = getattr(value, "__module__", None)
-    found: Any = sys.modules.get(str(module)) if module != "__main__" else None
+    found: Any = sys.modules.get(str(module)) if module != OF_CELLS else None
     for part in getattr(value, "__qualname__", "").split("."):
         found = getattr(found, part, None)
     return found is value
@@ -70,36 +87,85 @@ def number_class(cls: type, number: str) -> None:
     cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID[number] = cls
 
 
+# --------------------------------------------------------------------------- jitted functions
+
+
 def info_of(function: Any) -> Any:
-    """The options of a jitted function.
-
-    JAX has no public way to ask (jax 0.10.2 and 0.12: ``_jit_info``, a ``PjitInfo``).
-
-    Raises:
-      AttributeError: the name has moved.
-    """
+    """The options of a jitted function (jax 0.10.2 and 0.12: a ``PjitInfo``)."""
     return function._jit_info
 
 
 def jitted(function: Any, info: Any) -> Any:
     """A function, jitted with the options that another one had."""
-    make, unspecified = pjit_names()
-
-    def leaves(name: str) -> tuple[Any, ...]:
-        kind = type(unspecified)
-        return tuple(unspecified if type(one) is kind else one for one in getattr(info, name))
-
-    known = {name: leaves(name) for name in ("in_shardings_leaves", "out_shardings_leaves")}
-    return make(function, info._replace(**known))
-
-
-def pjit_names() -> tuple[Any, Any]:
-    """What makes a jitted function of its options, and what stands in them for no sharding.
-
-    Raises:
-      ImportError, AttributeError: a name has moved.
-    """
     from jax._src import pjit
     from jax._src.sharding_impls import UNSPECIFIED
 
-    return pjit._cpp_pjit, UNSPECIFIED
+    def leaves(name: str) -> tuple[Any, ...]:
+        kind = type(UNSPECIFIED)
+        return tuple(UNSPECIFIED if type(one) is kind else one for one in getattr(info, name))
+
+    known = {name: leaves(name) for name in ("in_shardings_leaves", "out_shardings_leaves")}
+    make: Any = pjit._cpp_pjit
+    return make(function, info._replace(**known))
+
+
+# --------------------------------------------------------------------------- pytree nodes
+
+
+def registration_of(cls: type) -> Registration | None:
+    """How a class is registered as a pytree node; None for others.
+
+    JAX has no public way to ask (jax 0.10.2 and 0.12: ``tree_util._registry``, where the function
+    that flattens a dataclass holds ``data_fields`` and ``meta_fields``, and JAX's own function that
+    flattens by one with keys holds that).
+    """
+    from jax._src import tree_util
+
+    if (entry := tree_util._registry.get(cls)) is None:
+        return None
+    flatten, unflatten = entry.to_iter, entry.from_iter
+    keyed = None
+    if getattr(flatten, "__module__", "") == tree_util.__name__ and flatten.__closure__:
+        names = flatten.__code__.co_freevars
+        held = dict(zip(names, (cell.cell_contents for cell in flatten.__closure__), strict=True))
+        if held.keys() >= FIELDS:
+            return {name: list(held[name]) for name in sorted(FIELDS)}
+        keyed = held.get(WITH_KEYS)
+    return (None if keyed else flatten), unflatten, keyed
+
+
+def registered_by_cells() -> list[tuple[type, Registration]]:
+    """The imported classes that cells may have registered; some 50 us.
+
+    They have done it with a function of theirs, or it is a dataclass of the user's own modules.
+    The classes of cells bring their registration along.
+    """
+    from jax._src import tree_util
+
+    found = []
+    for cls, entry in list(tree_util._registry.items()):
+        module: str = _module.__get__(cls)
+        functions = entry.to_iter, entry.from_iter
+        is_by_cell = OF_CELLS in {getattr(one, "__module__", "") for one in functions}
+        if module != OF_CELLS and (is_by_cell or is_own_module(module)):
+            how = registration_of(cls)
+            if how is not None and (is_by_cell or isinstance(how, dict)):
+                found.append((cls, how))
+    return found
+
+
+def register(cls: type, how: Registration) -> None:
+    """Register a class as another one was, unless it is registered."""
+    if registration_of(cls) is not None:
+        return
+    if isinstance(how, dict):
+        data, meta = how["data_fields"], how["meta_fields"]
+        fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+        drop = [f.name for f in fields if f.init and f.name not in (*data, *meta)]
+        jax.tree_util.register_dataclass(cls, data, meta, drop)
+        return
+    flatten, unflatten, keyed = how
+    if keyed is not None:
+        jax.tree_util.register_pytree_with_keys(cls, keyed, unflatten)
+    else:
+        jax.tree_util.register_pytree_node(cls, flatten, unflatten)

@@ -1,4 +1,4 @@
-"""Every launch of a program that spans processes is announced first: JAX's private call paths."""
+"""Every launch of a program that spans processes is announced first, with what it is given."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ import functools
 import operator
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.rank.private import needs_names, programs
+
+if TYPE_CHECKING:  # it imports jax
+    from jaxcluster.rank.given import Given
+
+MAKERS = (
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
+)
 
 
 @needs_names(
@@ -41,8 +50,8 @@ def announce_launches(agreement: Agreement) -> None:
     original_compile: Any = pxla.MeshComputation.compile
     register: Any = tree_util.dispatch_registry.register_node
     call_class: Any = pxla.ExecuteReplicated
-    _ = programs.hlo_print_options().fingerprint, call_class.xla_executable
-    _ = vars(layout.Layout(())), layout.Layout._to_xla_layout  # a copy gets one of its own
+    # A copy of a layout gets a way to XLA's form of its own.
+    _ = call_class.xla_executable, vars(layout.Layout(())), layout.Layout._to_xla_layout
 
     class AskingExecutable:
         """XLA's executable, which is launched once that is agreed."""
@@ -80,35 +89,22 @@ def announce_launches(agreement: Agreement) -> None:
     value_of = operator.itemgetter(1)
     register(Confirmed, lambda node: ((node.first, node.value), value_of), operator.call)
 
-    def asked(program: Program, own: Any, xla_layout: Any) -> Any:
-        """A layout like ``own``: when JAX asks for XLA's form of it, it is about to launch."""
-        asked = copy.copy(own)
-        preparations = agreement.preparations(program, xla_layout)
-        asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
-        return asked
-
     def asking(data: Any, program: Program, executable: Any, arguments: Sequence[Any]) -> Any:
-        """A fast path that asks, or None where nothing of Python comes right before the launch."""
+        """A fast path that asks, or None where nothing of Python comes right before the launch.
+
+        What does not span the devices is converted in Python, after the last one's layout is asked.
+        """
         kept = [a for a, keep in zip(arguments, data.kept_var_bitvec, strict=True) if keep]
-        layouts = list(data.in_device_local_layouts)
         spans = len(executable._unloaded_executable.device_list)
-        spread = [
-            at
-            for at, array in enumerate(kept)
-            if type(array) is ArrayImpl and array.sharding.num_devices == spans
-        ]
-        # The last, or the last that was not donated: it knows its layout.
-        for at in sorted(spread, key=lambda at: (kept[at].is_deleted(), -at)):
-            # What is not spread, or has a layout of its own, is converted in Python.
-            if any(b not in spread or layouts[b] is not None for b in range(at + 1, len(kept))):
-                return None
-            own = layouts[at]
-            if own is None and not kept[at].is_deleted():
-                own = kept[at].format.layout
-            own = own or executable._xla_in_layouts[at]
-            layouts[at] = asked(program, own, own._to_xla_layout(kept[at].dtype))
-            return data._replace(in_device_local_layouts=layouts)
-        return None
+        if not kept or type(kept[-1]) is not ArrayImpl or kept[-1].sharding.num_devices != spans:
+            return None
+        *others, own = data.in_device_local_layouts
+        if (own := own or executable._xla_in_layouts[-1]) is None:  # this runtime tells none
+            return None
+        asked = copy.copy(own)
+        preparations = agreement.preparations(program, own._to_xla_layout(kept[-1].dtype))
+        asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
+        return data._replace(in_device_local_layouts=[*others, asked])
 
     def build_unsafe_call(self: Any) -> Any:
         call = original_build(self)
@@ -138,19 +134,15 @@ def announce_launches(agreement: Agreement) -> None:
 
     def compile(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
         devices = kwargs.get("device_assignment") or self._device_list or ()
-        processes = tuple(sorted({d.process_index for d in devices}))
-        if len(processes) < 2:
-            return original_compile(self, compiler_options, **kwargs)
-        source = programs.source_of(self, compiler_options)
-        backend = self.compile_args.get("backend")
-        # Ahead of time it is compiled, and launched later or never.
-        is_launched = sys._getframe(1).f_globals.get("__name__") != stages.__name__
-        waits = programs.is_made_together(backend, devices) and agreement.rank in processes
-        if waits and is_launched:
-            agreement.launch(programs.uncompiled(self, source, processes), bool)
-        executable = original_compile(self, compiler_options, **kwargs)
-        programs.sign(executable, source)
-        return executable
+        processes = programs.processes_of(devices)
+        if len(processes) > 1:
+            program = programs.sign(self, compiler_options, processes)
+            waits = programs.is_made_together(self.compile_args.get("backend"), devices)
+            # Ahead of time it is compiled, and launched later or never.
+            is_launched = sys._getframe(1).f_globals.get("__name__") != stages.__name__
+            if waits and is_launched and agreement.rank in processes:
+                agreement.launch(program, bool)
+        return original_compile(self, compiler_options, **kwargs)
 
     for owner, name, replacement in (
         (pxla.UnloadedMeshExecutable, "build_unsafe_call", build_unsafe_call),
@@ -159,3 +151,54 @@ def announce_launches(agreement: Agreement) -> None:
         (pjit, "_get_fastpath_data", get_fastpath_data),
     ):
         setattr(owner, name, replacement)
+
+
+@needs_names(
+    "host values",
+    "values that should be equal on all ranks are compared only where arrays are pulled",
+)
+def hear_host_values(given: Given) -> None:
+    """Have ``given`` told of values that become arrays of several processes (jax 0.9.1 to 0.12).
+
+    What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
+    fast path too.
+    """
+    import jax
+    import numpy as np
+    from jax._src import array as jax_array
+    from jax._src import literals
+    from jax._src.interpreters import pxla
+
+    handlers: Any = pxla.shard_arg_handlers
+    # Python's own numbers become arrays of numpy's. jax 0.9 has all numpy arrays become its own
+    # type, which is none of numpy's.
+    arrays = jax_array.ArrayImpl, literals.TypedNdArray, np.ndarray, np.generic
+    kinds = *arrays, *literals.typed_scalar_types
+    makers = {name: getattr(jax_array, name) for name in MAKERS}
+
+    def shard(handle: Any, values: Any, shardings: Any, *args: Any) -> Any:
+        arrays = handle(values, shardings, *args)
+        for value, sharding in zip(values, shardings, strict=False):
+            is_local = getattr(value, "is_fully_addressable", True)
+            if is_local and not sharding.is_fully_addressable:
+                given.add(value, sharding)
+        return arrays
+
+    def telling(make: Any) -> Any:
+        # Under its own name: by that cloudpickle finds it, and takes no part of it along.
+        @functools.wraps(make)
+        def make_and_tell(*args: Any, **kwargs: Any) -> Any:
+            made = make(*args, **kwargs)
+            for array in jax.tree.leaves(made):  # one array, or those of a pytree
+                given.made(array)
+            return made
+
+        return make_and_tell
+
+    for kind, handle in list(handlers.items()):
+        if issubclass(kind, kinds):
+            handlers[kind] = functools.partial(shard, handle)
+    for name, make in makers.items():
+        told = telling(make)
+        for module in (jax, jax_array):
+            setattr(module, name, told)

@@ -10,51 +10,41 @@ from typing import Any
 
 from jaxcluster.agreement.refusals import Program
 
-# What was compiled is kept where an executable keeps what it needs to stay alive: JAX never looks
-# there, and it is serialized with the executable.
-_SIGNED = "jaxcluster: fingerprint"
+_SIGNED = "jaxcluster: "
 # Custom calls whose text holds an address in the process that lowered them.
 ADDRESSED = "CustomSPMDPartitioning", "InspectSharding"
 _CALLING = re.compile(rf"custom_call @(?:(?:{'|'.join(ADDRESSED)})\b|[^\s(]*callback)")
+_COLLECTIVE = re.compile(
+    r"\s(all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute"
+    r"|ragged-all-to-all|reduce-scatter)(-start)?\("
+)
 
 
 def describe(executable: Any) -> Program:
     """What tells a compiled program from others, for whoever announces its launches.
 
-    It is made of what was compiled, as compilers may make two programs of one: XLA's own
-    fingerprint covers the source lines, so the same program at another line, which a branch on the
-    rank does, has another (jaxlib 0.10.2 and 0.12). On other platforms than CPU each process tunes
-    its kernels by its own timings.
+    It is made of what was compiled (see ``sign``), as compilers may make two programs of one. On
+    other platforms than CPU each process tunes its kernels by its own timings.
     """
     text = _hlo_text(executable.xla_executable)
-    source = _source_signed(executable)
+    source = next((one for one in executable.keepalive or () if _is_signature(one)), None)
     if source is None:  # deserialized, and not compiled by a rank
         on_cpu = executable.backend.platform == "cpu"
-        source = hash_of(text if on_cpu else repr(_COLLECTIVE.findall(text)))
+        source = text if on_cpu else repr(_COLLECTIVE.findall(text))
     devices = [d.id for d in executable.device_list]
-    inputs = ", ".join(a.str_short() for a in executable.input_avals)
-    outside = repr((executable.name, devices, inputs, source))
-    processes = tuple(sorted({d.process_index for d in executable.device_list}))
-    name = _readable(executable.name)
+    inputs = _signature(executable.input_avals)
+    fingerprint = hash_of(repr((executable.name, devices, inputs, source))) or 1
     is_collective = not text or _COLLECTIVE.search(text) is not None  # it may be, where unknown
-    return Program(processes, hash_of(outside) or 1, name, inputs, is_collective)
+    processes = processes_of(executable.device_list)
+    return Program(processes, fingerprint, _readable(executable.name), inputs, is_collective)
 
 
-def sign(executable: Any, source: int) -> None:
-    """Note of an executable that spans processes of what it was compiled: see ``source_of``."""
-    unloaded = getattr(executable, "_unloaded_executable", None)
-    if unloaded is not None and _source_signed(unloaded) is None:
-        unloaded.keepalive = [*(unloaded.keepalive or ()), (_SIGNED, source)]
+def sign(computation: Any, compiler_options: Any, processes: tuple[int, ...]) -> Program:
+    """What is announced of a program that is to be compiled: what is compiled, by what options.
 
-
-def _source_signed(executable: Any) -> int | None:
-    kept = executable.keepalive
-    signed = kept and isinstance(kept[-1], tuple) and kept[-1][0] == _SIGNED
-    return kept[-1][1] if signed else None
-
-
-def source_of(computation: Any, compiler_options: Any) -> int:
-    """What tells programs apart before they are compiled: what is compiled, and by what options."""
+    Its executable has that where it has what it needs to stay alive. JAX never looks there, and
+    serializes it with the executable.
+    """
     options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
     # Where a process writes to and what it has measured are its own.
     common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
@@ -62,7 +52,12 @@ def source_of(computation: Any, compiler_options: Any) -> int:
         lowered = of_lowered(computation._hlo)
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
         lowered = b""  # it has moved: names and types are left
-    return hash_of(repr((computation._name, sorted(common.items(), key=str), lowered)))
+    name, arguments = computation._name, computation.compile_args
+    fingerprint = hash_of(repr((name, sorted(common.items(), key=str), lowered)))
+    kept = [one for one in arguments.get("keepalive") or () if not _is_signature(one)]
+    arguments["keepalive"] = [*kept, f"{_SIGNED}{fingerprint}"]
+    inputs = _signature(arguments.get("global_in_avals", ()))
+    return Program(processes, fingerprint, f"{_readable(name)}, to compile it", inputs)
 
 
 def of_lowered(module: Any) -> bytes:
@@ -103,14 +98,6 @@ def calls_into_process(module: Any) -> bool:
     return _CALLING.search(text) is not None
 
 
-def uncompiled(computation: Any, source: int, processes: tuple[int, ...]) -> Program:
-    """What is announced of a program that is to be compiled, and then launched."""
-    inputs = computation.compile_args.get("global_in_avals", ())
-    signature = ", ".join(a.str_short() for a in inputs)
-    name = f"{_readable(computation._name)}, to compile it"
-    return Program(processes, source, name, signature)
-
-
 def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
     """Whether processes may wait for each other where they compile a program for these devices.
 
@@ -119,31 +106,12 @@ def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
     where another host has it no longer.
     """
     # Where jax has no such name any more, nothing is announced.
-    return (
-        getattr(backend, "platform", "cpu") != "cpu" and len({d.process_index for d in devices}) > 1
-    )
+    return getattr(backend, "platform", "cpu") != "cpu" and len(processes_of(devices)) > 1
 
 
-def _hlo_text(executable: Any) -> str:
-    """A compiled program's text for fingerprints; "" if it can't be read."""
-    try:
-        options = hlo_print_options().fingerprint()
-        return "".join(module.to_string(options) for module in executable.hlo_modules())
-    except (ImportError, AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
-        return ""
-
-
-def hlo_print_options() -> Any:
-    """XLA's class of options for a program's text; jaxlib 0.9.1 has it in another place.
-
-    Raises:
-      ImportError, AttributeError: the private name has moved.
-    """
-    try:
-        from jaxlib import _hlo  # type: ignore[attr-defined]
-    except ImportError:
-        from jaxlib import _jax as _hlo
-    return _hlo.HloPrintOptions
+def processes_of(devices: Iterable[Any]) -> tuple[int, ...]:
+    """The processes that these devices belong to, in order."""
+    return tuple(sorted({device.process_index for device in devices}))
 
 
 def hash_of(text: str) -> int:
@@ -151,10 +119,20 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
-_COLLECTIVE = re.compile(
-    r"\s(all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute"
-    r"|ragged-all-to-all|reduce-scatter)(-start)?\("
-)
+def _is_signature(kept_alive: Any) -> bool:
+    return isinstance(kept_alive, str) and kept_alive.startswith(_SIGNED)
+
+
+def _hlo_text(executable: Any) -> str:
+    """A compiled program's text; "" if it can't be read."""
+    try:
+        return "".join(module.to_string() for module in executable.hlo_modules())
+    except (AttributeError, RuntimeError):  # moved, or a platform that keeps no HLO
+        return ""
+
+
+def _signature(avals: Iterable[Any]) -> str:
+    return ", ".join(aval.str_short() for aval in avals)
 
 
 def _readable(name: str) -> str:

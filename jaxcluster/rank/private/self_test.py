@@ -13,10 +13,9 @@ from jaxcluster.rank.given import Given
 from jaxcluster.rank.private import (
     compilations,
     coordination,
-    hostvalues,
+    kinds,
     launches,
     moved,
-    pytrees,
     transfers,
 )
 
@@ -32,10 +31,10 @@ def missing() -> dict[str, str]:
     coordination.coordinate_elsewhere()
     coordination.announce_waits(agreement)
     launches.announce_launches(agreement)
-    hostvalues.hear_host_values(Given())
+    launches.hear_host_values(Given())
     transfers.announce_transfers(agreement)
     compilations.keep_compiled(Path("/nonexistent"))
-    pytrees.can_save()
+    kinds.can_save()
     return moved
 
 

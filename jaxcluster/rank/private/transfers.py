@@ -1,15 +1,12 @@
 """``device_put`` from one process's devices to another's: on CPU made to work, and announced.
 
-JAX's runtime has such transfers on GPU and TPU. For other platforms it has a server of its own,
-which ``jax_cross_host_transfer_socket_address`` turns on: the receiver connects to the sender at
-the address that is in the sender's setting, as it is there. So port 0 can't be: the server
-listens on one that is free, the receiver dials port 0, and waits for ever (jax 0.10.2 and 0.12).
+JAX's runtime has such transfers on GPU and TPU. For other platforms it has a server of its own, at
+``jax_cross_host_transfer_socket_address``. The receiver connects to what the sender's setting has.
+Port 0 can't be in it: the receiver dials port 0, and waits for ever (jax 0.10.2 and 0.12).
 
-A transfer is no program, but it must keep the order all the same. Each process numbers the
-transfers that it has asked for, and sender and receiver find each other by these numbers. Where a
-process leaves one out, whether it takes part in it or not, later ones hang, or bring another
-array's values. So each is announced as a launch of all processes. Three ways lead to them, by
-which XLA takes numbers:
+Each process numbers the transfers that it has asked for, and sender and receiver find each other by
+these numbers. If a process leaves one out, even one without a part in it, later ones hang, or bring
+another array's values. So each is announced as a launch of all processes. Three ways lead to them:
 
 - ``device_put`` to a sharding. One call numbers its arrays in the order of a hash table that each
   process seeds again: so each array has a call of its own.
@@ -30,7 +27,7 @@ from typing import Any
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.refusals import Program
 from jaxcluster.rank.private import needs_names
-from jaxcluster.rank.private.programs import hash_of
+from jaxcluster.rank.private.programs import hash_of, processes_of
 
 SOCKETS = 4  # of the data, as JAX has it by default, on all of the machine's addresses
 # The first transfer from a process waits for that one's server, which starts with its own part.
@@ -45,14 +42,20 @@ def announce_transfers(agreement: Agreement) -> None:
     """Have ``agreement`` asked before each transfer between processes (jax 0.10.2 and 0.12)."""
     import jax
     from jax._src import dispatch, xla_bridge
-    from jax._src.array import ArrayImpl
-    from jax.sharding import SingleDeviceSharding
 
+    caller: Any = dispatch
     client: Any = dispatch.xc
-    device_type = client.Device
+    device_type, array_type = client.Device, client.ArrayImpl
     copy, put = client.batched_copy_array_to_devices_with_sharding, client.batched_device_put
-    put_one: Any = dispatch._device_put_sharding_impl
+    put_one = caller._device_put_sharding_impl
     _ = xla_bridge.CROSS_HOST_TRANSFER_SOCKET_ADDRESS
+
+    def describe(array: Any, to: Any) -> Program:
+        signature = array.aval.str_short()
+        source = getattr(array.sharding, "spec", array.sharding)
+        ends = [[d.id for d in each._device_assignment] for each in (array.sharding, to)]
+        fingerprint = hash_of(f"device_put {signature} {source} {ends}")
+        return Program(tuple(range(jax.process_count())), fingerprint, "device_put", signature)
 
     def copy_agreed(*columns: Sequence[Any]) -> list[Any]:
         copied = list[Any]()
@@ -61,47 +64,33 @@ def announce_transfers(agreement: Agreement) -> None:
             if array.is_deleted():
                 copied += copy(*one)  # which refuses it
             else:
-                copied += agreement.launch(_describe(array, sharding), copy, *one)
+                copied += agreement.launch(describe(array, sharding), copy, *one)
         return copied
 
     @functools.wraps(put)
-    def put_own(
-        aval: Any, sharding: Any, xs: Sequence[Any], devices: Sequence[Any], *args: Any, **kw: Any
-    ) -> Any:
+    def put_own(aval: Any, to: Any, xs: Any, devices: Sequence[Any], *args: Any, **kw: Any) -> Any:
         for x, device in zip(xs, devices, strict=False):
-            of: Any = x.sharding.device_set if isinstance(x, jax.Array) else {device}
-            if {one.process_index for one in of} != {device.process_index}:
+            of = x.sharding.device_set if isinstance(x, jax.Array) else [device]
+            if processes_of(of) != (device.process_index,):
                 raise ValueError(
                     "this would send an array from one process to another, and the other processes "
                     "would not know of it. Send it with jax.device_put(x, sharding) on all ranks."
                 )
-        return put(aval, sharding, xs, devices, *args, **kw)
+        return put(aval, to, xs, devices, *args, **kw)
 
     @functools.wraps(put_one)
-    def put_by_sharding(x: Any, aval: Any, device: Any, copy: Any) -> Any:
+    def put_by_sharding(x: Any, aval: Any, to: Any, copy: Any) -> Any:
         # Of what isn't committed each process has its own: nothing is sent.
-        is_one = isinstance(x, ArrayImpl) and x._committed and x.sharding.num_devices == 1
-        if is_one and isinstance(device, device_type):
-            (of,) = x.sharding.device_set
-            if of.process_index != device.process_index:
-                device = SingleDeviceSharding(device)
-        return put_one(x, aval, device, copy)
+        of = x.sharding.device_set if type(x) is array_type and x._committed else ()
+        is_sent = len(of) == 1 and isinstance(to, device_type)
+        if is_sent and processes_of(of) != (to.process_index,):
+            to = jax.sharding.SingleDeviceSharding(to)
+        return put_one(x, aval, to, copy)
 
     client.batched_device_put = put_own
     # Copies that other modules ask for stay within a process.
     its = {**vars(client), "batched_copy_array_to_devices_with_sharding": copy_agreed}
-    dispatch.xc = SimpleNamespace(**its)  # type: ignore[assignment]
-    dispatch._device_put_sharding_impl = put_by_sharding
-
-
-def _describe(array: Any, to: Any) -> Program:
-    import jax
-
-    signature = array.aval.str_short()
-    source = getattr(array.sharding, "spec", array.sharding)
-    ends = [[d.id for d in each._device_assignment] for each in (array.sharding, to)]
-    fingerprint = hash_of(f"device_put {signature} {source} {ends}")
-    return Program(tuple(range(jax.process_count())), fingerprint, "device_put", signature)
+    caller.xc, caller._device_put_sharding_impl = SimpleNamespace(**its), put_by_sharding
 
 
 def allow_transfers() -> None:

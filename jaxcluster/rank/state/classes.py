@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from cloudpickle import cloudpickle
 
-from jaxcluster.rank.private import pytrees
+from jaxcluster.rank.private.kinds import register, registration_of
 from jaxcluster.rank.state.arrays import Lost
 
 CELLS = "__main__"
@@ -157,7 +157,7 @@ def reduce(
     Raises:
       Lost: its library has looked at its body, which can't be run again.
     """
-    how = pytrees.registration_of(cls)
+    how = registration_of(cls)
     if isinstance(how, tuple) and not any(map(_is_of_cells, how)):
         how = None  # its library registers it again
         if found is None:
@@ -221,4 +221,4 @@ def set_state(cls: Any, state: tuple[Any, Any]) -> None:
                 if vars(cls).get(name) is not value:
                     setattr(cls, name, value)
     if how is not None:
-        pytrees.register(cls, how)
+        register(cls, how)

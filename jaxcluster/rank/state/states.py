@@ -28,8 +28,7 @@ import numpy as np
 
 from jaxcluster.rank.arrays import is_array, leaves_of
 from jaxcluster.rank.names import is_users
-from jaxcluster.rank.private import pytrees
-from jaxcluster.rank.private.kinds import is_imported, kinds
+from jaxcluster.rank.private.kinds import is_imported, kinds, register, registered_by_cells
 from jaxcluster.rank.state import classes, file, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
 from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS, contents
@@ -83,7 +82,7 @@ class States:
             results = dict(self.namespace.get("_oh", ())).items()
             values = {
                 SETTINGS: found,
-                REGISTERED: list(pytrees.registered_by_cells().values()),
+                REGISTERED: registered_by_cells(),
                 **{f"_{number}": value for number, value in results},
                 **names,
             }
@@ -143,7 +142,7 @@ class States:
             change(changes(changeable(), before))
         for cls, how in () if is_part else made.get(REGISTERED, ()):
             with contextlib.suppress(Exception):  # JAX refuses it
-                pytrees.register(cls, how)
+                register(cls, how)
         wanted = made.keys() if body.only is None else {*body.only}
         if body.own is None:
             wanted = anothers(made, files, base, body.num_processes)
