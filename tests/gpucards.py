@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass, field
+from importlib.metadata import distributions
 from typing import Any
 
 import jaxcluster
-from jaxcluster.host.facts import gpu_plugin_installed, host_gpus, nccl_version
-from jaxcluster.plan.placement import SHARE_GPU, old_nccl
+from jaxcluster.host.facts import gpu_plugin_installed, host_gpus
+from jaxcluster.plan.placement import SHARE_GPU
+from jaxcluster.plan.versions import release
 
 SETUP = """
 import jax, jax.numpy as jnp, numpy as np, time
@@ -69,9 +71,9 @@ def find_cards() -> Cards | str:
     options: dict[str, Any] = {"platform": "cuda", "devices_per_process": 1}
     if len(visible) > 1:
         return Cards(visible, 2, options)
-    nccl = nccl_version()
-    if not nccl or old_nccl(nccl):
-        why = f"one card, and NCCL {nccl or '(unknown)'} refuses two ranks on it"
+    wheels = [d for d in distributions() if d.name.startswith("nvidia-nccl-cu")]
+    if not any(release(wheel.version) >= (2, 30) for wheel in wheels):
+        why = "one card, and NCCL refuses two ranks on it before 2.30"
         return Cards(visible, 1, options, why)
     return Cards(visible, 2, {**options, "env": {SHARE_GPU: "1"}})
 

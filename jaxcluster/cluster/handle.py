@@ -26,7 +26,7 @@ from jaxcluster.model import rewrite, waiting
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.waiting import Late
-from jaxcluster.plan.spec import check_time_limit
+from jaxcluster.options.table import is_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Event, Sink, replies
@@ -339,8 +339,9 @@ class Cluster:
           **options: see ``CellOptions``.
         """
         wanted, source = CellOptions(**options), rewrite.with_all_lines(source)
-        if wanted.timeout_s is not None:
-            check_time_limit(wanted.timeout_s)
+        if wanted.timeout_s is not None and not is_seconds(wanted.timeout_s):
+            wrong = f"A cell's time limit must be more than 0 seconds, not {wanted.timeout_s!r}."
+            raise UsageError(wrong, "Try: %%spmd --timeout 60")
         is_cell = wanted.message is None
         with self.changing:
             recovery.ensure_open(self)

@@ -6,7 +6,6 @@ environment. Ranks send these facts before they initialize.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -155,7 +154,6 @@ def engine_facts(
         jax=importlib.metadata.version("jax"),
         gpus=(gpus := host_gpus(environ)),
         gpus_in_use=gpus_in_use(gpus),
-        nccl=nccl_version() if gpus else "",
         tpu_chips=chips,
         tpu_worker_id=worker.number if worker is not None else None,
         tpu_hosts=list(worker.hosts) if worker is not None else [],
@@ -170,14 +168,6 @@ def cores(environ: Mapping[str, str]) -> int:
     """
     found = re.fullmatch(r"0*([1-9][0-9]*)", environ.get("NPROC", ""))
     return int(found[1]) if found else len(os.sched_getaffinity(0))
-
-
-def nccl_version() -> str:
-    """The version of the NCCL wheel that JAX's CUDA plugin uses; "" where there is none."""
-    for name in ("nvidia-nccl-cu13", "nvidia-nccl-cu12"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return ""
 
 
 def _names(folder: str, pattern: str = r".+") -> list[str]:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from jaxcluster.errors import PlanError
-from jaxcluster.options.table import check_platform
 from jaxcluster.plan.spec import ALL, GPU_PLATFORMS, UNIX, is_loopback
 from jaxcluster.ranks import name_ranks
 from jaxcluster.text import format_table, plural, shown_value
@@ -26,7 +25,6 @@ from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 # on 2 cores with jax 0.10 for NPROC < 4, and not for 4..128. Removable when jax >= 0.12 is the
 # oldest version supported: there it does not hang. A host with as many cores needs none of it.
 CPU_NPROC = 16
-
 
 # (chips on the host, processes on the host) -> (TPU_PROCESS_BOUNDS, TPU_CHIPS_PER_PROCESS_BOUNDS).
 # The values of jax/_src/test_multiprocess.py, which is how JAX tests itself on TPUs: a table, since
@@ -71,12 +69,8 @@ class RankPlan:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Share:
-    """One rank's devices by name, and the environment that gives it these and no others."""
-
-    devices: str
-    env: dict[str, str] = field(default_factory=dict)
+# One rank's devices by name, and the environment that gives it these and no others.
+_Share = tuple[str, dict[str, str]]
 
 
 def default_num_processes(
@@ -110,15 +104,11 @@ def choose_platform(
     gpu_plugin: bool,
     gpu_platform: str = "cuda",
 ) -> str:
-    """One of ``PLATFORMS``: what was asked for, else the best that is usable here.
+    """The platform that was asked for, else the best that is usable here.
 
     GPUs count only where JAX's plugin for them is installed: without it JAX can't use them.
-
-    Raises:
-      UsageError: there is no platform of the requested name.
     """
     if requested is not None:
-        check_platform(requested)
         return requested
     if tpu_chips:
         return "tpu"
@@ -150,12 +140,14 @@ def plan_ranks(
     """
     notes: list[str] = []
     if spec.platform in GPU_PLATFORMS:
-        shares, notes = _gpu_shares(spec, facts)
+        shares = _gpu_shares(spec, facts, notes)
         notes += dict.fromkeys(f"{f.hostname}: {said}" for f in facts for said in f.gpus_in_use)
     elif spec.platform == "tpu":
         shares = _tpu_shares(spec, facts)
     else:
-        shares = _cpu_shares(spec, facts)
+        few = {"NPROC": str(CPU_NPROC)}
+        own = [(few if fact.cores < CPU_NPROC else {}) | spec.env for fact in facts]
+        shares = [(f"{spec.devices_per_process or 1} x cpu", env) for env in own]
     on_cpu = spec.platform == "cpu"
     address, bind_address = _coordinator(spec, coordinator)
     requests = tuple(
@@ -165,58 +157,47 @@ def plan_ranks(
             coordinator_address=address,
             coordinator_bind_address=bind_address,
             local_device_ids=spec.local_device_ids[rank] if spec.local_device_ids else None,
-            initialization_timeout=(
-                max(1, int(spec.timeout_s))
-                if spec.initialization_timeout is None
-                else spec.initialization_timeout
-            ),
+            initialization_timeout=spec.initialization_timeout or max(1, int(spec.timeout_s)),
             heartbeat_timeout_seconds=spec.heartbeat_timeout_seconds,
             platforms=spec.platform,
             num_cpu_devices=(spec.devices_per_process or 1) if on_cpu else None,
             collectives_address=collectives_addresses[rank] if on_cpu else None,
-            env=share.env,
+            env=env,
         )
-        for rank, share in enumerate(shares)
+        for rank, (_, env) in enumerate(shares)
     )
     return RankPlan(
         spec=spec,
         requests=requests,
         hosts=tuple(fact.hostname for fact in facts),
-        devices=tuple(share.devices for share in shares),
+        devices=tuple(devices for devices, _ in shares),
         notes=tuple(notes),
     )
 
 
 def describe_plan(plan: RankPlan) -> str:
     """The plan as plain text for ``--dry-run``: a table of the ranks, then what they share."""
-    first, n = plan.requests[0], plan.spec.num_processes
-    common = {
-        key: value
-        for key, value in first.env.items()
-        if all(request.env.get(key) == value for request in plan.requests)
-    }
+    spec, first = plan.spec, plan.requests[0]
     rows = [("rank", "host", "devices", "environment")]
     for request, host, devices in zip(plan.requests, plan.hosts, plan.devices, strict=True):
-        own = {k: v for k, v in request.env.items() if k not in common}
-        rows.append((str(request.process_id), host, devices, _assignments(own)))
-    lines = [
-        f"cluster {plan.spec.name!r}: {plural(n, 'process', 'processes')} on "
-        f"{plural(len(set(plan.hosts)), 'host')}, platform {plan.spec.platform}, launcher "
-        f"{plan.spec.launcher}",
-        "",
-        *format_table(rows),
-        "",
-    ]
-    if common:
-        lines += ["environment of every rank:", f"  {_assignments(common)}", ""]
-    lines.append("jax.distributed.initialize on every rank:")
-    for name in ARGUMENTS:
-        if (value := getattr(first, name)) is not None:
-            lines.append(f"  {name}={value}")
-    if (ids := plan.spec.local_device_ids) is not None:
-        lines.append(f"  local_device_ids={ids}[<rank>]")
-    lines += ["", *(f"note: {note}" for note in plan.notes)] if plan.notes else []
-    return "\n".join(lines)
+        env = (f"{name}={shlex.quote(shown_value(name, v))}" for name, v in request.env.items())
+        rows.append((str(request.process_id), host, devices, " ".join(env)))
+    arguments = {name: getattr(first, name) for name in ARGUMENTS}
+    if spec.local_device_ids is not None:
+        arguments["local_device_ids"] = f"{spec.local_device_ids}[<rank>]"
+    return "\n".join(
+        [
+            f"cluster {spec.name!r}: {plural(spec.num_processes, 'process', 'processes')} on "
+            f"{plural(len(set(plan.hosts)), 'host')}, platform {spec.platform}, launcher "
+            f"{spec.launcher}",
+            "",
+            *format_table(rows),
+            "",
+            "jax.distributed.initialize on every rank:",
+            *(f"  {name}={value}" for name, value in arguments.items() if value is not None),
+            *(f"note: {note}" for note in plan.notes),
+        ]
+    )
 
 
 def _coordinator(spec: ClusterSpec, address: str) -> tuple[str, str | None]:
@@ -226,93 +207,52 @@ def _coordinator(spec: ClusterSpec, address: str) -> tuple[str, str | None]:
         # default listens on all interfaces with no authentication: stay on loopback where we can.
         own = spec.coordinator_address if is_loopback(spec.coordinator_address) else None
         return spec.coordinator_address, spec.coordinator_bind_address or own
-    if (bind := spec.coordinator_bind_address) is not None and bind.startswith(UNIX):
-        return bind, bind
-    if spec.coordinator_bind_address is not None:
-        host, port = address.rpartition(":")[0], spec.coordinator_bind_address.rpartition(":")[2]
-        return f"{host}:{port}", spec.coordinator_bind_address
+    bind = spec.coordinator_bind_address
+    if bind is not None and not bind.startswith(UNIX):
+        return f"{address.rpartition(':')[0]}:{bind.rpartition(':')[2]}", bind
+    address = bind or address
     return address, address
 
 
 # --------------------------------------------------------------------------- devices
 
 
-def _cpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]:
-    devices = f"{spec.devices_per_process or 1} x cpu"
-    few = {"NPROC": str(CPU_NPROC)}
-    return [_Share(devices, (few if fact.cores < CPU_NPROC else {}) | spec.env) for fact in facts]
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """GPUs of a host, and the ranks that see exactly these and share them."""
-
-    host: EngineFacts
-    gpus: Sequence[str]
-    ranks: list[int]
-
-
-def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> tuple[list[_Share], list[str]]:
-    """Each rank's slice of the GPUs that it may see, and a note on each GPU that nobody uses.
+def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts], notes: list[str]) -> list[_Share]:
+    """Each rank's slice of the GPUs that it may see. ``notes`` gets one on each that nobody uses.
 
     Where NCCL is told so, several ranks may be on one card, each with a part of its memory.
     """
     if spec.local_device_ids is not None:
-        chosen = zip(facts, spec.local_device_ids, strict=True)
-        return [_chosen_gpus(spec, fact, ids) for fact, ids in chosen], []
-    pools = _gpu_pools(facts)
+        return [_chosen_gpus(spec, *one) for one in zip(facts, spec.local_device_ids, strict=True)]
+    # Usually the ranks of a host share its GPUs. A scheduler may have given each process GPUs of
+    # its own, as Slurm's ``--gpus-per-task`` does: those must not be divided again.
+    pools: dict[tuple[str, ...], list[EngineFacts]] = {}
+    for fact in facts:
+        pools.setdefault((fact.host_key, *fact.gpus), []).append(fact)
     may_share = spec.platform == "cuda" and spec.env.get(SHARE_GPU) == "1"
     may_share = may_share and spec.devices_per_process in (None, 1)
-    per_rank = 1 if may_share else spec.devices_per_process or _even_share(pools)
+    # As many for each rank: all of them where they divide evenly, else one.
+    even = [divmod(len(ranks[0].gpus), len(ranks)) for ranks in pools.values()]
+    fair = max(1, min(1 if rest else each for each, rest in even))
+    per_rank = 1 if may_share else spec.devices_per_process or fair
     shares: dict[int, _Share] = {}
-    notes: list[str] = []
-    for pool in pools:
-        gpus, ranks, name = pool.gpus, pool.ranks, pool.host.hostname
+    for ranks in pools.values():
+        gpus, name = ranks[0].gpus, ranks[0].hostname
         most = -(-len(ranks) // len(gpus)) if may_share and gpus else 1  # ranks on a card
         if per_rank * len(ranks) > most * len(gpus):
-            raise _too_few_gpus(spec, pools, per_rank)
-        if most > 1 and (old := old_nccl(pool.host.nccl)):
-            raise PlanError(
-                f"{name} has NCCL {old}, and several ranks on a GPU need 2.30.",
-                f"There: pip install -U nvidia-nccl-cu12   or: %jaxcluster start -n {len(gpus)}",
-            )
-        for local_index, rank in enumerate(ranks):
-            at = local_index // most * per_rank
+            raise _too_few_gpus(spec, pools.values(), per_rank)
+        for index, fact in enumerate(ranks):
+            at = index // most * per_rank
             own = ",".join(gpus[at : at + per_rank])
             env = {**spec.env, VISIBLE[spec.platform]: own}
             # JAX takes 75 % for one process; the rest is CUDA's own, for each of them. The
             # variable has two names, and jaxlib refuses a process that has both.
             if most > 1 and not MEM_FRACTION & env.keys():
                 env["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.75 / most:.3f}"
-            shares[rank] = _Share(f"GPU {own}" + (f" (1/{most})" if most > 1 else ""), env)
+            shares[fact.rank] = f"GPU {own}" + (f" (1/{most})" if most > 1 else ""), env
         if unused := gpus[-(-len(ranks) // most) * per_rank :]:
             notes.append(f"no rank uses GPU {','.join(unused)} of {name}")
-    return [shares[rank] for rank in range(len(facts))], notes
-
-
-def old_nccl(version: str) -> str:
-    """A version of NCCL's, if it is known and one card can't carry two ranks; else ""."""
-    numbers = [int(part) for part in version.split(".")[:2] if part.isdecimal()]
-    return version if len(numbers) == 2 and tuple(numbers) < (2, 30) else ""
-
-
-def _even_share(pools: Sequence[_Pool]) -> int:
-    """GPUs per rank, the same for all ranks: all of them where they divide evenly, else one."""
-    shares = [divmod(len(pool.gpus), len(pool.ranks)) for pool in pools]
-    return max(1, min(1 if rest else each for each, rest in shares))
-
-
-def _gpu_pools(facts: Sequence[EngineFacts]) -> list[_Pool]:
-    """Usually one pool for each host.
-
-    A scheduler that gave each process GPUs of its own, as Slurm's ``--gpus-per-task`` does, makes a
-    pool for each: those must not be divided again.
-    """
-    pools: dict[tuple[str, tuple[str, ...]], _Pool] = {}
-    for fact in facts:
-        key = fact.host_key, tuple(fact.gpus)
-        pools.setdefault(key, _Pool(fact, fact.gpus, [])).ranks.append(fact.rank)
-    return list(pools.values())
+    return [shares[rank] for rank in range(len(facts))]
 
 
 def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _Share:
@@ -323,39 +263,36 @@ def _chosen_gpus(spec: ClusterSpec, fact: EngineFacts, ids: Sequence[int]) -> _S
             f"{plural(len(fact.gpus), 'GPU')} on {fact.hostname}.",
             "A rank's ids count from 0 in what it sees. %jaxcluster doctor shows the GPUs.",
         )
-    return _Share(f"GPU {','.join(fact.gpus[i] for i in ids)}", dict(spec.env))
+    return f"GPU {','.join(fact.gpus[i] for i in ids)}", dict(spec.env)
 
 
-def _too_few_gpus(spec: ClusterSpec, pools: Sequence[_Pool], per_rank: int) -> PlanError:
-    n, hosts = spec.num_processes, len({pool.host.host_key for pool in pools})
+def _too_few_gpus(
+    spec: ClusterSpec, pools: Collection[Sequence[EngineFacts]], per_rank: int
+) -> PlanError:
+    n, hosts = spec.num_processes, len({ranks[0].host_key for ranks in pools})
     wanted = f"{plural(n, 'process', 'processes')} on {plural(hosts, 'host')}"
     on_cpu = f"%jaxcluster start -n {n} --platform cpu"
-    if not any(pool.gpus for pool in pools):
-        return PlanError(
-            f"{wanted} asked for GPUs, but no GPU is visible there.",
-            f"Try: {on_cpu}   or, if it has a GPU: %jaxcluster start -n 1 --platform "
-            f"{spec.platform} --env {VISIBLE[spec.platform]}=0",
-        )
+    if not any(ranks[0].gpus for ranks in pools):
+        told = f"{wanted} asked for GPUs, but no GPU is visible there."
+        return PlanError(told, f"Try: {on_cpu}   %jaxcluster doctor shows the GPUs.")
     have = ", ".join(
-        f"{pool.host.hostname} has {plural(len(pool.gpus), 'GPU')} "
-        f"({','.join(pool.gpus) or 'none visible'}) for {name_ranks(pool.ranks)}"
-        for pool in pools
-        if per_rank * len(pool.ranks) > len(pool.gpus)
+        f"{ranks[0].hostname} has {plural(len(ranks[0].gpus), 'GPU')} "
+        f"({','.join(ranks[0].gpus) or 'none visible'}) for {name_ranks([f.rank for f in ranks])}"
+        for ranks in pools
+        if per_rank * len(ranks) > len(ranks[0].gpus)
     )
-    fits = sum(min(len(pool.ranks), len(pool.gpus) // per_rank) for pool in pools)
-    other, each, sharing = f"%jaxcluster start -n {fits or 1}", "", ""
-    if per_rank > 1:
-        each = f" with {per_rank} GPUs each"
-        other += f" --devices-per-process {per_rank}" if fits else ""
-    elif spec.platform == "cuda":
-        # NCCL before 2.30 ends with "Duplicate GPU detected" where a GPU serves two ranks.
-        sharing = (
-            "\nFrom NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
-            f"{SHARE_GPU}=1"
-        )
+    fits = sum(min(len(ranks), len(ranks[0].gpus) // per_rank) for ranks in pools)
+    each = f" --devices-per-process {per_rank}" if fits and per_rank > 1 else ""
+    # NCCL before 2.30 ends with "Duplicate GPU detected" where a GPU serves two ranks.
+    sharing = (
+        "\nFrom NCCL 2.30 on, ranks can share a GPU, each with a part of its memory: --env "
+        f"{SHARE_GPU}=1"
+    )
     return PlanError(
-        f"{wanted}{each} need {plural(n * per_rank, 'GPU')}, and a GPU can't be shared: {have}.",
-        f"Try: {other}   or   {on_cpu}{sharing}",
+        f"{wanted}{f' with {per_rank} GPUs each' if per_rank > 1 else ''} need "
+        f"{plural(n * per_rank, 'GPU')}, and a GPU can't be shared: {have}.",
+        f"Try: %jaxcluster start -n {fits or 1}{each}   or   {on_cpu}"
+        f"{sharing if per_rank == 1 and spec.platform == 'cuda' else ''}",
     )
 
 
@@ -370,12 +307,13 @@ def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]
             raise _unsupported_tpu_split(spec, facts, len(by_host))
     if processes == 1:
         _check_slice(spec, facts)
-        return [_Share(_chips(range(fact.tpu_chips)), dict(spec.env)) for fact in facts]
+        all_chips = [",".join(map(str, range(fact.tpu_chips))) for fact in facts]
+        return [(f"TPU {own}", dict(spec.env)) for own in all_chips]
     process_bounds, chips_per_process_bounds = TPU_TOPOLOGY[chips, processes]
     ports = [TPU_FIRST_PORT + rank for rank in range(processes)]
-    shares = []
+    shares = list[_Share]()
     for rank, port in enumerate(ports):
-        own = range(rank * per_rank, (rank + 1) * per_rank)
+        own = ",".join(map(str, range(rank * per_rank, (rank + 1) * per_rank)))
         env = {
             **spec.env,
             "CLOUD_TPU_TASK_ID": str(rank),
@@ -383,10 +321,10 @@ def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]
             "TPU_CHIPS_PER_PROCESS_BOUNDS": chips_per_process_bounds,
             "TPU_PROCESS_ADDRESSES": ",".join(f"localhost:{p}" for p in ports),
             "TPU_PROCESS_PORT": str(port),
-            "TPU_VISIBLE_CHIPS": ",".join(map(str, own)),
+            "TPU_VISIBLE_CHIPS": own,
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
-        shares.append(_Share(_chips(own), env))
+        shares.append((f"TPU {own}", env))
     return shares
 
 
@@ -419,42 +357,17 @@ def _check_slice(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> None:
     With a process on each host libtpu numbers them by the hosts' own worker numbers, and waits for
     all hosts of the slice. Users who bound the processes themselves know better.
     """
-    known = [(fact, fact.tpu_worker_id) for fact in facts]
-    if any(number is None for _, number in known) or "TPU_PROCESS_BOUNDS" in spec.env:
+    there = {(*fact.tpu_hosts, fact.tpu_worker_id): fact.hostname for fact in facts}
+    slices = sorted({tuple(fact.tpu_hosts) for fact in facts if fact.tpu_hosts})
+    numbers = [fact.tpu_worker_id for fact in facts]
+    if not slices or None in numbers or "TPU_PROCESS_BOUNDS" in spec.env:
         return
-    slices = {tuple(fact.tpu_hosts): fact for fact in reversed(facts) if fact.tpu_hosts}
-    if len(slices) > 1:
-        names = " and ".join(fact.hostname for fact in reversed(slices.values()))
+    if len(slices) > 1 or numbers != [*range(len(slices[0]))]:
+        workers = ", ".join(f"{fact.hostname} (worker {fact.tpu_worker_id})" for fact in facts[:8])
+        order = [there.get((*slices[0], n), host) for n, host in enumerate(slices[0])]
         raise PlanError(
-            f"Hosts {names} are of different TPU slices: their ranks can't compute together.",
-            "Name the hosts of one slice, or the slice: --launcher tpu --tpu NAME",
+            f"The ranks run on {workers}. That is not all of one TPU slice, in its order: libtpu "
+            "waits for all hosts of a slice, and JAX numbers processes by worker, not by rank.",
+            f"List its hosts in the order of their numbers: --hosts {','.join(order)}   or start "
+            "on it: --launcher tpu, with --tpu NAME unless this machine is one of its hosts.",
         )
-    numbers = [number for _, number in known]
-    whole = next(iter(slices), ())
-    if missing := [n for n in range(len(whole)) if n not in numbers]:
-        there = ", ".join(f"worker {n} ({whole[n]})" for n in missing[:8])
-        raise PlanError(
-            f"The TPU slice has {plural(len(whole), 'host')}, and the cluster lacks {there}: "
-            "libtpu would wait for it and never start.",
-            "Start on the whole slice: --launcher tpu, with --tpu NAME unless this machine is "
-            "one of its hosts.",
-        )
-    if numbers != [fact.rank for fact in facts]:
-        fact, number = next((f, n) for f, n in known if n != f.rank)
-        order = ",".join(f.hostname for f, _ in sorted(known, key=lambda one: one[1] or 0))
-        raise PlanError(
-            f"Rank {fact.rank} runs on {fact.hostname}, worker {number} of the TPU slice. JAX "
-            "numbers processes by worker, not by rank.",
-            f"List the hosts in the order of their worker numbers: --hosts {order}",
-        )
-
-
-# ------------------------------------------------------------------------- messages
-
-
-def _chips(ids: Sequence[int]) -> str:
-    return f"TPU {'chip' if len(ids) == 1 else 'chips'} {','.join(map(str, ids))}"
-
-
-def _assignments(env: Mapping[str, str]) -> str:
-    return " ".join(f"{key}={shlex.quote(shown_value(key, value))}" for key, value in env.items())

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 
 from jaxcluster.errors import UsageError
-from jaxcluster.options.table import check_platform, is_seconds
+from jaxcluster.options.table import check_platform
 from jaxcluster.text import plural
 from jaxcluster.wire import ClusterSpec
 
@@ -18,11 +18,9 @@ INSTALL: Mapping[str, str] = {
     "rocm": "pip install jax-rocm7-plugin jax-rocm7-pjrt",
 }
 
-
 # gRPC, and so jax.distributed.initialize, takes a Unix socket for an address too (jax 0.10.2
 # and 0.12): who may use it is a matter of the folder that it lies in.
 UNIX = "unix:"
-
 
 # What a start decides for every process: set in the environment, it would be ignored in silence.
 ASSIGNED_ENV: Mapping[str, str] = {
@@ -59,12 +57,10 @@ def check_spec(spec: ClusterSpec, others: Sequence[str] = ()) -> None:
             "give one list per rank.",
             f"Try: jaxcluster.start(num_processes={n}, local_device_ids={[[r] for r in range(n)]})",
         )
-    mine = list(range(spec.devices_per_process or 1))
-    if ids is not None and on_cpu and any(one != mine for one in ids):
-        own = "device 0" if len(mine) == 1 else f"devices 0 to {mine[-1]}"
+    if ids is not None and on_cpu:
         raise UsageError(
-            "local_device_ids chooses among GPUs or TPU chips; on CPU each process has devices "
-            f"of its own, here {own}.",
+            "local_device_ids chooses among GPUs or TPU chips; on CPU each process has devices of "
+            "its own.",
             f"{start} --devices-per-process 4   or   --platform cuda",
         )
     for name in ("coordinator_address", "coordinator_bind_address"):
@@ -121,14 +117,3 @@ def is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def check_time_limit(timeout_s: object) -> None:
-    """Refuse what is not a length of time.
-
-    Raises:
-      UsageError: it is not a finite number of seconds above 0.
-    """
-    if not is_seconds(timeout_s):
-        told = f"A cell's time limit must be more than 0 seconds, not {timeout_s!r}."
-        raise UsageError(told, "Try: %%spmd --timeout 60")

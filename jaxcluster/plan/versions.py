@@ -33,10 +33,10 @@ def note_on(jax: str, moved: Mapping[str, str]) -> str:
       jax: its version.
       moved: what ``rank.private`` did not find in it, each with what happens without it.
     """
-    newer = f"jax {jax} is newer than {NEWEST_TRIED_JAX}, the newest tried with jaxcluster"
-    lost = "; ".join(f"{what} ({cost})" for what, cost in moved.items())
-    if release(jax)[:2] <= release(NEWEST_TRIED_JAX):
-        return f"jax {jax} has moved private names that jaxcluster uses: {lost}" if moved else ""
+    told = list[str]()
+    if release(jax)[:2] > release(NEWEST_TRIED_JAX):
+        told.append(f"jax {jax} is newer than {NEWEST_TRIED_JAX}, the newest tried with jaxcluster")
     if moved:
-        return f"{newer}. Private names have moved in it: {lost}"
-    return f"{newer}. All of its private names that jaxcluster uses were found"
+        lost = "; ".join(f"{what} ({cost})" for what, cost in moved.items())
+        told.append(f"jax {jax} has moved private names that jaxcluster uses: {lost}")
+    return ". ".join(told)

@@ -175,23 +175,13 @@ def test_ranks_share_a_gpu_where_nccl_is_told_so_each_with_a_part_of_its_memory(
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in alone.requests[0].env
 
 
-@pytest.mark.parametrize(("nccl", "works"), [("", True), ("2.30.1", True), ("2.27.3", False)])
-def test_an_nccl_that_can_not_share_a_gpu_is_known_before(nccl: str, works: bool) -> None:
-    facts = [fact(rank, gpus=["0"], nccl=nccl) for rank in range(2)]
-    if works:
-        plan(2, facts, platform="cuda", env=SHARE)
-        return
-    with pytest.raises(PlanError, match=r"box has NCCL 2\.27\.3, and several ranks .* 2\.30"):
-        plan(2, facts, platform="cuda", env=SHARE)
-
-
 def test_all_devices_of_a_host_are_shared_out_evenly_among_its_ranks() -> None:
     assert visible_gpus(gpu_plan(1, ["0", "1", "2"], devices_per_process=ALL)) == ["0,1,2"]
     assert visible_gpus(gpu_plan(2, ["0", "1", "2", "3"], devices_per_process=ALL)) == [
         "0,1",
         "2,3",
     ]
-    assert tpu_plan(1, 4, devices_per_process=ALL).devices == ("TPU chips 0,1,2,3",)
+    assert tpu_plan(1, 4, devices_per_process=ALL).devices == ("TPU 0,1,2,3",)
     assert default_num_processes("cuda", ["0", "1", "2", "3"], 0, ALL) == 1
     assert default_num_processes("cuda", ["0", "1", "2", "3"], 0, 2) == 2
     facts = [fact(0, "a", gpus=["0", "1"]), fact(1, "b", gpus=["0"])]
@@ -237,7 +227,7 @@ def test_one_process_per_tpu_host_needs_no_topology() -> None:
     facts = [fact(rank, f"t{rank}", tpu_chips=4, tpu_worker_id=rank) for rank in range(2)]
     made = plan(2, facts, platform="tpu")
     assert [request.env for request in made.requests] == [{}, {}]
-    assert made.devices == ("TPU chips 0,1,2,3",) * 2
+    assert made.devices == ("TPU 0,1,2,3",) * 2
 
 
 @pytest.mark.parametrize(("chips", "processes"), TPU_TOPOLOGY)
@@ -277,11 +267,8 @@ def test_dry_run_shows_a_cpu_plan_whole() -> None:
         "cluster 'main': 2 processes on 1 host, platform cpu, launcher local\n"
         "\n"
         "rank  host  devices  environment\n"
-        "0     box   2 x cpu\n"
-        "1     box   2 x cpu\n"
-        "\n"
-        "environment of every rank:\n"
-        "  NPROC=16 XLA_FLAGS='--a --b'\n"
+        "0     box   2 x cpu  NPROC=16 XLA_FLAGS='--a --b'\n"
+        "1     box   2 x cpu  NPROC=16 XLA_FLAGS='--a --b'\n"
         "\n"
         "jax.distributed.initialize on every rank:\n"
         "  num_processes=2\n"
@@ -295,7 +282,6 @@ def test_dry_run_shows_a_cpu_plan_whole() -> None:
 def test_dry_run_shows_what_differs_between_ranks_in_the_table() -> None:
     text = describe_plan(gpu_plan(3, ["0", "1", "2", "5"]))
     assert "0     box   GPU 0    CUDA_VISIBLE_DEVICES=0\n" in text
-    assert "environment of every rank" not in text
     assert text.endswith("note: no rank uses GPU 5 of box")
     chosen = describe_plan(gpu_plan(2, ["4", "5"], local_device_ids=[[1], [0]]))
     assert "local_device_ids=[[1], [0]][<rank>]" in chosen

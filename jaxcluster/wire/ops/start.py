@@ -52,7 +52,6 @@ class EngineFacts(Message):
     tpu_worker_id: int | None = None
     tpu_hosts: list[str] = field(default_factory=list)  # all of its TPU slice, if they are known
     gpus_in_use: list[str] = field(default_factory=list)  # a sentence on each that others use
-    nccl: str = ""  # its wheel's version
     cores: int = 0  # threads that XLA gives its CPU pool; 0: not known
 
 
