@@ -41,14 +41,13 @@ from jaxcluster.errors import (
     TransferError,
     UsageError,
 )
-from jaxcluster.host.facts import host_key
 from jaxcluster.host.free_space import take_memory
 from jaxcluster.host.memory import read_memory
 from jaxcluster.hosts.states import Memory, NoRoom, recall
 from jaxcluster.model import layout, notices, pickling
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
-from jaxcluster.supervision.processes import pid_space
+from jaxcluster.supervision.processes import pid_space, space
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire.link import Event, Sink, replies, unwrap
 from jaxcluster.wire.ops import values as ops
@@ -230,7 +229,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 def _is_here(world: World, rank: int) -> bool:
     """Whether a rank can open this process's files: it is on this host and sees its processes."""
-    is_host = world.record.facts[rank].host_key == host_key()
+    is_host = world.record.facts[rank].host_key == space("net")
     return is_host and world.record.pid_space == pid_space()
 
 

@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from jaxcluster.host.gpus import gpus_in_use
@@ -22,8 +23,6 @@ from jaxcluster.wire import EngineFacts
 
 CUDA_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 ROCM_PLUGINS = ("jax_rocm60_plugin", "jax_rocm7_plugin")
-KFD = "sys/class/kfd/kfd/topology/nodes"  # what AMD's driver says of processors and GPUs
-NVIDIA = "proc/driver/nvidia"
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 _VISIBLE_GPU = re.compile(r"\d+|(GPU|MIG)-\S+")
@@ -84,12 +83,7 @@ def host_gpus(environ: Mapping[str, str]) -> list[str]:
 
 def _listed(visible: str) -> list[str]:
     """The entries of such a variable up to the first one that names no device."""
-    gpus: list[str] = []
-    for entry in map(str.strip, visible.split(",")):
-        if not _VISIBLE_GPU.fullmatch(entry):
-            break
-        gpus.append(entry)
-    return gpus
+    return [*takewhile(_VISIBLE_GPU.fullmatch, map(str.strip, visible.split(",")))]
 
 
 def gpu_platform() -> str:
@@ -98,17 +92,17 @@ def gpu_platform() -> str:
 
 
 def _nvidia_cards() -> int:
+    cards = [*ROOT.glob("dev/nvidia[0-9]*")]
     # In a container the driver's list is its node's, of which it may have no card.
     is_contained = "KUBERNETES_SERVICE_HOST" in os.environ or any(
         (ROOT / mark).exists() for mark in (".dockerenv", "run/.containerenv")
     )
-    cards = len(_names("dev", r"nvidia\d+"))
-    return cards or (0 if is_contained else len(_names(f"{NVIDIA}/gpus")))
+    return len(cards if cards or is_contained else [*ROOT.glob("proc/driver/nvidia/gpus/*")])
 
 
 def _amd_cards() -> int:
-    """AMD's GPUs: the nodes with vector units (``jax/_src/hardware_utils.py`` counts them so)."""
-    texts = [_text(f"{KFD}/{name}/properties") for name in _names(KFD)]
+    """AMD's GPUs: its driver's nodes with vector units (as ``jax/_src/hardware_utils.py``)."""
+    texts = map(_text, ROOT.glob("sys/class/kfd/kfd/topology/nodes/*/properties"))
     return sum(re.search(r"^simd_count 0*[1-9]", text, re.M) is not None for text in texts)
 
 
@@ -118,22 +112,17 @@ def host_tpu_chips() -> int:
     VFIO nodes are made for any device that is passed through to a virtual machine, so they count
     only where the PCI bus carries something of Google's.
     """
-    if accel := _names("dev", r"accel\d+"):
+    if accel := [*ROOT.glob("dev/accel[0-9]*")]:
         return len(accel)
-    bus = "sys/bus/pci/devices"
-    is_google = any(_text(f"{bus}/{n}/vendor").strip() == GOOGLE_PCI_VENDOR for n in _names(bus))
-    return len(_names("dev/vfio", r"\d+")) if is_google else 0
+    vendors = map(_text, ROOT.glob("sys/bus/pci/devices/*/vendor"))
+    is_google = any(vendor.strip() == GOOGLE_PCI_VENDOR for vendor in vendors)
+    return len([*ROOT.glob("dev/vfio/[0-9]*")]) if is_google else 0
 
 
 def gpu_plugin_installed(platform: str | None = None) -> bool:
     """Whether JAX's plugin for "cuda" or "rocm", or this host's GPUs, is installed."""
     names = ROCM_PLUGINS if (platform or gpu_platform()) == "rocm" else CUDA_PLUGINS
     return any(importlib.util.find_spec(name) is not None for name in names)
-
-
-def host_key() -> str:
-    """A string that is equal in the processes of one host, and of one container on it."""
-    return space("net")
 
 
 def engine_facts(
@@ -150,37 +139,20 @@ def engine_facts(
         rank=rank,
         pid=os.getpid(),
         hostname=host or socket.gethostname(),
-        host_key=host_key(),
+        host_key=space("net"),  # equal in the processes of one host, or of one container on it
         jax=importlib.metadata.version("jax"),
         gpus=(gpus := host_gpus(environ)),
         gpus_in_use=gpus_in_use(gpus),
         tpu_chips=chips,
         tpu_worker_id=worker.number if worker is not None else None,
         tpu_hosts=list(worker.hosts) if worker is not None else [],
-        cores=cores(environ),
+        cores=len(os.sched_getaffinity(0)),  # as XLA counts them
     )
 
 
-def cores(environ: Mapping[str, str]) -> int:
-    """How many threads XLA gives its pool on the CPU: NPROC, else the cores of this process.
-
-    As ``tsl::port::MaxParallelism`` counts them, which knows the affinity and no cgroup.
-    """
-    found = re.fullmatch(r"0*([1-9][0-9]*)", environ.get("NPROC", ""))
-    return int(found[1]) if found else len(os.sched_getaffinity(0))
-
-
-def _names(folder: str, pattern: str = r".+") -> list[str]:
-    """The names in a folder that match the whole pattern; none where there is no such folder."""
-    try:
-        return [name for name in os.listdir(ROOT / folder) if re.fullmatch(pattern, name)]
-    except OSError:
-        return []
-
-
-def _text(path: str) -> str:
+def _text(path: Path) -> str:
     """What is in a file; "" where it can't be read."""
     try:
-        return (ROOT / path).read_text()
+        return path.read_text()
     except (OSError, UnicodeDecodeError):
         return ""

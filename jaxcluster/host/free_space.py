@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
@@ -14,17 +15,10 @@ SPARE_NBYTES = 64 << 20
 LEFT_NBYTES = 16 << 20  # that a value leaves to others
 
 
-def free_nbytes(path: str | Path) -> int:
-    """What this user may still write to the file system of ``path``; raises OSError."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
-
-
 def has_spare(path: str | Path, nbytes: int) -> bool:
     """Whether so much may be written there, and others keep an eighth of it, or 64 MiB, free."""
-    found = os.statvfs(path)
-    kept = min(found.f_blocks * found.f_frsize // SPARE, SPARE_NBYTES)
-    return found.f_bavail * found.f_frsize - nbytes >= kept
+    found = shutil.disk_usage(path)
+    return found.free - nbytes >= min(found.total // SPARE, SPARE_NBYTES)
 
 
 def free_memory(info: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
@@ -61,5 +55,5 @@ def take_memory(descriptor: int, nbytes: int) -> bool:
 
 def memory_room(path: str | Path, info: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
     """What may be written to a file system in memory: a full memory has processes killed."""
-    free, memory = free_nbytes(path), free_memory(info, cgroup)
+    free, memory = shutil.disk_usage(path).free, free_memory(info, cgroup)
     return free if memory is None else min(free, memory - memory // SPARE)

@@ -5,12 +5,13 @@ NVML opens no CUDA context, takes no memory on a GPU, and answers in about a mil
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from jaxcluster.host.procfs import named
 from jaxcluster.text import format_nbytes
 from jaxcluster.wire import GpuUse
 
@@ -21,7 +22,15 @@ def gpu_uses(visible: Sequence[str]) -> list[GpuUse]:
     NVML counts by the place on the bus. CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all
     cards are of one kind.
     """
-    return [use for name in visible if (use := _use(name)) is not None]
+    found = []
+    for name in visible if _library() is not None else ():
+        percent = None
+        with contextlib.suppress(Exception):  # NVMLError: it is off the bus, or not ours to see
+            memory = _library().nvmlDeviceGetMemoryInfo(_card(name))
+            with contextlib.suppress(Exception):  # a part of a card (MIG) has none
+                percent = float(_library().nvmlDeviceGetUtilizationRates(_card(name)).gpu)
+            found.append(GpuUse(name, percent, int(memory.used), int(memory.total)))
+    return found
 
 
 def gpus_in_use(visible: Sequence[str]) -> list[str]:
@@ -31,13 +40,12 @@ def gpus_in_use(visible: Sequence[str]) -> list[str]:
     """
     said = []
     for use in gpu_uses(visible):
-        try:
+        running = []
+        with contextlib.suppress(Exception):  # NVMLError: this driver does not tell
             running = _library().nvmlDeviceGetComputeRunningProcesses(_card(use.name))
-        except Exception:  # NVMLError: this driver does not tell
-            running = []
         pids = sorted({int(one.pid) for one in running})
         if pids or use.used_nbytes > use.total_nbytes / 4:
-            whose = ", ".join(named(pid, 60) for pid in pids[:4])
+            whose = ", ".join(f"process {pid}{_command(pid)}" for pid in pids[:4])
             said.append(
                 f"GPU {use.name} has {format_nbytes(use.used_nbytes)} of its "
                 f"{format_nbytes(use.total_nbytes)} in use by {whose or 'an unseen process'}"
@@ -55,22 +63,15 @@ def _library() -> Any:
     return nvml
 
 
+def _command(pid: int) -> str:
+    """Its command in brackets, where that can be seen."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+        return f" ({' '.join(words.replace(chr(0), ' ').split())[:60]})"
+    return ""
+
+
 def _card(name: str) -> Any:
     nvml = _library()
     by_index, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
     return by_index(int(name)) if name.isdecimal() else by_uuid(name)
-
-
-def _use(name: str) -> GpuUse | None:
-    if (nvml := _library()) is None:
-        return None
-    try:
-        card = _card(name)
-        memory = nvml.nvmlDeviceGetMemoryInfo(card)
-    except Exception:  # NVMLError: it has fallen off the bus, or is not ours to see
-        return None
-    try:
-        percent: float | None = float(nvml.nvmlDeviceGetUtilizationRates(card).gpu)
-    except Exception:  # a part of a card (MIG) has none
-        percent = None
-    return GpuUse(name, percent, int(memory.used), int(memory.total))

@@ -8,7 +8,6 @@ processor, is in C code that keeps Python's global lock (the GIL), or runs anoth
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,15 +52,6 @@ def explain(pid: int, state: str) -> Silence:
     return Silence(f"is not responding: {why}", is_hung=True)
 
 
-def named(pid: int, most_chars: int) -> str:
-    """A process, as somebody who looks for it would: with its command, where that can be seen."""
-    words = ""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    command = " ".join(words.replace("\0", " ").split())[:most_chars]
-    return f"process {pid}" + (f" ({command})" if command else "")
-
-
 # --------------------------------------------------------------------------- ends
 
 
@@ -77,10 +67,9 @@ class Exits:
 
     def describe(self, exit: Exit) -> str:
         """Why a process of a fork server has ended: ``killed by SIGKILL``, ``exit code 1``."""
-        why, code = exit.why, exit.code
-        if not why:
-            name = SIGNALS.get(-code, f"signal {-code}")
-            why = f"exit code {code}" if code >= 0 else f"killed by {name}"
+        why, code = exit.why or f"exit code {exit.code}", exit.code
+        if not exit.why and code < 0:
+            why = f"killed by {SIGNALS.get(-code, f'signal {-code}')}"
             # What another host's kernel has killed is not counted here.
             if code == -signal.SIGKILL and not exit.host and oom_kills() > self._told:
                 self._told += 1
@@ -91,6 +80,6 @@ class Exits:
 def oom_kills() -> int:
     """How many processes this machine's kernel has killed for want of memory since it booted."""
     with contextlib.suppress(OSError):
-        if found := re.search(r"^oom_kill (\d+)", Path("/proc/vmstat").read_text(), re.MULTILINE):
-            return int(found[1])
+        words = Path("/proc/vmstat").read_text().split()
+        return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
     return 0

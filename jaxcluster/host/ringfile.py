@@ -1,6 +1,7 @@
 """A log of lines in files of a folder, of which the oldest go: written by one process, read by any.
 
-A file's name says at which position of the whole log it begins, which is the beginning of a line.
+A process goes on with what an earlier one has left. A file's name says at which position of the
+whole log it begins, which is the beginning of a line.
 """
 
 from __future__ import annotations
@@ -26,44 +27,30 @@ class Part:
     data: bytes | memoryview
 
 
-class RingFile:
-    """The writer. It goes on with what an earlier process has left.
+def write(path: Path, lines: bytes, most: int) -> None:
+    """Add whole lines. No file is kept open: a cell may close what it has not opened.
 
     Args:
-      path: what its files' names begin with. Its folder is made, and not the one above, which may
+      path: what the files' names begin with. Its folder is made, and not the one above, which may
         have been removed.
       most: bytes that are kept; at least half of them, where there are as many.
+
+    Raises:
+      OSError: they can't be written, or would leave others too little room. Half a line may be
+        there then.
     """
-
-    def __init__(self, path: Path, most: int) -> None:
-        self._path, self._most = path, most
-
-    @property
-    def end(self) -> int:
-        """The position of the next line."""
-        files = _files(self._path)
-        return sum(files[-1]) if files else 0
-
-    def write(self, lines: bytes) -> None:
-        """Add whole lines. No file is kept open: a cell may close what it has not opened.
-
-        Raises:
-          OSError: they can't be written, or would leave others too little room. Half a line may be
-            there then.
-        """
-        self._path.parent.mkdir(mode=0o700, exist_ok=True)
-        if not free_space.has_spare(self._path.parent, len(lines)):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        files = _files(self._path)
-        start, size = files[-1] if files else (0, 0)
-        if size >= self._most // 4:
-            for oldest, _ in files[:-2]:
-                with contextlib.suppress(OSError):
-                    os.unlink(_file(self._path, oldest))
-            start += size
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(_file(self._path, start), flags, 0o600), "wb") as file:
-            file.write(b"\n" + lines)  # what was written before may end in half a line
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if not free_space.has_spare(path.parent, len(lines)):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    files = _files(path)
+    start, size = files[-1] if files else (0, 0)
+    if size >= most // 4:
+        for oldest, _ in files[:-2]:
+            _file(path, oldest).unlink(missing_ok=True)
+        start += size
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(_file(path, start), flags, 0o600), "wb") as file:
+        file.write(b"\n" + lines)  # what was written before may end in half a line
 
 
 def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
@@ -73,24 +60,28 @@ def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
     """
     files = _files(path)
     size = sum(files[-1]) if files else at
-    start = end = min(max(at, files[0][0]), size) if files else at
+    start = min(max(at, files[0][0]), size) if files else at
     data = b""
     for begin, nbytes in files:
-        if not begin <= end < begin + nbytes or len(data) == most:
-            continue
-        try:
-            with open(os.open(_file(path, begin), os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        end = start + len(data)
+        if begin <= end < begin + nbytes and len(data) < most:
+            flags = os.O_RDONLY | os.O_NOFOLLOW
+            with (
+                contextlib.suppress(OSError),  # it was dropped just now
+                open(os.open(_file(path, begin), flags), "rb") as file,
+            ):
                 file.seek(end - begin)
                 data += file.read(min(begin + nbytes - end, most - len(data)))
-                end = start + len(data)
-        except OSError:  # it was dropped just now
-            if data:
-                break
-            start = end = begin + nbytes
     if b"\n" not in data and len(data) == most:
-        start, data = end, b""
+        start, data = start + most, b""
     data = data[: data.rfind(b"\n") + 1]
     return Part(start, start + len(data), size, data)
+
+
+def end_of(path: Path) -> int:
+    """The position of a log's next line."""
+    files = _files(path)
+    return sum(files[-1]) if files else 0
 
 
 def _file(path: Path, start: int) -> Path:

@@ -31,51 +31,49 @@ class TpuWorker:
     slices: int = 1  # that work together (Multislice)
 
 
-def tpu_worker(
-    chips: int,
-    environ: Mapping[str, str] = os.environ,
-    ask: Callable[[str, Mapping[str, str]], str | None] | None = None,
-) -> TpuWorker | None:
-    """Which host of a TPU slice this is; None where it has no TPU, or nothing says which.
-
-    Only a host with TPU chips (or JAX_FORCE_TPU_INIT, as in JAX) is asked for its metadata, by
-    ``ask`` (``metadata``): that may take ``ASK_S``.
-    """
-    if not chips and "JAX_FORCE_TPU_INIT" not in environ:
-        return None
-
-    def said(key: str) -> str:
-        return "" if "TPU_SKIP_MDS_QUERY" in environ else (ask or metadata)(key, environ) or ""
-
-    # In JAX's order: a virtual machine of a slice first, then a pod. An endpoint is
-    # NAME:NUMBER:ADDRESS, or a name; a pod's host may have a port.
-    if number := said("agent-worker-number"):
-        endpoints = [word.split(":") for word in _listed(said("worker-network-endpoints"))]
-        hosts = tuple(word[2] if len(word) == 3 else word[0] for word in endpoints)
-    else:
-        number = environ.get("TPU_WORKER_ID", "")
-        hosts = tuple(word.partition(":")[0] for word in _listed(_hosts_in(environ)))
-    if not number.strip().isdecimal() or not hosts:
-        return None
-    slices = environ.get("MEGASCALE_NUM_SLICES", "")
-    if found := not slices and re.search(r"MEGASCALE_NUM_SLICES\s*:\s*'?(\d+)", said("tpu-env")):
-        slices = found[1]
-    return TpuWorker(int(number), hosts, max(1, int(slices) if slices.isdecimal() else 1))
-
-
-def metadata(key: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """An attribute of this virtual machine; None where there is none, or no metadata server."""
+def metadata(key: str, environ: Mapping[str, str] = os.environ) -> str:
+    """An attribute of this virtual machine; "" where there is none, or no metadata server."""
     server = environ.get("GCE_METADATA_IP", "metadata.google.internal")
     path = f"/computeMetadata/v1/instance/attributes/{key}"
     connection = http.client.HTTPConnection(server, timeout=ASK_S)
     try:
         connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
         answer = connection.getresponse()
-        return answer.read().decode() if answer.status == 200 else None
+        return answer.read().decode() if answer.status == 200 else ""
     except (OSError, http.client.HTTPException, UnicodeDecodeError):
-        return None
+        return ""
     finally:
         connection.close()
+
+
+def tpu_worker(
+    chips: int,
+    environ: Mapping[str, str] = os.environ,
+    ask: Callable[[str, Mapping[str, str]], str] = metadata,
+) -> TpuWorker | None:
+    """Which host of a TPU slice this is; None where it has no TPU, or nothing says which.
+
+    Only a host with TPU chips (or JAX_FORCE_TPU_INIT, as in JAX) is asked for its metadata, by
+    ``ask``: that may take ``ASK_S``.
+    """
+    if not chips and "JAX_FORCE_TPU_INIT" not in environ:
+        return None
+    has_metadata = "TPU_SKIP_MDS_QUERY" not in environ
+    slices = environ.get("MEGASCALE_NUM_SLICES", "")
+    # In JAX's order: a virtual machine of a slice first, then a pod. An endpoint is
+    # NAME:NUMBER:ADDRESS, or a name; a pod's host may have a port.
+    if has_metadata and (number := ask("agent-worker-number", environ)):
+        listed = ask("worker-network-endpoints", environ)
+    else:
+        number, listed = environ.get("TPU_WORKER_ID", ""), _hosts_in(environ)
+    hosts = [word.strip().split(":") for word in listed.split(",") if word.strip()]
+    if not number.strip().isdecimal() or not hosts:
+        return None
+    if has_metadata and not slices:
+        found = re.search(r"MEGASCALE_NUM_SLICES\s*:\s*'?(\d+)", ask("tpu-env", environ))
+        slices = found[1] if found else ""
+    names = tuple(host[2] if len(host) == 3 else host[0] for host in hosts)
+    return TpuWorker(int(number), names, max(1, int(slices) if slices.isdecimal() else 1))
 
 
 def _hosts_in(environ: Mapping[str, str]) -> str:
@@ -86,10 +84,6 @@ def _hosts_in(environ: Mapping[str, str]) -> str:
         except (OSError, UnicodeDecodeError):
             return ""
     return environ.get("TPU_PROCESS_ADDRESSES") or environ.get("TPU_WORKER_HOSTNAMES") or ""
-
-
-def _listed(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def wait_for_libtpu(timeout_s: float, path: Path = LOCK) -> None:

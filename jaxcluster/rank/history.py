@@ -17,13 +17,11 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.host import ringfile
-from jaxcluster.host.ringfile import RingFile
 from jaxcluster.model.outputs import Said, join
 from jaxcluster.rank import log
 
 CELLS, OUTPUT = "cells", "output"  # the two logs of a rank
-CELLS_NBYTES = 1 << 20
-OUTPUT_NBYTES = 8 << 20
+NBYTES = {CELLS: 1 << 20, OUTPUT: 8 << 20}
 WRITE_S = 0.02  # printed text is gathered for this long
 FLUSH_S = 5.0  # that a cell waits for a slow disk at its beginning and end
 SOURCE_CHARS = 20_000
@@ -41,8 +39,6 @@ class History:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._cells = RingFile((folder or Path()) / CELLS, CELLS_NBYTES)
-        self._output = RingFile((folder or Path()) / OUTPUT, OUTPUT_NBYTES)
         self._waiting: deque[Said] = deque()  # of the output
         self._wakes: wire.Inbox[None] = wire.Inbox()
         self._is_full = self._is_woken = False
@@ -55,7 +51,7 @@ class History:
             with contextlib.suppress(OSError):
                 self._folder.parent.mkdir(mode=0o700, exist_ok=True)
             self._count = _last_count(self._folder)
-            self._note(wire.Noted())  # what that one had not ended, will not end
+            self._write(CELLS, wire.Noted())  # what that one had not ended, will not end
             threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
 
     def begin(self, cell: wire.CellRequest) -> None:
@@ -71,7 +67,8 @@ class History:
                 sent_ns=cell.sent_ns,
                 who=cell.who,
             )
-            self._note(wire.Noted(kept, self._count, self._output.end))
+            end = ringfile.end_of(self._folder / OUTPUT)
+            self._write(CELLS, wire.Noted(kept, self._count, end))
 
     def add(self, kind: str, content: dict[str, Any]) -> None:
         """Note an output of the running cell, as a ``RankOutput`` has it.
@@ -89,7 +86,7 @@ class History:
         self.flush()
         status = "interrupted" if reply.skipped else reply.status
         kept = wire.CellReply(reply.rank, reply.seq, status, reply.seconds, reply.error)
-        self._note(wire.Noted(reply=kept))
+        self._write(CELLS, wire.Noted(reply=kept))
 
     def flush(self) -> None:
         """Write what was shown: each stream's text in a row as lines of some length."""
@@ -101,7 +98,7 @@ class History:
                 text = content.get("text", "")
                 for at in range(0, len(text) or 1, TEXT_CHARS):
                     part = {"text": text[at : at + TEXT_CHARS]} if kind == "stream" else {}
-                    self._write(self._output, (kind, _kept(content) | part))
+                    self._write(OUTPUT, (kind, _kept(content) | part))
         finally:
             self._writing.release()
 
@@ -113,15 +110,12 @@ class History:
             self._is_woken = False
             self.flush()
 
-    def _note(self, noted: wire.Noted) -> None:
-        """Write to the log of cells."""
-        if self._folder is not None:
-            self._write(self._cells, noted)
-
-    def _write(self, to: RingFile, line: Any) -> None:
-        """Never raises: a full disk is no reason for a cell to fail."""
+    def _write(self, name: str, line: Any) -> None:
+        """Write to a log. Never raises: a full disk is no reason for a cell to fail."""
+        if self._folder is None:
+            return
         try:
-            to.write(wire.encode_body(line) + b"\n")
+            ringfile.write(self._folder / name, wire.encode_body(line) + b"\n", NBYTES[name])
             self._is_full = False
         except OSError as error:
             if not self._is_full:

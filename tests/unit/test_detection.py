@@ -151,13 +151,9 @@ def test_a_tpu_host_offers_its_slice(worker: TpuWorker, what: str | None, obstac
 POD = {"JAX_FORCE_TPU_INIT": "1", "TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "p0,p1"}
 
 
-def nothing(key: str, environ: Mapping[str, str]) -> None:
-    return None
-
-
 def test_a_pod_s_slice_is_read_from_its_environment(tmp_path: Path) -> None:
     def worker(**more: str) -> TpuWorker | None:
-        return tpu_worker(0, POD | more, ask=nothing)
+        return tpu_worker(0, POD | more, ask=lambda *_: "")
 
     assert worker() == TpuWorker(1, ("p0", "p1"))
     assert worker(TPU_PROCESS_ADDRESSES="p0:8471,p1:8471") == TpuWorker(1, ("p0", "p1"))
@@ -178,7 +174,7 @@ def test_a_virtual_machine_s_slice_is_read_from_its_metadata() -> None:
         "worker-network-endpoints": "a:0:10.0.0.5,b:1:10.0.0.6,c:2:10.0.0.7",
         "tpu-env": "ACCELERATOR_TYPE: 'v4-32'\nWORKER_ID: '1'\n",
     }
-    found = tpu_worker(4, {}, ask=lambda key, environ: attributes.get(key))
+    found = tpu_worker(4, {}, ask=lambda key, environ: attributes.get(key, ""))
     assert found == TpuWorker(1, ("10.0.0.5", "10.0.0.6", "10.0.0.7"))
 
 

@@ -12,13 +12,12 @@ import pytest
 
 from jaxcluster.host import facts
 from jaxcluster.host.facts import (
-    cores,
     engine_facts,
     gpu_platform,
     host_gpus,
-    host_key,
     host_tpu_chips,
 )
+from jaxcluster.supervision.processes import space
 
 POD = {
     "JAX_FORCE_TPU_INIT": "1",
@@ -134,16 +133,9 @@ def test_vfio_groups_are_tpu_chips_where_the_bus_carries_googles(
 def test_engine_facts_of_this_process_are_true() -> None:
     said = engine_facts(3, environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
     assert (said.rank, said.pid) == (3, os.getpid())
-    assert (said.hostname, said.host_key) == (socket.gethostname(), host_key())
+    assert (said.hostname, said.host_key) == (socket.gethostname(), space("net"))
     assert said.jax == importlib.metadata.version("jax")
     assert said.gpus == ["4"]
     assert (said.tpu_worker_id, said.tpu_hosts) == (2, ["t0", "t1", "t2"])
     # One name in all messages: in a death, which its agent tells, as in a divergence.
     assert engine_facts(0, "pod-w1").hostname == "pod-w1"
-
-
-def test_cores_are_those_that_xla_would_size_its_pool_by() -> None:
-    assert cores({"NPROC": "24"}) == 24
-    for unset in ("", "0", "many"):
-        assert cores({"NPROC": unset}) == len(os.sched_getaffinity(0))
-    assert engine_facts(0, environ={"NPROC": "3"}).cores == 3

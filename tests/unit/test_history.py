@@ -125,9 +125,9 @@ def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
         assert [(c.seq, c.state) for c in ranks.cells()] == [(1, "died"), (2, "running")]
 
 
-def test_cells_that_are_not_kept_are_counted(ranks: Ranks) -> None:
+def test_cells_that_are_not_kept_are_counted(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     rank = ranks.ranks[0]
-    rank._cells = ringfile.RingFile(ranks.folder / "rank-0" / "cells", 100_000)
+    monkeypatch.setitem(writing.NBYTES, writing.CELLS, 100_000)
     for seq in range(1, 1_001):
         rank.begin(cell(seq))
         rank.end(reply(seq))

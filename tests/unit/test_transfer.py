@@ -147,7 +147,7 @@ class Ranks:
 
 @pytest.fixture(autouse=True)
 def this_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "host_key", lambda: "here")
+    monkeypatch.setattr(transfer, "space", lambda *_: "here")
 
 
 def view(**changes: Any) -> Pulled:

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from jaxcluster.errors import JaxClusterError
-from jaxcluster.host.free_space import free_nbytes
 from jaxcluster.hosts.records.runtimefolder import VARIABLE, runtime_root
 from jaxcluster.supervision.ends import KILLED_S, end
 from jaxcluster.supervision.processes import is_alive, pid_space
@@ -94,7 +93,7 @@ def make(place: Path, memory: Path = MEMORY) -> Folder:
             f"{place} on {os.uname().nodename} can't be written to: {error.strerror}.",
             f"Name another folder on that host: --env {VARIABLE}=/path",
         ) from None
-    if (free := free_nbytes(path)) < ROOM:
+    if (free := shutil.disk_usage(path).free) < ROOM:
         path.rmdir()
         raise JaxClusterError(
             f"{place} on {os.uname().nodename} is full: {free >> 10} KiB are free there.",

@@ -7,6 +7,7 @@ import fcntl
 import importlib.metadata
 import os
 import platform
+import shutil
 import socket
 import struct
 import sys
@@ -17,10 +18,10 @@ from jaxcluster.host.facts import (
     gpu_platform,
     gpu_plugin_installed,
     host_gpus,
-    host_key,
     host_tpu_chips,
 )
-from jaxcluster.host.free_space import free_memory, free_nbytes
+from jaxcluster.host.free_space import free_memory
+from jaxcluster.supervision.processes import space
 
 SHM = "/dev/shm"
 SIOCGIFADDR = 0x8915  # Linux: the address of a network card
@@ -48,7 +49,7 @@ def host_report(environ: Mapping[str, str] = os.environ) -> HostFacts:
     }
     return HostFacts(
         socket.gethostname(),
-        host_key(),
+        space("net"),
         own_address(environ),
         launcher_number(environ),
         versions,
@@ -58,7 +59,7 @@ def host_report(environ: Mapping[str, str] = os.environ) -> HostFacts:
         host_tpu_chips(),
         len(os.sched_getaffinity(0)),
         free_memory(),
-        free_nbytes(SHM) if os.path.isdir(SHM) else None,
+        shutil.disk_usage(SHM).free if os.path.isdir(SHM) else None,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxcluster.host import ringfile
 from jaxcluster.host.facts import HostFacts
-from jaxcluster.host.free_space import free_nbytes, memory_room
+from jaxcluster.host.free_space import memory_room
 from jaxcluster.host.procfs import state_of
 from jaxcluster.hosts.agent.folder import Folder
 from jaxcluster.wire.codec import Buffer
@@ -151,7 +151,7 @@ def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple
         case Mkdir():
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             in_memory = not path.is_relative_to(os.path.realpath(folder.path))
-            return memory_room(path) if in_memory else free_nbytes(path), b""
+            return memory_room(path) if in_memory else shutil.disk_usage(path).free, b""
         case Put():
             _put(path, request.at, data)
         case Get():
