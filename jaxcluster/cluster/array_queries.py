@@ -207,7 +207,7 @@ def memory(world: World) -> Memory:
     return Memory(dict(sorted(answers.items())), cluster_devices(world), reasons)
 
 
-def variables(world: World) -> list[wire.VariableInfo]:
+def variables(world: World) -> dict[str, wire.ValueReport]:
     """The arrays and pytrees of arrays among the variables of the first rank that lives.
 
     Raises:

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import anyio
@@ -27,14 +26,14 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from jaxcluster import cluster
-from jaxcluster.cluster import Cluster, RunningCell, array_queries
+from jaxcluster.cluster import Cluster, RunningCell
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
 from jaxcluster.options import arguments
 from jaxcluster.ranks import by_value, name_ranks
-from jaxcluster.views import blocks, cell_outputs, history, report, shards, status
+from jaxcluster.views import arrays, blocks, cell_outputs, history, report, shards, status
 
 INSTRUCTIONS = """\
 jaxcluster runs multi-process JAX from notebooks: a cluster is N ranks (processes), and each cell
@@ -208,10 +207,10 @@ class Tools:
 
     def variables(self, cluster: ClusterName = "") -> list[Any]:
         """The arrays and trees of arrays among the ranks' variables: shape, dtype, sharding."""
-        found = array_queries.variables(self._attached(cluster).world)
+        found = arrays.variables(self._attached(cluster).world)
         if not found:
             return ["No variable of the ranks is an array, or a tree of arrays."]
-        rows = [{key: str(value) for key, value in asdict(one).items()} for one in found]
+        rows = [{key: str(value) for key, value in one.items()} for one in found]
         return [blocks.text([blocks.table(rows)])]
 
     def shards(

@@ -30,7 +30,6 @@ from jaxcluster.rank.clientcode import ClientCode, RankKernel
 from jaxcluster.rank.control import ControlChannel, Request
 from jaxcluster.rank.history import History
 from jaxcluster.rank.inspection import Meter, own_gpus
-from jaxcluster.rank.shards import ArrayViews
 from jaxcluster.rank.state.states import States
 from jaxcluster.rank.values import Values
 from jaxcluster.supervision.processes import pid_space_mark
@@ -121,13 +120,12 @@ class Rank:
         handle(saving.Load, "later", in_turn(self.states.load))
         handle(saving.Bind, "later", in_turn(self.states.bind))
         handle(saving.Drop, "now", self.states.drop)
-        views = ArrayViews(self.values)
-        handle(arrays.Arrays, "side", views.report)
-        handle(arrays.CheckShards, "side", views.check)
-        handle(arrays.Read, "side", views.read)
-        handle(arrays.Meshes, "side", views.meshes)
-        handle(arrays.Memory, "side", views.memory)
-        handle(arrays.Variables, "side", views.variables)
+        handle(arrays.Arrays, "side", self.values.report)
+        handle(arrays.CheckShards, "side", self.values.check)
+        handle(arrays.Read, "side", self.values.read)
+        handle(arrays.Meshes, "side", self.values.meshes)
+        handle(arrays.Memory, "side", self.values.memory)
+        handle(arrays.Variables, "side", self.values.variables)
 
     def _state(self) -> wire.RankState:
         devices = [f"{d.platform}:{d.id}" for d in self.devices]

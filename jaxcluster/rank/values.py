@@ -1,52 +1,68 @@
-"""A rank's side of push and pull.
+"""What a rank says and gives of its variables: views of their arrays, pulls and pushes.
 
-A value travels as a pickle and raw buffers. The shards of its jax.Arrays are buffers too: each rank
-gives its own, in its memory or in the reply.
+Views answer on a side thread while the main thread may run a cell. Addressable shards alone are
+read, no computation is launched, so nothing here can wait for another rank. A value that is still
+being computed is waited for, for a bounded time.
+
+A pulled or pushed value travels as a pickle and raw buffers. The shards of its jax.Arrays are
+buffers too: each rank gives its own, in its memory or in the reply.
 """
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import io
+import math
 import mmap
 import pickle
+import time
 import weakref
-from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import cloudpickle
+import jax
 import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.host.memory import allow_reader
 from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.arrays import (
+    Bounds,
     Patience,
     Unavailable,
+    arrays_of,
+    bounds,
     describe,
+    host_values,
     is_array,
     is_living,
+    is_ready,
     leaves_of,
+    parts_of,
     read_numbers,
     spans_processes,
 )
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.given import hashes
+from jaxcluster.rank.inspection import rss_nbytes
 from jaxcluster.rank.names import is_users
 from jaxcluster.rank.private import kinds
 from jaxcluster.rank.private.kinds import numpy_view
-from jaxcluster.wire.ops.values import (
-    FILE_FROM_NBYTES,
-    Assign,
-    Pull,
-    Pulled,
-)
+from jaxcluster.wire.ops import arrays as views
+from jaxcluster.wire.ops.values import FILE_FROM_NBYTES, Assign, Pull, Pulled
 
 PROTOCOL = 5
-READY_TIMEOUT_S = 30.0
+PULL_S = 30.0  # that a pull waits for what is being computed
+VIEW_S = 5.0  # ... and a view
 PLACE_CHARS = 80
+MAX_ROWS = 20_000  # leaves of a tree that are told of
+LONG = 10_000  # a longer list is not looked through for arrays
+VARIABLES_S = 1.5  # past it containers are not entered any more
+CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
 WHO = "%spmd %who lists the ranks' variables"
 
 Numbered = weakref.WeakSet[type]  # classes of cells that were pulled, and have a number of ours
@@ -150,12 +166,10 @@ class Values:
         self._numbered = Numbered()
         self.hold: Callable[[str, dict[str, Any]], None] = lambda token, names: None
 
-    def lookup(self, name: str) -> Any:
-        """The value of a name; ``""`` is the last cell's last expression."""
-        if not name:
-            return self.last_result()
+    def lookup(self, name: str, path: Sequence[str] = ()) -> Any:
+        """The value of a name, or a part of it; ``""`` is the last cell's last expression."""
         try:
-            return self.namespace[name]
+            value = self.namespace[name] if name else self.last_result()
         except KeyError:
             if reason := self.lost.get(name):
                 raise Unavailable(f"{name!r} {reason}") from None
@@ -163,6 +177,152 @@ class Values:
             close = " or ".join(difflib.get_close_matches(name, users))
             hint = f"did you mean {close}?" if close else WHO
             raise Unavailable(f"no variable {name!r} ({hint})") from None
+        for number, step in enumerate(path, 1):
+            inside = {str(key): part for key, part in parts_of(value) or ()}
+            if step not in inside:
+                raise Unavailable(f"{name} has no part {''.join(path[:number])}")
+            value = inside[step]
+        return value
+
+    def _users(self) -> dict[str, Any]:
+        """The namespace without what IPython keeps in it."""
+        names = dict(self.namespace)
+        return {n: v for n, v in names.items() if not n.startswith("_") and n not in ("In", "Out")}
+
+    # ------------------------------------------------------------------ views
+
+    def report(self, request: Request[views.Arrays]) -> wire.ValueReport:
+        """``arrays``: every array in a variable and where its shards are. Never waits."""
+        name, path = request.body.name, tuple(request.body.path)
+        found = leaves_of(self.lookup(name, path))
+        leaves = [leaf for _, leaf in found]
+        if not any(map(is_array, leaves)):
+            names = sorted({type(leaf).__name__ for leaf in leaves or [self.lookup(name, path)]})
+            raise Unavailable(f"holds no jax.Array, only {', '.join(names[:3])}")
+        if len(leaves) > MAX_ROWS:
+            told = f"{name or 'the last result'} has {len(leaves):,} leaves, and {MAX_ROWS:,} can"
+            raise Unavailable(f"{told} be shown: look at a part of it")
+        return replace(
+            _described(self.lookup(name), leaves),
+            leaves=[(*path, *map(str, keys)) for keys, _ in found],
+            copies=hashes([(n, leaf) for n, leaf in enumerate(leaves) if is_living(leaf)]),
+        )
+
+    def _arrays(self, body: views.CheckShards | views.Read) -> Iterator[tuple[Any, Any, Bounds]]:
+        """(path, shard, its place) of the arrays that a request means, each ready to be read."""
+        patience = Patience(VIEW_S, body.name or "the result", ends_idle=False)
+        for path, array in arrays_of(self.lookup(body.name, body.path)):
+            patience.wait(array)
+            for shard in array.addressable_shards:
+                if body.device in (None, shard.device.id):
+                    yield (*body.path, *path), shard, bounds(shard.index, array.shape)
+
+    def check(self, request: Request[views.CheckShards]) -> list[wire.ShardCheck]:
+        """``check_shards``: statistics of this rank's shards, and hashes where asked for."""
+        checks = []
+        for path, shard, place in self._arrays(request.body):
+            values = host_values(shard.data)
+            known = statistics(values) | {"digest": digest_of(values) if request.body.hash else ""}
+            checks.append(wire.ShardCheck(path, self.rank, shard.device.id, place, **known))
+        return checks
+
+    def read(self, request: Request[views.Read]) -> tuple[list[wire.Piece], list[bytes]]:
+        """``read``: the values at some positions, as far as this rank's shards have them."""
+        body, pieces = request.body, dict[Bounds, tuple[wire.Piece, bytes]]()
+        for _, shard, place in self._arrays(body):
+            # Of a device's shard positions are counted from its own corner.
+            is_own = body.device is not None
+            spans = tuple((0, b - a) for a, b in place) if is_own else place
+            axes = list(zip(body.at, spans, strict=True))
+            where = [[n for n, at in enumerate(ats) if a <= at < b] for ats, (a, b) in axes]
+            if not is_own and (spans in pieces or not all(where)):
+                continue
+            inside = [[at - a for at in ats if a <= at < b] for ats, (a, b) in axes]
+            cut = host_values(shard.data)[np.ix_(*inside)]
+            pieces[spans] = wire.Piece(where, list(cut.shape), str(cut.dtype)), cut.tobytes()
+        if body.device is not None and not pieces:
+            raise Unavailable(
+                f"device {body.device} holds no part of {body.name}",
+                "%shards shows which devices hold parts.",
+            )
+        return [told for told, _ in pieces.values()], [data for _, data in pieces.values()]
+
+    def variables(self, request: Request[views.Variables]) -> dict[str, wire.ValueReport]:
+        """``variables``: those that are arrays or hold arrays, in their order, for a list.
+
+        It ends within about two seconds, whatever there is.
+        """
+        until = time.monotonic() + VARIABLES_S
+        found: dict[str, wire.ValueReport] = {}
+        for name, value in self._users().items():
+            if type(value) in (list, tuple) and len(value) > LONG:
+                continue
+            is_in_time = is_array(value) or time.monotonic() < until
+            if arrays := [array for _, array in arrays_of(value)] if is_in_time else []:
+                told = _described(value, arrays)
+                found[name] = replace(told, leaves=[()] if is_array(value) else [])
+        return found
+
+    def meshes(self, request: Request[views.Meshes]) -> list[wire.MeshInfo]:
+        """``meshes``: those that variables are or carry, under the names that lead there."""
+        users = self._users()
+        ways = list(users.items())
+        for name, value in users.items():
+            for path, leaf in arrays_of(value):
+                way = f"{name}{''.join(path)}.sharding.mesh"
+                ways.append((way, getattr(leaf.sharding, "mesh", None)))
+        found: dict[Any, str] = {}  # equal ones once
+        for name, mesh in ways:
+            if issubclass(type(mesh), jax.sharding.Mesh):  # whatever it says that its class is
+                found.setdefault(mesh, name)
+        return [
+            wire.MeshInfo(
+                name=name,
+                axis_names=[str(axis) for axis in mesh.axis_names],
+                axis_sizes=list(mesh.devices.shape),
+                axis_types=[getattr(kind, "name", str(kind)) for kind in mesh.axis_types],
+                devices=[device.id for device in mesh.devices.flat],
+            )
+            for mesh, name in found.items()
+            if mesh.devices.size
+        ]
+
+    def memory(self, request: Request[views.Memory]) -> wire.MemoryReport:
+        """``memory``: bytes that live arrays hold on this rank's devices, by variable."""
+        devices = jax.local_devices()
+        seen = set[Any]()  # a buffer counts for whoever is first to reach it
+
+        def held(arrays: Iterable[Any]) -> list[int]:
+            found = Counter[int]()
+            for array in arrays:
+                try:
+                    base, ready = numpy_view(array), is_ready(array)
+                    shards = base.addressable_shards
+                except RuntimeError:  # deleted or donated, in this moment even, by the main thread
+                    continue
+                for shard in shards:
+                    # The address of a buffer that is still being computed would be waited for.
+                    data, id_ = shard.data, shard.device.id
+                    key = id_, data.unsafe_buffer_pointer() if ready else (id(base),)
+                    if data.nbytes and key not in seen:
+                        seen.add(key)
+                        found[id_] += data.nbytes
+            return [found[device.id] for device in devices]
+
+        users = self._users()
+        # Out[7], _7 and _ keep what cells ended in
+        others = [value for name, value in dict(self.namespace).items() if name not in users]
+        users["Out (results of earlier cells)"] = others
+        named = {n: held(array for _, array in arrays_of(value)) for n, value in users.items()}
+        stats = [device.memory_stats() or {} for device in devices]
+        return wire.MemoryReport(
+            devices=[device.id for device in devices],
+            names={name: nbytes for name, nbytes in named.items() if any(nbytes)},
+            other=held(jax.live_arrays()),
+            in_use=[s.get("bytes_in_use") for s in stats],
+            limit=[s.get("bytes_limit") for s in stats],
+            rss_nbytes=rss_nbytes(),
+        )
 
     # ------------------------------------------------------------------ pull
 
@@ -171,6 +331,7 @@ class Values:
         body = request.body
         name, value = body.name, self.lookup(body.name)
         if body.plain:
+            leaves_of(value)  # raises of one that has no end
             value = plain_containers(value)
         file = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
@@ -224,7 +385,7 @@ class Values:
 
 def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
     """The values of each shard of which this rank has the first copy."""
-    patience = Patience(READY_TIMEOUT_S, name, ends_idle=False)
+    patience = Patience(PULL_S, name, ends_idle=False)
     for array in arrays:
         patience.wait(array)
         for shard in array.addressable_shards:
@@ -244,19 +405,12 @@ def _leaves(value: Any) -> list[Any]:
         return []
 
 
-def plain_containers(value: Any) -> Any:
-    """A pytree as nested dicts and lists, for a notebook that lacks the classes it is made of."""
-    leaves = leaves_of(value)
-    if len(leaves) == 1 and not leaves[0][0]:
-        return leaves[0][1]
-    tree: dict[Any, Any] = {}
-    for path, leaf in leaves:
-        node = tree
-        keys = [_plain_key(key) for key in path]
-        for key in keys[:-1]:
-            node = node.setdefault(key, {})
-        node[keys[-1]] = leaf
-    return tree
+def plain_containers(node: Any) -> Any:
+    """A pytree as nested dicts, for a notebook that lacks the classes it is made of."""
+    if (parts := parts_of(node)) is None:
+        return node
+    found = {_plain_key(key): plain_containers(part) for key, part in parts}
+    return {key: part for key, part in found.items() if type(part) is not dict or part}
 
 
 def _plain_key(key: Any) -> Any:
@@ -264,3 +418,54 @@ def _plain_key(key: Any) -> Any:
         if hasattr(key, attribute):
             return getattr(key, attribute)
     return str(key)
+
+
+# --------------------------------------------------------------------------- descriptions
+
+
+def _described(value: Any, leaves: Iterable[Any]) -> wire.ValueReport:
+    """The leaves of a value; those that look alike are described once."""
+    looks: dict[Any, tuple[int, Any]] = {}
+    use = [looks.setdefault(_likeness(leaf), (len(looks), leaf))[0] for leaf in leaves]
+    infos = [describe(leaf) for _, leaf in looks.values()]
+    return wire.ValueReport(type(value).__name__, use=use, infos=infos)
+
+
+def _likeness(leaf: Any) -> Any:
+    """Equal for leaves whose descriptions are equal."""
+    if not is_array(leaf):
+        return type(leaf)
+    is_deleted = leaf.is_deleted()
+    return leaf.shape, leaf.dtype, is_deleted or leaf.sharding, is_deleted or is_ready(leaf)
+
+
+def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Minimum, maximum and mean of the finite values, and how many are not finite."""
+    flat = values.reshape(-1)
+    found: dict[str, Any] = {"size": flat.size, "nan": 0, "inf": 0}
+    low, high, total, count = math.inf, -math.inf, 0.0, 0
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        if part.dtype.kind == "c":
+            part = np.abs(part)
+        elif part.dtype.kind not in "biuf":  # bfloat16 and its like are not kinds of numpy's
+            try:
+                part = part.astype(np.float32)
+            except (TypeError, ValueError):
+                return found
+        finite = part[np.isfinite(part)]
+        nan = int(np.count_nonzero(np.isnan(part)))
+        found["nan"] += nan
+        found["inf"] += part.size - nan - finite.size
+        if finite.size:
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
+            total, count = total + float(finite.sum(dtype=np.float64)), count + finite.size
+    if count:
+        found |= {"minimum": low, "maximum": high, "mean": total / count}
+    return found
+
+
+def digest_of(values: np.ndarray[Any, Any]) -> str:
+    """A hash of the bytes: -0.0 and 0.0, or two different NaNs, are different."""
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(flat.data, digest_size=8).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -283,12 +284,48 @@ def leaf_type(layout: ArrayLayout) -> str:
 
 def leaf_spec(layout: ArrayLayout) -> str:
     """The PartitionSpec, or what there is instead."""
-    if layout.spec:
-        return layout.spec
     if layout.sharding:
-        kind = layout.sharding.partition("(")[0]
-        return kind if layout.spans else "on one device of each rank"
+        return _spec(layout)
     return next(iter(layout.notes.values()), "") if layout.dtype else ""
+
+
+def _spec(info: ArrayInfo) -> str:
+    kind = info.sharding.partition("(")[0]
+    return info.spec or (kind if info.spans else "on one device of each rank")
+
+
+# --------------------------------------------------------------------------- variables
+
+
+def variables(world: World) -> list[dict[str, Any]]:
+    """A list's rows: the first living rank's arrays, and pytrees of arrays (their shape is None).
+
+    ``nbytes_per_device`` is the most that one device holds.
+    """
+    rows = []
+    for name, told in array_queries.variables(world).items():
+        is_array, count, held = bool(told.leaves), Counter(told.use), Counter[int]()
+        for use, info in enumerate(told.infos):
+            for shard in info.shards:
+                held[shard.device] += count[use] * shard.nbytes
+        rows.append(
+            {
+                "name": name,
+                "type": "array" if is_array else f"{told.type} of {plural(len(told.use), 'array')}",
+                "shape": told.infos[0].shape if is_array else None,
+                "dtype": _some(info.dtype for info in told.infos),
+                "sharding": _some(map(_spec, told.infos)),
+                "nbytes": sum(count[use] * info.nbytes for use, info in enumerate(told.infos)),
+                "nbytes_per_device": max(held.values(), default=0),
+            }
+        )
+    return rows
+
+
+def _some(words: Iterable[str]) -> str:
+    """The one word that all share, or some of them."""
+    different = list(dict.fromkeys(words))
+    return ", ".join(different[:3]) + (", ..." if len(different) > 3 else "")
 
 
 # --------------------------------------------------------------------------- meshes

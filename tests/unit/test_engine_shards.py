@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcluster.rank import shards
+from jaxcluster.rank import values as module
 from jaxcluster.rank.arrays import Patience, Unavailable, is_ready, leaves_of
 from jaxcluster.rank.values import Values
 from jaxcluster.wire.ops.arrays import Arrays
@@ -19,23 +19,23 @@ from jaxcluster.wire.ops.arrays import Arrays
 
 def test_a_digest_tells_bits_apart() -> None:
     zero, minus = np.zeros(3), -np.zeros(3)
-    assert shards.digest_of(zero) == shards.digest_of(np.zeros(3))
-    assert shards.digest_of(zero) != shards.digest_of(minus)
-    assert shards.digest_of(np.zeros((0, 4))) == shards.digest_of(np.zeros(0))
+    assert module.digest_of(zero) == module.digest_of(np.zeros(3))
+    assert module.digest_of(zero) != module.digest_of(minus)
+    assert module.digest_of(np.zeros((0, 4))) == module.digest_of(np.zeros(0))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "complex64", jnp.bfloat16])
 def test_statistics_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
-    monkeypatch.setattr(shards, "CHUNK", 7)
+    monkeypatch.setattr(module, "CHUNK", 7)
     values = np.arange(64).reshape(8, 8).astype(dtype)
     if dtype != "int8":
         values[0, 0], values[0, 5], values[7, 7] = np.nan, np.inf, np.nan
     whole = np.abs(values) if dtype == "complex64" else values.astype(np.float32)
-    found, finite = shards.statistics(values), whole[np.isfinite(whole)]
+    found, finite = module.statistics(values), whole[np.isfinite(whole)]
     assert (found["minimum"], found["maximum"]) == (finite.min(), finite.max())
     assert found["mean"] == pytest.approx(finite.mean())
     assert (found["nan"], found["inf"]) == (np.isnan(whole).sum(), np.isinf(whole).sum())
-    assert shards.statistics(np.zeros((0, 3)))["size"] == 0
+    assert module.statistics(np.zeros((0, 3)))["size"] == 0
 
 
 @pytest.mark.parametrize("kind", ["bomb", "hollow", "loop", "deep"])
@@ -52,11 +52,11 @@ def test_a_tree_that_can_not_be_listed_is_refused(kind: str) -> None:
 
 
 def test_a_tree_of_too_many_leaves_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MAX_ROWS", 2)
+    monkeypatch.setattr(module, "MAX_ROWS", 2)
     values = Values(0)
     values.last_result = lambda: [jnp.ones(2)] * 3
     with pytest.raises(Unavailable) as refused:
-        shards.ArrayViews(values).report(SimpleNamespace(body=Arrays("", [])))  # type: ignore[arg-type]
+        values.report(SimpleNamespace(body=Arrays("", [])))  # type: ignore[arg-type]
     told = "the last result has 3 leaves, and 2 can be shown: look at a part of it"
     assert str(refused.value) == told
 
@@ -85,13 +85,13 @@ tree = {"a": lies, "b": [raises, alias], "c": liesofmesh}
 def test_objects_that_lie_or_raise_hide_no_others_and_a_buffer_counts_once() -> None:
     values = Values(0)
     exec(CELL, values.namespace)
-    views, asked = shards.ArrayViews(values), SimpleNamespace(body=None)
-    memory = views.memory(asked)  # type: ignore[arg-type]
+    asked = SimpleNamespace(body=None)
+    memory = values.memory(asked)  # type: ignore[arg-type]
     assert memory.names == {"large": [4 << 20, *[0] * (len(memory.devices) - 1)]}
     assert memory.other[0] >= 2 << 20 and memory.rss_nbytes > 0
-    assert "mesh" in {one.name for one in views.meshes(asked)}  # type: ignore[arg-type]
-    names = {one.name for one in views.variables(asked)}  # type: ignore[arg-type]
-    assert names >= {"large", "alias"}
+    assert "mesh" in {one.name for one in values.meshes(asked)}  # type: ignore[arg-type]
+    found = values.variables(asked)  # type: ignore[arg-type]
+    assert found.keys() >= {"large", "alias"} and found["large"].infos[0].nbytes == 4 << 20
 
 
 # --------------------------------------------------------------------------- deleted arrays
@@ -109,7 +109,7 @@ def test_a_deleted_array_is_not_ready() -> None:
         Patience(10.0, "x").wait(array)
     values = Values(0)
     values.namespace["x"] = array
-    told = shards.ArrayViews(values).memory(SimpleNamespace(body=None))  # type: ignore[arg-type]
+    told = values.memory(SimpleNamespace(body=None))  # type: ignore[arg-type]
     assert "x" not in told.names
 
 

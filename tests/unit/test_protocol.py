@@ -8,19 +8,20 @@ from __future__ import annotations
 import inspect
 import json
 import typing
+from dataclasses import replace
 from pathlib import Path
 
+import layouts
 import pytest
 import startform
 from msgspec import to_builtins
 from pagetypes import CONSTANTS, FIELDS, NAMED, OPERATIONS, check, misfits
 
-from jaxcluster import wire
-from jaxcluster.cluster import events
+from jaxcluster.cluster import array_queries, events
 from jaxcluster.hosts.records import reports
 from jaxcluster.notebook import panel
 from jaxcluster.notebook.panel import model, operations
-from jaxcluster.views import cell_outputs, shards
+from jaxcluster.views import arrays, cell_outputs, shards
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden/panel.json").read_text())
 
@@ -71,10 +72,17 @@ def test_names_and_versions_are_alike_on_both_sides() -> None:
         assert " | ".join(map(repr, typing.get_args(kind))) in NAMED.values()
 
 
-def test_variables_and_what_the_form_has_are_of_the_pages_types() -> None:
+def test_variables_and_what_the_form_has_are_of_the_pages_types(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     check(json.loads(startform.text()), "IForm")
-    variable = wire.VariableInfo("x", "array", [8], "float32", "P('i')", 32, 8)
+    told = {"params": replace(layouts.tree(4)[0][0], leaves=[])}
+    monkeypatch.setattr(array_queries, "variables", lambda world: told)
+    (variable,) = arrays.variables(None)  # type: ignore[arg-type]
     check(to_builtins(variable), "IVariable")
+    assert (variable["type"], variable["shape"]) == ("dict of 4 arrays", None)
+    assert variable["sharding"].startswith("P('data', 'model'), P('model',), P(None, ")
+    assert variable["nbytes_per_device"] == 4 * (128 * 256 + 256 + 512 * 256 + 1)
 
 
 @pytest.mark.parametrize("name", ["state", "cell", "answers"])

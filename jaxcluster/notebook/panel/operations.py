@@ -12,15 +12,15 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from jaxcluster import cluster, wire
-from jaxcluster.cluster import array_queries, events
+from jaxcluster import cluster
+from jaxcluster.cluster import events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.notebook.panel.model import Message, Model
 from jaxcluster.options import arguments
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import shards, status
+from jaxcluster.views import arrays, shards, status
 from jaxcluster.views.cell_outputs import MOST_CHARS, Output, in_notebook, notebook_outputs
 
 
@@ -148,9 +148,9 @@ class Operations:
 
     # ------------------------------------------------------------------ arrays
 
-    def variables(self) -> list[wire.VariableInfo]:
+    def variables(self) -> list[dict[str, Any]]:
         """The arrays of the ranks, and what has arrays in it."""
-        return array_queries.variables(cluster.current().world)
+        return arrays.variables(cluster.current().world)
 
     def look(self, name: str) -> shards.Document:
         """The document that static/shardview draws. ``name`` may be a part: params['w']."""

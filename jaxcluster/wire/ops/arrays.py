@@ -95,24 +95,6 @@ class MemoryReport(Message):
     rss_nbytes: int = 0  # of the process
 
 
-class VariableInfo(Message):
-    """A variable that is an array or a pytree of arrays, as a list of variables shows it.
-
-    Attributes:
-      type: "array", or the type of a pytree: "dict of 12 arrays", whose ``shape`` is None.
-      sharding: the PartitionSpec in short, or what else the sharding is called.
-      nbytes_per_device: the most that one device holds of it.
-    """
-
-    name: str
-    type: str
-    shape: list[int] | None
-    dtype: str
-    sharding: str
-    nbytes: int
-    nbytes_per_device: int
-
-
 class Arrays(Operation[ValueReport], op="arrays"):
     """Every array in a variable and where its shards are."""
 
@@ -157,5 +139,5 @@ class Memory(Operation[MemoryReport], op="memory"):
     """What is held on each device of this rank, by variable."""
 
 
-class Variables(Operation[list[VariableInfo]], op="variables"):
-    """The arrays and pytrees of arrays among its variables."""
+class Variables(Operation[dict[str, ValueReport]], op="variables"):
+    """The arrays and pytrees of arrays among its variables; ``leaves`` are told of arrays alone."""
