@@ -10,6 +10,7 @@ buffers too: each rank gives its own, in its memory or in the reply.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import io
@@ -90,7 +91,7 @@ class ValueUnpickler(pickle.Unpickler):
 
 
 class ArrayPickler(cloudpickle.Pickler):
-    """Pickles everything but jax.Arrays, which it gathers in ``arrays``, and open files.
+    """Pickles everything but jax.Arrays, which it gathers, and open files.
 
     Those in dicts come in the order of the keys, as in JAX: other ranks may have filled theirs in
     another one.
@@ -104,7 +105,7 @@ class ArrayPickler(cloudpickle.Pickler):
       numbered: notes the classes that have such a number.
 
     Attributes:
-      places: the keys and attributes of each array, which other ranks' must have too.
+      arrays: by id, each one's number, and its keys and attributes, which others' must have too.
     """
 
     dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
@@ -118,26 +119,26 @@ class ArrayPickler(cloudpickle.Pickler):
         value: Any,
     ) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)
-        found = {id(one): one for one in _leaves(value) if is_array(one)}
-        self.arrays: list[Any] = list(found.values())
-        self.places: list[set[str]] = [set() for _ in found]
-        self._seen = {at: number for number, at in enumerate(found)}
+        self.arrays: dict[int, tuple[int, Any, set[str]]] = {}
         self._turn, self._numbered, self._met = turn, numbered, 0
         self._text = ""  # the last one since the last array
+        with contextlib.suppress(Exception):  # too many, or without an order: as they are met
+            for _, leaf in leaves_of(value):
+                if is_array(leaf):
+                    self._known(leaf)
 
     def persistent_id(self, obj: Any) -> Any:
         if type(obj) is str:
             self._text = obj[:PLACE_CHARS]
         if not is_array(obj):
             return None
-        if id(obj) not in self._seen:
-            self._seen[id(obj)] = len(self.arrays)
-            self.arrays.append(obj)
-            self.places.append(set())
-        number = self._seen[id(obj)]
-        self.places[number].add(self._text)
+        number, _, places = self._known(obj)
+        places.add(self._text)
         self._text = ""
         return number
+
+    def _known(self, array: Any) -> tuple[int, Any, set[str]]:
+        return self.arrays.setdefault(id(array), (len(self.arrays), array, set()))
 
     def reducer_override(self, obj: Any) -> Any:
         if issubclass(type(obj), type):
@@ -341,7 +342,7 @@ class Values:
         except Exception as error:
             told = f"{name} can't be pickled: {type(error).__name__}: {error}"
             raise CannotPickle(told) from None
-        arrays = [numpy_view(a) for a in pickler.arrays]
+        arrays = [numpy_view(array) for _, array, _ in pickler.arrays.values()]
         infos = [describe(array) for array in arrays]
         raws = [np.frombuffer(b.raw(), np.uint8) for b in buffers] if body.pickle else []
         for raw in raws:
@@ -354,7 +355,7 @@ class Values:
             parts = [_bytes(part) for part in _first_copies(name, given) if part.nbytes]
             parts += [raw.copy() for raw in raws if raw.nbytes]  # a cell may change them meanwhile
         copies = hashes([(number, a) for number, a in enumerate(arrays) if is_living(a)])
-        places = [sorted(one) for one in pickler.places]
+        places = [sorted(one) for *_, one in pickler.arrays.values()]
         found = Pulled(infos, len(raws), places, copies, total)
         frames = [file.getvalue()] if body.pickle else []
         if not body.token or sum(map(len, parts)) < FILE_FROM_NBYTES:
@@ -397,27 +398,17 @@ def _bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
 
 
-def _leaves(value: Any) -> list[Any]:
-    """What is in a pytree, in the order that a program of JAX gets it."""
-    try:
-        return [leaf for _, leaf in leaves_of(value)]
-    except Exception:  # too many, or keys that have no order: they come as they are met
-        return []
-
-
 def plain_containers(node: Any) -> Any:
-    """A pytree as nested dicts, for a notebook that lacks the classes it is made of."""
+    """A pytree as nested dicts without empty ones, for a notebook that lacks its classes."""
     if (parts := parts_of(node)) is None:
         return node
-    found = {_plain_key(key): plain_containers(part) for key, part in parts}
-    return {key: part for key, part in found.items() if type(part) is not dict or part}
-
-
-def _plain_key(key: Any) -> Any:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            return getattr(key, attribute)
-    return str(key)
+    tree = {}
+    for key, part in parts:
+        plain = plain_containers(part)
+        if type(plain) is not dict or plain:
+            names = (getattr(key, name) for name in ("key", "name", "idx") if hasattr(key, name))
+            tree[next(names, str(key))] = plain
+    return tree
 
 
 # --------------------------------------------------------------------------- descriptions
