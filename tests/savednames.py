@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.rank.private.kinds import kinds
 from jaxcluster.rank.state.file import file_name
 from jaxcluster.rank.state.pickles import Pickler
@@ -24,8 +25,7 @@ from jaxcluster.wire.ops.saving import Bind, Load, Made, Save, Saved, SavePlace
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 4)
 TURN = CellSpec(1, (0,), "somebody", 0, is_foreground=False, is_skippable=False)
-CELLS: dict[str, int] = {}  # that have run
-_cells = iter(range(1, 1 << 60))
+CELLS: list[str] = []  # that have run
 
 
 def namespace() -> dict[str, Any]:
@@ -35,14 +35,14 @@ def namespace() -> dict[str, Any]:
 
 def run_cell(names: dict[str, Any], source: str) -> None:
     """Run a cell there."""
-    CELLS[file := f"/cells/{next(_cells)}.py"] = 1
+    CELLS.append(file := f"{CELL_DIRECTORY}/{len(CELLS) + 1}-0123456789ab.py")
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     exec(compile(source, file, "exec"), names)
 
 
 def states_of(names: dict[str, Any], rank: int = 0) -> Any:
     """A rank that has these names."""
-    made, history = States(rank, {}, dict(CELLS)), SimpleNamespace()
+    made, history = States(rank, {}), SimpleNamespace()
     history.input_hist_parsed, history.input_hist_raw = [""], [""]
     names.setdefault("_oh", {})
     made.attach(SimpleNamespace(user_ns=names, history_manager=history, execution_count=1))

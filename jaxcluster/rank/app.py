@@ -89,9 +89,9 @@ class Rank:
     def __init__(self, rank: int, folder: str, host: str) -> None:
         self.rank, self.folder = rank, folder
         self.control = ControlChannel(forks.rank_socket(folder, rank))
-        self.history = History(Path(folder, forks.HISTORY, f"rank-{rank}"))
+        history = History(Path(folder, forks.HISTORY, f"rank-{rank}"))
         log_path = f"{folder}/{forks.RANKS}/rank-{rank}.log"
-        self.runner = CellRunner(rank, self.control, log_path, self.history)
+        self.runner = CellRunner(rank, self.control, log_path, history)
         self.values = Values(rank)
         self.values.last_result = lambda: self.runner.last_result
         self.runner.lost = self.values.lost
@@ -101,7 +101,8 @@ class Rank:
         self.devices: list[wire.DeviceInfo] = []
         self._initialize = self.control.inbox(wire.InitializeRequest)
         self._serve = self.control.inbox(start.Serve)
-        handle, in_turn, turns = self.control.handle, self.runner.in_turn, self.runner.turns
+        handle, turns = self.control.handle, self.runner.turns
+        in_turn = turns.in_turn
         handle(start.Facts, "now", lambda request: self.facts)
         handle(wire.CellRequest, "later", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
@@ -113,7 +114,7 @@ class Rank:
         handle(cells.Help, "side", lambda request: inspection.help_with(self.runner, request.body))
         handle(values.Pull, "later", in_turn(self.values.pull))
         handle(values.Assign, "later", in_turn(self.values.assign))
-        self.states = States(rank, self.values.lost, self.runner.cell_numbers)
+        self.states = States(rank, self.values.lost)
         self.values.hold = self.states.hold
         handle(saving.Save, "side", self.states.save)
         handle(saving.Checkpoint, "later", in_turn(self.states.save))
@@ -160,7 +161,6 @@ class Rank:
 
     def run(self) -> None:
         self.control.start()
-        self.history.start()
         compiled = f"{self.folder}/{forks.COMPILED}"
         self.devices += become_jax_process(self._initialize, self.runner, print, compiled)
         self._serving = self._serve.get()

@@ -22,7 +22,7 @@ from traitlets import Any
 
 from jaxcluster.host import kernel_private
 from jaxcluster.rank.cells import CellRunner
-from jaxcluster.rank.places import outward
+from jaxcluster.rank.places import in_a_cell, outward
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
 
@@ -95,7 +95,7 @@ class ClientCode:
     def _on_sigint(self, frame: FrameType | None) -> None:
         """Raise in a client's cell, or in the function that it applies; end what it awaits."""
         is_applied = any(one.f_code is _APPLY for one in outward(frame and frame.f_back))
-        if self._depth and (is_applied or self._runner.in_a_cell(frame)):
+        if self._depth and (is_applied or in_a_cell(frame)):
             raise KeyboardInterrupt
         for cell in self._awaited:
             cell.get_loop().call_soon_threadsafe(cell.cancel)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core import debugger
 
 from jaxcluster.rank import interrupts
-from jaxcluster.rank.places import JAX, KERNEL, is_folded
+from jaxcluster.rank.places import JAX, KERNEL, cell_number, is_folded
 from jaxcluster.rank.questions import DEBUGGER
 
 if TYPE_CHECKING:
@@ -112,4 +112,4 @@ def _is_statement(frame: FrameType) -> bool:
     """Whether it is a statement of a cell at its top level."""
     caller = frame.f_back
     is_run = caller is not None and caller.f_code in interrupts.RUNS
-    return is_run and frame.f_code.co_filename in _runner.cell_numbers
+    return is_run and cell_number(frame.f_code.co_filename) is not None

@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,59 +34,44 @@ SHOWN_TYPES = ("text/plain", "text/html", "text/markdown", "text/latex", "image/
 class History:
     """Writes a rank's cells to its folder, and on a thread what they print: any thread prints.
 
-    Args:
-      folder: of this rank; None keeps nothing.
+    It goes on with what an earlier process has left.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
+        with contextlib.suppress(OSError):
+            folder.parent.mkdir(mode=0o700, exist_ok=True)
         self._waiting: deque[Said] = deque()  # of the output
         self._wakes: wire.Inbox[None] = wire.Inbox()
         self._is_full = self._is_woken = False
         self._writing = threading.Lock()
-        self._count = 0
-
-    def start(self) -> None:
-        """Go on with what an earlier process has left, and begin the thread that writes."""
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
-                self._folder.parent.mkdir(mode=0o700, exist_ok=True)
-            self._count = _last_count(self._folder)
-            self._write(CELLS, wire.Noted())  # what that one had not ended, will not end
-            threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
+        self._count = _last_count(folder)
+        self._write(CELLS, wire.Noted())  # what that one had not ended, will not end
+        threading.Thread(target=self._serve, name="jaxcluster-history", daemon=True).start()
 
     def begin(self, cell: wire.CellRequest) -> None:
         """A cell is run from now on, and what comes is its own."""
         self._count += 1
         self.flush()
-        if self._folder is not None:
-            kept = wire.CellRequest(
-                turn=cell.turn,
-                source=cell.source[:SOURCE_CHARS],
-                execution_count=cell.execution_count,
-                shown_ranks=cell.shown_ranks,
-                sent_ns=cell.sent_ns,
-                who=cell.who,
-            )
-            end = ringfile.end_of(self._folder / OUTPUT)
-            self._write(CELLS, wire.Noted(kept, self._count, end))
+        kept = replace(cell, source=cell.source[:SOURCE_CHARS], parent={})
+        end = ringfile.end_of(self._folder / OUTPUT)
+        self._write(CELLS, wire.Noted(kept, self._count, end))
 
     def add(self, kind: str, content: dict[str, Any]) -> None:
         """Note an output of the running cell, as a ``RankOutput`` has it.
 
         Without a lock, as a finalizer or a signal's handler may print at any time.
         """
-        if self._folder is not None:
-            self._waiting.append((kind, content))
-            if not self._is_woken:
-                self._is_woken = True
-                self._wakes.put(None)
+        self._waiting.append((kind, content))
+        if not self._is_woken:
+            self._is_woken = True
+            self._wakes.put(None)
 
     def end(self, reply: wire.CellReply) -> None:
         """How a cell has ended; one that was skipped may not have begun."""
         self.flush()
         status = "interrupted" if reply.skipped else reply.status
-        kept = wire.CellReply(reply.rank, reply.seq, status, reply.seconds, reply.error)
+        kept = replace(reply, status=status, names=None, skipped=None)
         self._write(CELLS, wire.Noted(reply=kept))
 
     def flush(self) -> None:
@@ -112,8 +98,6 @@ class History:
 
     def _write(self, name: str, line: Any) -> None:
         """Write to a log. Never raises: a full disk is no reason for a cell to fail."""
-        if self._folder is None:
-            return
         try:
             ringfile.write(self._folder / name, wire.encode_body(line) + b"\n", NBYTES[name])
             self._is_full = False
@@ -136,6 +120,6 @@ def _kept(content: dict[str, Any]) -> dict[str, Any]:
     """Of a display what can be shown elsewhere: text, HTML and figures, within bounds."""
     if "data" not in content:
         return content
-    data = {mime: v for mime, v in content["data"].items() if mime in SHOWN_TYPES}
+    data = {mime: content["data"].get(mime) for mime in SHOWN_TYPES}
     fit = {k: v for k, v in data.items() if isinstance(v, str) and len(v) <= DISPLAY_CHARS}
     return {"data": fit, "metadata": {}, "transient": content.get("transient") or {}}

@@ -7,14 +7,14 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.host.facts import host_gpus
 from jaxcluster.host.gpus import gpu_uses
 from jaxcluster.rank.cells import CellRunner
-from jaxcluster.rank.places import is_folded, is_telling
+from jaxcluster.rank.places import TELLING, cell_number, is_folded, owner
 from jaxcluster.rank.stacks import Place, frames_of, stack_of
 from jaxcluster.wire.ops.cells import Help
 
@@ -33,15 +33,14 @@ def rank_state(
     launching = runner.agreement.launching(frames_of(runner.main_thread_id)) or ("", 0.0)
     known = dict[str, Any](state="starting" if is_starting else "idle")
     if running is not None:
-        numbers, own = runner.cell_numbers, running.cell.execution_count
-        own_files = {file for file in list(numbers) if numbers[file] == own}
+        own = running.cell.execution_count
         # A function of another cell may be further in: its line is not in this cell.
         stack = stack_of(runner.main_thread_id)
         known = {
             "state": "running",
             "seq": running.cell.seq,
             "cell": own,
-            "line": next((line for code, line in stack if code.co_filename in own_files), None),
+            "line": next((at for code, at in stack if cell_number(code.co_filename) == own), None),
             "seconds": time.perf_counter() - running.started,
             # Its code was told that it is closed, and has not come to another launch since.
             "heard": refusals == 1 or (running.heard and not refusals),
@@ -60,7 +59,7 @@ def rank_state(
     )
 
 
-def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[Any]]:
+def told_stack(stack: Sequence[Place]) -> list[list[Any]]:
     """A stack, outermost first: [file, line, function, source line, cell or None, is folded]."""
     told = []
     for file in {code.co_filename for code, _ in stack}:
@@ -68,13 +67,13 @@ def told_stack(stack: Sequence[Place], cells: Mapping[str, int]) -> list[list[An
     for code, line in reversed(stack):
         file = code.co_filename
         source = linecache.getline(file, line).strip() if line else ""
-        told.append([file, line, code.co_name, source, cells.get(file), is_folded(code)])
+        told.append([file, line, code.co_name, source, cell_number(file), is_folded(code)])
     return told
 
 
 def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
     """Where this rank is. Any thread; microseconds."""
-    numbers, stack = runner.cell_numbers, stack_of(runner.main_thread_id)
+    stack = stack_of(runner.main_thread_id)
     threads = {}
     for thread in threading.enumerate():
         if thread.ident in (None, runner.main_thread_id, threading.get_ident()):
@@ -82,9 +81,9 @@ def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
         places = stack_of(thread.ident or 0)
         is_ours = thread.name.startswith("jaxcluster")
         # Else it is the kernel's.
-        if not is_ours and any(is_telling(code.co_filename) for code, _ in places):
-            threads[thread.name] = told_stack(places, numbers)
-    return wire.RankReport(state, told_stack(stack, numbers), threads)
+        if not is_ours and any(owner(code.co_filename) in TELLING for code, _ in places):
+            threads[thread.name] = told_stack(places)
+    return wire.RankReport(state, told_stack(stack), threads)
 
 
 def help_with(runner: CellRunner, body: Help) -> dict[str, Any]:

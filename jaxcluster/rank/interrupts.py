@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +28,9 @@ RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
 PATIENCE_S = 1.0  # that IPython's own steps around a cell's code are not broken off
 
 
-async def wait_for(code: Awaitable[None]) -> None:
-    """Run a cell's code."""
-    await code
-
-
 # What executes a cell's lines and displays what they end in. Other modules add theirs.
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
+BEGINS: set[CodeType] = set()  # what runs a cell's code, with IPython's own steps around it
 
 
 def is_inside(frame: FrameType | None) -> bool | None:
@@ -48,7 +43,7 @@ def is_inside(frame: FrameType | None) -> bool | None:
     """
     is_run = False
     for one in outward(frame):
-        if one.f_code is wait_for.__code__:
+        if one.f_code in BEGINS:
             return True if is_run else None if one is not frame else False
         is_run = is_run or one.f_code in RUNS
     return False

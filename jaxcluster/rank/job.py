@@ -95,7 +95,7 @@ class Job:
         from jaxcluster.rank.given import Given
 
         self.given, self.files = Given(), dict[str, int]()
-        self.agreement = Agreement(rank, Places(self.files).of, self.given.take, explain)
+        self.agreement = Agreement(rank, Places(self.files.get).of, self.given.take, explain)
         self._base: socket.socket | None = None
         self._has_failed = self._is_closed = False
         self._over_at, self._outcome = 0.0, ""

@@ -1,8 +1,8 @@
 """Magics on a rank: lines of ``%%time`` keep their numbers, and ``%pip`` runs once for a host.
 
-IPython compiles the body of ``%%time``, ``%%timeit`` or ``%%capture`` by itself, counts its lines
-from 1, and gives it a name that all of them share. Nothing said in which cell, and on which line,
-it failed or launched something.
+IPython compiles the body of ``%%time`` and ``%%timeit`` by itself, counts its lines from 1, and
+gives it a name that all of them share. Nothing said in which cell, and on which line, it failed or
+launched something.
 
 All ranks of a host would install into one environment at once, and files would go missing. Whoever
 gets the lock first runs the command; the others find its exit status, of the same cell.
@@ -10,56 +10,44 @@ gets the lock first runs the command; the others find its exit status, of the sa
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import hashlib
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-# The names under which IPython compiles what these run; ``capture`` runs it as a cell.
-_BODIES = ("<timed exec>", "<timed eval>", "<magic-timeit>")
-_NAMES = ("time", "timeit", "capture")
+from jaxcluster.rank.places import cell_number
+
+_BODIES = ("<timed exec>", "<timed eval>", "<magic-timeit>")  # as IPython names what these run
+_ABOVE = re.compile(r"\s*(?:%%.*\s+)*?%%time.*\n(?:[ \t]*\n)*")  # a body's first line
 _TOOL = r"(?:\S*python\S*\s+-m\s+)?\S*\b(?:pip3?|uv|conda|mamba|micromamba)"
 _CHANGES = re.compile(
     rf"^\s*['\"]?{_TOOL}['\"]?\s.*\b(?:install|uninstall|add|remove|update|upgrade|sync)\b"
 )
 
 
-def install(shell: Any, cells: Mapping[str, int], source: Callable[[], str]) -> None:
-    """Give what a cell runs by a magic on its first line its own lines and the cell's name.
+def install(shell: Any, source: Callable[[], str]) -> None:
+    """Give the body of ``%%time`` and ``%%timeit`` its own lines and the cell's name.
 
     Args:
-      cells: the numbers of cells by these names.
       source: the cell that runs.
     """
-    run = shell.run_cell_magic
-    running: list[str] = []  # the magics that run a cell's body; innermost last
-
-    def run_cell_magic(magic: str, line: str, cell: str) -> Any:
-        whole, body = source().rstrip(), cell.strip()
-        if magic not in _NAMES or body.startswith("%%") or not whole.endswith(body):
-            return run(magic, line, cell)
-        running.append(magic)
-        try:
-            lines_above = whole[: len(whole) - len(cell.rstrip())].count("\n")
-            return run(magic, line, "#\n" * lines_above + cell)
-        finally:
-            running.pop()
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]
         def __call__(self, code: Any, filename: str, *args: Any, **more: Any) -> Any:
-            # A line's magic in ``capture`` is at its own line, whose frame is a cell's.
-            if running and running[-1] != "capture" and filename in _BODIES:
+            if filename in _BODIES and (above := _ABOVE.match(source())) is not None:
+                code = ast.increment_lineno(code, above[0].count("\n"))
                 filename = self.cache(source(), shell.execution_count)
             return super().__call__(code, filename, *args, **more)
 
         def format_code_name(self, name: str) -> Any:
-            return ("Cell", f"In[{cells[name]}]") if name in cells else None
+            number = cell_number(name)
+            return None if number is None else ("Cell", f"In[{number}]")
 
-    shell.run_cell_magic = run_cell_magic
     shell.compile.__class__ = Compiler
 
 

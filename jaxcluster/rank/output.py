@@ -36,9 +36,7 @@ CHATTER = re.compile(
 # connected to 7 peer ranks. ...: 77", and what is left of it on lines of their own.
 GLOO = re.compile(r"\[Gloo\] Rank|is connected to \d+ peer|connected peer ranks")
 SCRAPS = re.compile(r"[\d\s]*")
-READ_NBYTES = 1 << 20  # at a time while the cell runs, and of a line that does not end
-LAST_NBYTES = 1 << 24  # at the cell's end, which nothing interrupts: a flood may be of gigabytes
-
+READ_NBYTES = 1 << 22  # at a time: nobody waits for a flood of gigabytes
 
 TAKEN = {"display_data", "update_display_data", "execute_result", "clear_output", "error"}
 VIEW_MIME = "application/vnd.jupyter.widget-view+json"
@@ -97,41 +95,34 @@ class _Raw(io.RawIOBase):
 
 
 class LogTail:
-    """New lines of the rank's log since ``reset``, without the transport's chatter."""
+    """New lines of the rank's log since this was made, without the transport's chatter."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        self._offset = 0
+        self._path = path
+        self._offset = self._size()
         self._after_gloo = False
 
-    def reset(self) -> None:
-        """Begin here."""
-        self._offset = self._size()
-
     def _size(self) -> int:
-        return os.stat(self.path).st_size if os.path.exists(self.path) else 0
+        return os.stat(self._path).st_size if os.path.exists(self._path) else 0
 
     def read(self, last: bool = False) -> str:
-        """Text to show, of what there is by now; it may be left for later.
+        """Text to show. Of very much at once the end is told alone.
 
         Args:
-          last: this is the cell's end: an unfinished line does not wait, and of very much the end
-            is told alone.
+          last: this is the cell's end: an unfinished line does not wait.
         """
         size = self._size()
         self._offset = min(self._offset, size)  # somebody has emptied it
         if self._offset == size:
             return ""
-        note, most = "", LAST_NBYTES if last else READ_NBYTES
-        if last and (too_many := size - self._offset - most) > 0:
+        note = ""
+        if (too_many := size - self._offset - READ_NBYTES) > 0:
             note = f"\n[... {too_many:,} bytes, only in this rank's log ...]\n"
             self._offset += too_many
-        with open(self.path, "rb") as log:
+        with open(self._path, "rb") as log:
             log.seek(self._offset)
-            data = log.read(min(size - self._offset, most))
-        end = data.rfind(b"\n") + 1
-        if last or (not end and len(data) == most):  # else it waits for its line's end
-            end = len(data)
+            data = log.read(size - self._offset)
+        end = len(data) if last else data.rfind(b"\n") + 1
         self._offset += end
         lines = data[:end].decode(errors="replace").splitlines(keepends=True)
         return note + "".join(line for line in lines if not self._is_chatter(line))
@@ -147,15 +138,10 @@ class LogTail:
 
 
 class CellOutput:
-    """That of one rank's cells.
+    """That of one rank's cells."""
 
-    Attributes:
-      log: what C code and subprocesses write to the rank's log.
-    """
-
-    def __init__(self, runner: CellRunner, log: LogTail) -> None:
+    def __init__(self, runner: CellRunner) -> None:
         self._runner = runner
-        self.log = log
         self._showing = threading.Lock()  # held from the log's being read until it is sent
 
     def attach(self, shell: Any) -> None:
@@ -186,7 +172,7 @@ class CellOutput:
             }
             content["metadata"] = content["metadata"] or {}
         if kind == "error":
-            self._take_traceback(sys.exc_info()[1], content)
+            self._runner.take_traceback(sys.exc_info()[1], content)
         else:
             self.emit(kind, content)
         return True
@@ -222,19 +208,6 @@ class CellOutput:
         """What a stream was written; False where no cell runs whose it could be."""
         return self.emit("stream", {"name": name, "text": text})
 
-    def _take_traceback(self, error: BaseException | None, content: dict[str, Any]) -> None:
-        """IPython renders an error: the cell's own, or one that the user's code shows."""
-        runner, lines = self._runner, content["traceback"]
-        running = runner.current
-        is_cell = running is not None and running.cell.message is None
-        if running is not None and is_cell and not runner.in_a_cell(sys._getframe(1)):
-            running.lines = lines
-        elif not runner.comms.divert("error", content) and running is not None:
-            if running.error is None and error is not None:
-                running.raised, running.error = error, runner.plain(error)
-            if is_cell:
-                self.print("stderr", "\n".join([*lines, ""]))
-
     def show_pages(self) -> None:
         """What ``name?`` and pagers have left for the frontend."""
         payloads = self._runner.shell.payload_manager
@@ -256,12 +229,13 @@ class CellOutput:
           last: this is the cell's end, on the main thread: show all that is left.
         """
         running, control = self._runner.current, self._runner.control
-        if running is None or (not last and control.is_behind(running.request.ident)):
+        if running is None or running.log is None:
             return
-        if running.shown and self._showing.acquire(blocking=last):
+        may_send = last or not control.is_behind(running.request.ident)
+        if may_send and self._showing.acquire(blocking=last):
             try:
                 # Without ticks the cell has shown its rest, and may be over.
-                if (last or control.ticking) and (text := self.log.read(last)):
+                if (last or control.ticking) and (text := running.log.read(last)):
                     self.print("stdout", text)
             except OSError:  # the cell has used up the file descriptors: another time
                 pass

@@ -14,10 +14,10 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 
-from jaxcluster.agreement.refusals import NOWHERE, Place
+from jaxcluster.agreement.refusals import Place
 
 JAX = ("jax", "jaxlib")
 DEBUGGERS = ("bdb", "cmd", "pdb")
@@ -30,9 +30,11 @@ INSTALLED = re.compile(r"/(site|dist)-packages/")
 # Equal on all ranks: a cell's file name is part of its program's fingerprint in JAX.
 CELL_DIRECTORY = "/tmp/ipykernel_jaxcluster"
 _FILE = rf"{CELL_DIRECTORY}/(\d+)-[0-9a-f]{{12}}\.py"
+_CELL = re.compile(_FILE)
 _PLACE = re.compile(rf'File "{_FILE}", line (\d+)|{_FILE}:(\d+)')
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+TELLING = ("user", "library")  # whose lines say where a launch comes from, by ``owner``
 SOURCE_CHARS = 80  # of a line
 KEPT = 4096  # places
 
@@ -40,35 +42,41 @@ KEPT = 4096  # places
 _MAGIC = re.compile(r"get_ipython\(\)\.run_line_magic\(('\w+', '(?:[^'\\]|\\.)*')\)")
 
 
+@functools.lru_cache(4096)
+def cell_number(file: str) -> int | None:
+    """The number of the cell whose file this is; None: it is another file."""
+    found = _CELL.fullmatch(file)
+    return int(found[1]) if found else None
+
+
 class Places:
     """Tells where launches are made. Called before each launch, so it is some microseconds.
 
     Args:
-      cells: the numbers of cells, by the names of their files.
+      number_of: the number of the cell whose file this is; None: it is another file.
     """
 
-    def __init__(self, cells: Mapping[str, int]) -> None:
-        self._cells = cells
+    def __init__(self, number_of: Callable[[str], int | None] = cell_number) -> None:
+        self._number_of = number_of
         self._place = functools.lru_cache(KEPT)(self._told)
 
     def of(self, frame: FrameType | None) -> Place:
         """The innermost line of a cell, and the innermost line of another file that it has called.
 
-        Lines of jax, the standard library and the kernel tell nothing.
+        Lines of jax and of the standard library tell nothing, nor do those of the kernel, which
+        calls what an event loop has to call.
         """
         inner: FrameType | None = None
-        while frame is not None and (file := frame.f_code.co_filename) not in self._cells:
-            if inner is None and is_telling(file):
+        while frame is not None and self._number_of(file := frame.f_code.co_filename) is None:
+            if inner is None and owner(file) in TELLING:
                 inner = frame
             frame = frame.f_back
-        if frame is None and inner is None:
-            return NOWHERE
         return self._place(*_at(frame), *_at(inner))
 
     def _told(self, file: str, line: int, inner: str, inner_line: int) -> Place:
         number, text, within = 0, "", ""
         if file:
-            number, text = self._cells[file], _source(file, line)
+            number, text = self._number_of(file) or 0, _source(file, line)
         if inner:
             source = _source(inner, inner_line)
             within = f"{short_name(inner)} line {inner_line}"
@@ -81,6 +89,11 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def in_a_cell(frame: FrameType | None) -> bool:
+    """Whether a frame is a cell's, or was called by one's."""
+    return any(cell_number(one.f_code.co_filename) is not None for one in outward(frame))
 
 
 def _at(frame: FrameType | None) -> tuple[str, int]:
@@ -143,13 +156,3 @@ def owner(file: str) -> str:
 def is_folded(code: CodeType) -> bool:
     """Whether code is folded in a traceback."""
     return owner(code.co_filename) == "folded"
-
-
-@functools.lru_cache(4096)
-def is_telling(file: str) -> bool:
-    """Whether a line of a file says where a launch comes from: a script's, a module's, a library's.
-
-    JAX's own don't, nor do the standard library's, nor the kernel's, which calls what an event loop
-    has to call.
-    """
-    return owner(file) in ("user", "library")

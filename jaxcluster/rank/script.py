@@ -8,7 +8,6 @@ all that Python does at the end of a process. What it prints goes to two files o
 from __future__ import annotations
 
 import builtins
-import contextlib
 import linecache
 import os
 import runpy
@@ -16,7 +15,7 @@ import signal
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from importlib.machinery import ModuleSpec
 
 from jaxcluster.host.facts import engine_facts
 from jaxcluster.rank import log
@@ -64,6 +63,7 @@ def run_script(script: Script, job: Job) -> None:
     """Run it, and exit."""
     is_checked, pid = is_agreed(), os.getpid()
     module = sys.modules["__main__"] = types.ModuleType("__main__")
+    vars(module)["__builtins__"] = builtins  # the module, as Python has it there
     sys.argv, sys.orig_argv = [*script.argv], [sys.executable, *script.argv]
     if os.environ.get("MPLBACKEND", "").startswith("module://"):
         del os.environ["MPLBACKEND"]  # matplotlib's for notebooks
@@ -75,56 +75,45 @@ def run_script(script: Script, job: Job) -> None:
         coordination.leave_without_others()
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         give_back_in_children(signal.SIGTERM)
+    error: BaseException | None = None
     try:
-        exec(_compiled(script, module.__dict__, job.files), module.__dict__)
-    except BaseException as error:
-        if os.getpid() != pid:
-            _end_child(error)
-        if is_checked:
-            job.end_by(error)
-        if isinstance(error, SystemExit):
-            raise
-        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # not our line
+        path, spec, code = _found(script)
+        job.files[path] = 1
+        package = spec.parent if spec else None
+        runpy._run_code(code, vars(module), None, "__main__", spec, package, path)  # type: ignore[attr-defined]
+    except BaseException as raised:
+        error = raised
+    if error is not None and is_checked and os.getpid() == pid:
+        job.end_by(error)
+    if error is not None and not isinstance(error, SystemExit):
+        trace = error.__traceback__ and error.__traceback__.tb_next  # not our line, nor runpy's
+        error.__traceback__ = trace and trace.tb_next
         sys.excepthook(type(error), error, error.__traceback__)
-        raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1) from None
-    if os.getpid() != pid:
-        _end_child(SystemExit(0))
+        error = SystemExit(130 if isinstance(error, KeyboardInterrupt) else 1)
+    if os.getpid() != pid:  # the script has forked it: JAX would crash in it at Python's own end
+        status = error.code if error is not None else 0
+        if not isinstance(status, int | None):
+            print(status, file=sys.stderr)
+        log.end_process(status if isinstance(status, int) else status is not None)
+    if error is not None:
+        raise error
 
 
-def _end_child(error: BaseException) -> None:
-    """End a process that the script has forked: JAX would crash in it at Python's own end."""
-    if not isinstance(error, SystemExit):
-        sys.excepthook(type(error), error, error.__traceback__)
-        error = SystemExit(1)
-    if not isinstance(error.code, int | None):
-        with contextlib.suppress(Exception):  # the stream may be the script's
-            print(error.code, file=sys.stderr)
-    log.end_process(error.code if isinstance(error.code, int) else error.code is not None)
-
-
-def _compiled(script: Script, namespace: dict[str, Any], files: dict[str, int]) -> types.CodeType:
-    """The script's code; ``__main__`` becomes what Python makes of it.
+def _found(script: Script) -> tuple[str, ModuleSpec | None, types.CodeType]:
+    """The script's path and code; where Python finds it, if it is a module.
 
     Raises:
       SystemExit: there is no such module.
       SyntaxError: it is not valid Python.
     """
-    path, code = script.path, None
-    namespace.update(__builtins__=builtins, __annotations__={})
     if script.module:
         try:
             _, spec, code = runpy._get_module_details(script.module)  # type: ignore[attr-defined]
         except ImportError as error:
             sys.exit(f"{sys.executable}: {error}")
-        sys.argv[0] = path = spec.origin
-        namespace.update(
-            __package__=spec.parent, __spec__=spec, __cached__=spec.cached, __loader__=spec.loader
-        )
-    else:
-        # As it was sent: this host may not have it, and it may be edited meanwhile.
-        lines = script.source.splitlines(keepends=True)
-        linecache.cache[path] = (len(script.source), None, lines, path)
-        code = compile(script.source, path, "exec", dont_inherit=True)
-    namespace["__file__"] = path
-    files[path] = 1
-    return code
+        sys.argv[0] = spec.origin
+        return spec.origin, spec, code
+    # As it was sent: this host may not have it, and it may be edited meanwhile.
+    path, lines = script.path, script.source.splitlines(keepends=True)
+    linecache.cache[path] = (len(script.source), None, lines, path)
+    return path, None, compile(script.source, path, "exec", dont_inherit=True)

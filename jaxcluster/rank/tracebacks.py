@@ -9,31 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import traceback
-from collections.abc import Callable, Container, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.rank import log
 from jaxcluster.rank.places import (
-    CELL_DIRECTORY,
     OURS,
+    cell_number,
     is_folded,
     name_cells,
     owner,
 )
 
-T = TypeVar("T")
-
 DEEP = 100  # frames of a traceback that IPython renders
-HIDE = "__tracebackhide__"  # IPython's sign, in the local variables of a frame
 MESSAGE_CHARS = 20_000  # of an error's message, and of a frame
-# A frame as Python writes it, in a group behind bars.
+# A frame as Python writes it, in a group behind bars, and such frames in a row.
 _FRAME = re.compile(
     r'^(?P<bars>[ |]*?)  File "(?P<file>[^"\n]*)", line \d+.*\n(?:(?P=bars)    .*\n)*', re.M
 )
+_FRAMES = re.compile(rf"(?:{_FRAME.pattern})+", re.M)
 
 
 def install(shell: Any) -> None:
@@ -43,18 +38,15 @@ def install(shell: Any) -> None:
     if get_records is None:
         return
 
-    def folded(etb: TracebackType, *args: Any, **kwargs: Any) -> Any:
-        if not _is_on():
-            return get_records(etb, *args, **kwargs)
-        for frame, _ in traceback.walk_tb(etb):
-            if is_folded(frame.f_code) and frame.f_code.co_name != "<module>":
-                frame.f_locals[HIDE] = True
-        records = list(get_records(etb, *args, **kwargs))
-        while records and owner(getattr(records[-1], "filename", None) or "") == "folded":
-            records.pop()  # IPython would show the last one, hidden or not
-        return records
+    def folded(*args: Any, **kwargs: Any) -> Any:
+        records = get_records(*args, **kwargs)
+        return [one for one in records if not (_is_on() and _is_folded(one))]
 
     renderer.get_records = folded
+
+
+def _is_folded(record: Any) -> bool:
+    return owner(getattr(record, "filename", None) or "") == "folded"
 
 
 def fold(text: str) -> str:
@@ -65,20 +57,17 @@ def fold(text: str) -> str:
     """
     if 'File "' not in text:
         return text
-    frames = list(_FRAME.finditer(text))
-    if not frames or not _is_on():
-        return name_cells(text)
-    begin, has_ours = 0, False
-    for at in frames:
-        if has_ours and at["file"].startswith(CELL_DIRECTORY):
-            begin = at.start()
-            break
-        has_ours = has_ours or at["file"].startswith(OURS)
+    return name_cells(_FRAMES.sub(_own, text) if _is_on() else text)
 
-    def own(at: re.Match[str]) -> str:
-        return "" if at.start() < begin or owner(at["file"]) == "folded" else at[0]
 
-    return name_cells(_FRAME.sub(own, text))
+def _own(found: re.Match[str]) -> str:
+    """Of frames in a row those that are shown."""
+    frames = list(_FRAME.finditer(found[0]))
+    files = [frame["file"] for frame in frames]
+    begin = next((n for n, file in enumerate(files) if cell_number(file) is not None), 0)
+    if not any(file.startswith(OURS) or owner(file) == "kernel" for file in files[:begin]):
+        begin = 0
+    return "".join(frame[0] for frame in frames[begin:] if owner(frame["file"]) != "folded")
 
 
 def _is_on() -> bool:
@@ -91,19 +80,16 @@ def _is_on() -> bool:
 # --------------------------------------------------------------------------- errors
 
 
-def error_info(
-    error: BaseException, lines: Sequence[Any] | None, cells: Container[str]
-) -> wire.ErrorInfo:
+def error_info(error: BaseException, lines: Sequence[Any] | None = None) -> wire.ErrorInfo:
     """An exception for the notebook.
 
     Args:
       lines: its traceback as IPython has rendered it; None: it has not.
-      cells: the file names of cells.
     """
-    lines = plain_lines(error, cells) if lines is None else lines
+    lines = plain_lines(error) if lines is None else lines
     told = [_fit(line if isinstance(line, str) else wire.told(line)) for line in lines]
     name = wire.type_name(type(error))
-    return wire.ErrorInfo(name, message_of(error), told, line_of(error, cells))
+    return wire.ErrorInfo(name, message_of(error), told, line_of(error))
 
 
 def _fit(text: str) -> str:
@@ -118,11 +104,11 @@ def message_of(error: BaseException) -> str:
         return f"<its __str__ raised {wire.type_name(type(why))}>"
 
 
-def line_of(error: BaseException, cells: Container[str]) -> int | None:
+def line_of(error: BaseException) -> int | None:
     """The innermost line of a cell that an exception has come through."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
-        found = line if frame.f_code.co_filename in cells else found
+        found = line if cell_number(frame.f_code.co_filename) is not None else found
     return found
 
 
@@ -148,32 +134,8 @@ def is_odd(error: BaseException) -> bool:
     return False
 
 
-def plain_lines(error: BaseException, cells: Container[str]) -> list[str]:
+def plain_lines(error: BaseException) -> list[str]:
     """What Python writes of an exception, from the cell's own line on."""
     with contextlib.suppress(Exception):  # of the user's class
-        at = error.__traceback__
-        while at is not None and at.tb_frame.f_code.co_filename not in cells:
-            at = at.tb_next
-        told = traceback.format_exception(type(error), error, at or error.__traceback__)
-        return [_fit("".join(told).rstrip("\n"))]
+        return [_fit("".join(traceback.format_exception(error)).rstrip("\n"))]
     return [f"{wire.type_name(type(error))}: {message_of(error)}"]
-
-
-def of_ours(error: BaseException) -> str:
-    """An exception of jaxcluster's or IPython's own code, in a line."""
-    return f"{wire.type_name(type(error))}: {wire.shorten(message_of(error), 1000)}"
-
-
-def attempt(step: Callable[..., T], *args: Any) -> T | None:
-    """Take a step of ours. What it raises is logged and shown, and life goes on."""
-    try:
-        return step(*args)
-    except BaseException as error:
-        log.error(error)
-        with contextlib.suppress(BaseException):  # the stream may be the user's
-            print(
-                "jaxcluster itself failed after the cell's own code, which is not affected: "
-                f"{of_ours(error)}. %jaxcluster logs has the whole traceback: please report it.",
-                file=sys.stderr,
-            )
-        return None

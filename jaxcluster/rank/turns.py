@@ -17,11 +17,14 @@ from jaxcluster import wire
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.frames import BUFFER, unpack
 from jaxcluster.agreement.refusals import Refusal
-from jaxcluster.rank.control import ControlChannel, Request
+from jaxcluster.rank.control import ControlChannel, Handler, Request
 from jaxcluster.wire.ops.agreement import Look
 
 SOON_S = 0.3  # that a rank has to come to a launch after a stop or a death, then it is interrupted
 FAILED_S = 2.0  # ... and after another rank failed
+
+Begin = Callable[[Request[Any]], None]
+Skip = Callable[[Request[Any], wire.Skipped], None]
 
 
 @dataclass
@@ -29,16 +32,13 @@ class Turn:
     """What the main thread is to do when it has its turn.
 
     Attributes:
-      request: it has a ``turn``.
-      begin: called on the main thread; what it does ends with ``Agreement.end``.
-      skip: called with a reason, on the control thread, if it is not to be done.
       waits: it has not been given.
-      is_pressed: a stop was asked for here, or it has failed.
+      is_pressed: a stop was asked of this rank, or it has failed.
     """
 
     request: Request[Any]
-    begin: Callable[[], None]
-    skip: Callable[[wire.Skipped], None]
+    begin: Begin
+    skip: Skip
     waits: bool = True
     is_pressed: bool = False
 
@@ -46,17 +46,19 @@ class Turn:
 class Turns:
     """The turns of one rank.
 
-    Attributes:
+    Args:
       interrupt: called some time after a turn was closed, with its seq and whether it was stopped.
+
+    Attributes:
       taken: the seq of the last turn that the main thread was given.
     """
 
-    def __init__(self, control: ControlChannel, agreement: Agreement) -> None:
-        self._control, self._agreement = control, agreement
+    def __init__(
+        self, control: ControlChannel, agreement: Agreement, interrupt: Callable[[int, bool], None]
+    ) -> None:
+        self._control, self._agreement, self._interrupt = control, agreement, interrupt
         self._turns: dict[int, Turn] = {}  # until they are over on all ranks
         self._asked: dict[int, Request[Look]] = {}
-        self._base: socket.socket | None = None
-        self.interrupt: Callable[[int, bool], None] = lambda seq, is_stop: None
         self.taken = 0
 
     def __len__(self) -> int:
@@ -69,29 +71,53 @@ class Turns:
         Raises:
           OSError: the referee can't be reached.
         """
-        self._base = self._agreement.connect(path)
-        self._base.setblocking(False)
-        self._control.watch(self._base.fileno(), self._hear)
+        referee = self._agreement.connect(path)
+        referee.setblocking(False)
+        self._control.watch(referee.fileno(), lambda: self._hear(referee))
 
-    def arrive(self, turn: Turn) -> None:
-        """Wait for a turn. The control thread."""
-        spec = turn.request.body.turn
-        self._turns[spec.seq] = turn
-        self._agreement.tell("arrive", spec)
+    def take(self, begin: Begin, skip: Skip) -> Handler:
+        """A handler, for the control thread, that has its requests wait for their turns.
+
+        Args:
+          begin: called on the main thread; what it does ends with ``Agreement.end``.
+          skip: called with a reason, on the control thread, if it is not to be done.
+        """
+
+        def arrive(request: Request[Any]) -> None:
+            spec = request.body.turn
+            self._turns[spec.seq] = Turn(request, begin, skip)
+            self._agreement.tell("arrive", spec)
+
+        return arrive
+
+    def in_turn(self, handler: Handler) -> Handler:
+        """A handler, for the control thread, that answers each request in its turn among cells."""
+
+        def begin(request: Request[Any]) -> None:
+            self._agreement.begin(request.body.turn.seq)
+            try:
+                request.answer(handler)
+            finally:
+                self._agreement.end("ok")
+
+        def skip(request: Request[Any], why: wire.Skipped) -> None:
+            told = f"rank {why.dead} has died" if why.dead is not None else "it was stopped"
+            request.fail(RuntimeError(f"This was not done: {told}."))
+
+        return self.take(begin, skip)
 
     def stop(self, seq: int | None) -> bool:
         """Don't give this turn, on any rank, and stop it if it has begun; None: all that run.
 
         Returns:
-          whether that was asked of this rank before, or its turn was closed for another reason: so
-          it is to be interrupted at once.
+          whether that was asked before, or it has failed: its code is to be interrupted at once.
         """
         self._agreement.stop(seq)
         turn = self._turns.get(self.taken if seq is None else seq)
-        if turn is None or turn.is_pressed:
-            return turn is not None
-        turn.is_pressed = True
-        return False
+        was_pressed = turn is not None and turn.is_pressed
+        if turn is not None:
+            turn.is_pressed = True
+        return was_pressed
 
     def look(self, request: Request[Look]) -> None:
         """``Look``: who waits for whom, when the referee has answered. The control thread."""
@@ -99,28 +125,27 @@ class Turns:
         self._asked[number] = request
         self._agreement.tell("look", number, request.body.launches)
 
-    def _hear(self) -> None:
+    def _hear(self, referee: socket.socket) -> None:
         """Take what the referee has said. The control thread."""
-        assert self._base is not None
         try:
-            frame = self._base.recv(BUFFER)
+            frame = referee.recv(BUFFER)
         except BlockingIOError:
             return
         except OSError:
             frame = b""
         if not frame:
-            self._control.unwatch(self._base.fileno())
+            self._control.unwatch(referee.fileno())
             return
         told = unpack(frame)
         seq = told.number
         match told.word:
             case "run":
-                self.taken = seq
-                self._turns[seq].waits = False
-                self._control.call_main(self._turns[seq].begin)
+                self.taken, given = seq, self._turns[seq]
+                given.waits = False
+                self._control.call_main(lambda: given.begin(given.request))
             case "skip":
                 if (turn := self._turns.pop(seq, None)) is not None and turn.waits:
-                    turn.skip(told.skipped)
+                    turn.skip(turn.request, told.skipped)
             case "closed":
                 self._on_closed(seq, told.refusal, told.tells)
             case "over":
@@ -131,15 +156,15 @@ class Turns:
 
     def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
         """Nothing more is launched in a turn: a main thread without launches is interrupted."""
+        is_stop = refusal.kind == "stopped"
         if (turn := self._turns.get(seq)) is not None:
             if tells:
                 turn.request.send("closed", wire.Closed(seq, refusal))
-            turn.is_pressed = turn.is_pressed or refusal.kind != "stopped"
+            turn.is_pressed = turn.is_pressed or not is_stop
         wait_s = SOON_S if refusal.kind in ("stopped", "died") else FAILED_S
-        told = seq, refusal.kind == "stopped"
         try:
-            timer = threading.Timer(wait_s, self.interrupt, told)
+            timer = threading.Timer(wait_s, self._interrupt, (seq, is_stop))
             timer.name, timer.daemon = "jaxcluster-interrupt", True
             timer.start()
         except RuntimeError:  # no thread can be started: a limit, or a cell's ``excepthook``
-            self.interrupt(*told)
+            self._interrupt(seq, is_stop)

@@ -121,7 +121,7 @@ def test_a_value_that_holds_itself_or_one_part_very_often_ends(
 def test_long_messages_and_tracebacks_are_cut_in_the_middle() -> None:
     error = ValueError("a" * 10**6 + "end")
     assert tracebacks.is_odd(error)
-    info = tracebacks.error_info(error, ["x" * 10**6] * 5, {})
+    info = tracebacks.error_info(error, ["x" * 10**6] * 5)
     assert len(info.evalue) < tracebacks.MESSAGE_CHARS + 100
     assert info.evalue.endswith("end")
     assert max(map(len, info.traceback)) < tracebacks.MESSAGE_CHARS + 100
@@ -130,8 +130,8 @@ def test_long_messages_and_tracebacks_are_cut_in_the_middle() -> None:
 def test_a_group_is_shown_with_its_parts() -> None:
     group = ExceptionGroup("two", [ValueError("first"), ExceptionGroup("in", [KeyError("2nd")])])
     assert tracebacks.is_odd(group)
-    shown = "\n".join(tracebacks.plain_lines(group, {}))
+    shown = "\n".join(tracebacks.plain_lines(group))
     assert "ValueError: first" in shown
     assert "KeyError: '2nd'" in shown
     odd = ExceptionGroup("odd", [Mute()])
-    assert tracebacks.plain_lines(odd, {})
+    assert tracebacks.plain_lines(odd)

@@ -22,12 +22,6 @@ from jaxcluster.views import history as view
 S = 1_000_000_000
 
 
-def started(folder: Path) -> History:
-    made = History(folder)
-    made.start()
-    return made
-
-
 class Ranks:
     """A world of ranks that write into a folder."""
 
@@ -36,7 +30,7 @@ class Ranks:
         self.processes = self
         self.folder = folder
         self.dead: dict[int, Any] = {}
-        self.ranks = [started(folder / f"rank-{rank}") for rank in range(num_processes)]
+        self.ranks = [History(folder / f"rank-{rank}") for rank in range(num_processes)]
 
     def read_history(self, log: str, wanted: dict[int, int]) -> dict[int, ringfile.Part]:
         return {r: ringfile.read(self.folder / f"rank-{r}" / log, at) for r, at in wanted.items()}
@@ -116,7 +110,7 @@ def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
     if how == "dead":
         ranks.dead[0] = wire.Death("killed")
     else:
-        ranks.ranks[0] = started(ranks.folder / "rank-0")
+        ranks.ranks[0] = History(ranks.folder / "rank-0")
     (one,) = ranks.cells()
     assert one.state == "died"
     assert ranks.text(1) == "last words"
@@ -138,7 +132,7 @@ def test_cells_that_are_not_kept_are_counted(ranks: Ranks, monkeypatch: pytest.M
         found.find(1)
     shown = view.table(found, 2_000 * S, "me", 20)["text/plain"]
     assert shown.endswith(f"{found.dropped} older cells no longer kept.")
-    started(ranks.folder / "rank-0").begin(cell(1_001))
+    History(ranks.folder / "rank-0").begin(cell(1_001))
     assert ranks.cells()[-1].seq == 1_001
 
 

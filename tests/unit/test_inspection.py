@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import linecache
 import threading
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jaxcluster.rank import inspection
+from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.wire import GpuUse
 from jaxcluster.wire.ops.cells import Help
 
@@ -24,7 +25,6 @@ class Runner:
     def __init__(self, code: types.CodeType) -> None:
         self.rank, self.shell = 3, None
         self.current: Any = None
-        self.cell_numbers = {code.co_filename: 7}
         self.turns: list[int] = []
         self.asking = SimpleNamespace(kind="")
         self.agreement = SimpleNamespace(launching=lambda frames: None, refusals=0)
@@ -41,10 +41,11 @@ class Runner:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Any]:
-    file = tmp_path / "cell.py"
-    file.write_text("def f():\n    ready()\n    wait(60)\n\nf()\n")
-    made = Runner(compile(file.read_text(), str(file), "exec"))
+def runner() -> Iterator[Any]:
+    file = f"{CELL_DIRECTORY}/7-0123456789ab.py"
+    source = "def f():\n    ready()\n    wait(60)\n\nf()\n"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    made = Runner(compile(source, file, "exec"))
     yield made
     made.go.set()
     made.thread.join(20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,27 +11,20 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
 from jaxcluster.rank import magics, tracebacks
+from jaxcluster.rank.places import CELL_DIRECTORY
 
 HERE = (
     "import sys\ndef here():\n  f = sys._getframe(1); at.append((f.f_code.co_filename, f.f_lineno))"
 )
-MAGICS = ["time", "timeit -n1 -r1", "capture out"]
-Cells = dict[str, int]
+MAGICS = ["time", "timeit -n1 -r1"]
 running = [""]
 
 
 @pytest.fixture(scope="module")
 def shell(shell: InteractiveShell) -> InteractiveShell:
-    cells: Cells = {}
-
-    def code_name(raw: str, transformed: str, number: int) -> str:
-        name = f"/cells/{len(cells)}.py"
-        cells[name] = 7
-        return name
-
-    shell.compile.get_code_name = code_name
-    magics.install(shell, cells, lambda: running[0])
-    shell.user_ns["cells"] = cells
+    digests = itertools.count()
+    shell.compile.get_code_name = lambda *_: f"{CELL_DIRECTORY}/7-{next(digests):012}.py"
+    magics.install(shell, lambda: running[0])
     shell.run_cell(HERE)
     return shell
 
@@ -48,24 +42,24 @@ def test_each_line_of_a_body_is_a_cells_with_the_number_that_it_has_there(
     shell: InteractiveShell, magic: str
 ) -> None:
     assert places(shell, f"%%{magic}\nx = 1\n\nhere()\nif x:\n    here()\nhere()") == [
-        ("/cells", 4),
-        ("/cells", 6),
-        ("/cells", 7),
+        (CELL_DIRECTORY, 4),
+        (CELL_DIRECTORY, 6),
+        (CELL_DIRECTORY, 7),
     ]
-    assert places(shell, f"%%{magic}\nhere()") == [("/cells", 2)]
-    assert places(shell, f"%%capture a\n%%{magic}\n\nhere()") == [("/cells", 4)]
-    assert places(shell, "%%capture a\n\n%time here()") != [("/cells", 1)]  # it is not its own
+    assert places(shell, f"\n\n%%{magic}\n\n\nhere()") == [(CELL_DIRECTORY, 6)]
+    assert places(shell, f"%%capture a\n%%{magic}\n\nhere()") == [(CELL_DIRECTORY, 4)]
+    assert places(shell, "\n%time here()") != [(CELL_DIRECTORY, 1)]  # it is not its own
 
 
-@pytest.mark.parametrize("magic", MAGICS[:2])  # ``capture`` shows it, and goes on
+@pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.usefixtures("capsys")
 def test_an_error_has_the_cells_line(shell: InteractiveShell, magic: str) -> None:
     running[0] = f"%%{magic}\nx = 1\n1 / 0"
     error = shell.run_cell(running[0]).error_in_exec
     assert isinstance(error, ZeroDivisionError)
-    cells = shell.user_ns["cells"]
-    assert tracebacks.line_of(error, cells) == 3
-    assert shell.compile.format_code_name(next(iter(cells))) == ("Cell", "In[7]")
+    assert tracebacks.line_of(error) == 3
+    name = f"{CELL_DIRECTORY}/7-0123456789ab.py"
+    assert shell.compile.format_code_name(name) == ("Cell", "In[7]")
 
 
 # --------------------------------------------------------------------------- installs

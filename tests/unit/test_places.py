@@ -19,7 +19,7 @@ def place(code: str, line: int = 2) -> Place:
     exec(compile("\n" * (line - 2) + FRAME, name, "exec"), names)
     frame = names["frame"]
     assert isinstance(frame, type(sys._getframe()))
-    return Places({name: 4}).of(frame)
+    return Places({name: 4}.get).of(frame)
 
 
 def test_a_line_is_shown_as_it_was_typed() -> None:

@@ -21,49 +21,46 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.touch()
+        self.write("from before the cell\n")
         self.tail = LogTail(str(path))
 
-    def write(self, data: bytes | str) -> None:
-        with open(self.path, "ab") as log:
-            log.write(data if isinstance(data, bytes) else data.encode())
+    def write(self, data: str) -> None:
+        with open(self.path, "a") as log:
+            log.write(data)
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    made = Log(tmp_path / "rank-0.log")
-    made.write("from before the cell\n")
-    made.tail.reset()
-    return made
+    return Log(tmp_path / "rank-0.log")
 
 
-def test_a_flood_is_shown_in_pieces_and_of_its_rest_the_end(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_flood_the_end_is_shown(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be of gigabytes, and nothing interrupts a cell's end."""
     monkeypatch.setattr(output, "READ_NBYTES", 64)
-    monkeypatch.setattr(output, "LAST_NBYTES", 256)
+    log.write("half a line")
+    assert log.tail.read() == ""
+    log.write(" and the rest\n")
+    assert log.tail.read() == "half a line and the rest\n"
     lines = [f"line {k:03}\n" for k in range(100)]  # 9 bytes each
     log.write("".join(lines))
-    assert log.tail.read() == "".join(lines[:7])
-    assert log.tail.read() == "".join(lines[7:14])
     left_out, _, rest = log.tail.read(last=True).partition("]\n")
-    assert left_out == "\n[... 518 bytes, only in this rank's log ..."
-    assert rest == "".join(lines)[-256:]
+    assert left_out == "\n[... 836 bytes, only in this rank's log ..."
+    assert rest == "".join(lines)[-64:]
     assert log.tail.read(last=True) == ""
 
 
 def output_of(runner: SimpleNamespace, log: Log) -> tuple[CellOutput, list[str]]:
     """A cell's output, and what of it was sent."""
     sent: list[str] = []
-    output = CellOutput(runner, log.tail)  # type: ignore[arg-type]
+    runner.current.log = log.tail
+    output = CellOutput(runner)  # type: ignore[arg-type]
     output.print = lambda name, text: sent.append(text) or True  # type: ignore[method-assign]
     return output, sent
 
 
 def runner_in_a_cell(*, behind: bool = False) -> SimpleNamespace:
     control = SimpleNamespace(ticking=True, is_behind=lambda ident: behind)
-    running = SimpleNamespace(shown=True, request=SimpleNamespace(ident=b"notebook"))
+    running = SimpleNamespace(request=SimpleNamespace(ident=b"notebook"))
     return SimpleNamespace(current=running, control=control)
 
 

@@ -275,7 +275,7 @@ class Rank:
     """What one rank reads of what is pushed, and binds."""
 
     def __init__(self, values: Values | None = None) -> None:
-        self.values, self.states = values or Values(0), States(0, {}, {})
+        self.values, self.states = values or Values(0), States(0, {})
         self.values.hold = self.states.hold
         self.names = self.states.namespace = self.values.namespace
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from jaxcluster.rank.arrays import is_array, leaves_of
 from jaxcluster.rank.names import is_users
+from jaxcluster.rank.places import cell_number
 from jaxcluster.rank.private.kinds import is_imported, kinds, register, registered_by_cells
 from jaxcluster.rank.state import classes, file, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
@@ -48,8 +49,8 @@ DEPTH = 12  # of functions that hold functions
 class States:
     """Answers for the namespace of one rank."""
 
-    def __init__(self, rank: int, lost: dict[str, str], cell_numbers: dict[str, int]) -> None:
-        self.rank, self.lost, self.cell_numbers = rank, lost, cell_numbers
+    def __init__(self, rank: int, lost: dict[str, str]) -> None:
+        self.rank, self.lost = rank, lost
         self.namespace: dict[str, Any] = {}
         self._shell: Any = None
         self._before: dict[Any, Any] = {}  # the settings before the first cell
@@ -71,11 +72,11 @@ class States:
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
             history = self._shell.history_manager
-            numbers = self.cell_numbers.items()
+            files = [file for file in list(linecache.cache) if cell_number(file) is not None]
             found = {
                 "changed": changes(self._before, changeable()),
                 "random": (random.getstate(), np.random.get_state(legacy=False)),
-                "cells": {file: (n, linecache.getlines(file)) for file, n in numbers},
+                "cells": {file: linecache.getlines(file) for file in files},
                 "history": (history.input_hist_parsed[:], history.input_hist_raw[:]),
                 "count": self._shell.execution_count,
             }
@@ -129,7 +130,7 @@ class States:
         def use(value: dict[str, Any]) -> None:
             """Have the settings for a while, as they change what values become."""
             if not is_part:
-                for name, (_, lines) in value["cells"].items():
+                for name, lines in value["cells"].items():
                     entry = sum(map(len, lines)), None, lines, name
                     linecache.cache.setdefault(name, entry)  # for tracebacks, and for classes
                 change(value["changed"])
@@ -183,7 +184,6 @@ class States:
             random.setstate(found["random"][0])
             with contextlib.suppress(ValueError):  # of another generator
                 np.random.set_state(found["random"][1])
-        self.cell_numbers |= {file: number for file, (number, _) in found["cells"].items()}
         history, self._shell.execution_count = self._shell.history_manager, found["count"]
         history.input_hist_parsed[:], history.input_hist_raw[:] = found["history"]
         sources = enumerate(history.input_hist_parsed)
