@@ -6,9 +6,10 @@ A notice is no error, and is not shown as one.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from jaxcluster.wire.forks import RESTARTED, STOPPED
+from jaxcluster.ranks import begin_ranks
+from jaxcluster.wire.forks import MEANT
 
 
 class ClusterWarning(UserWarning):
@@ -28,14 +29,12 @@ class Passing(str):
     """A notice that is true for a while: the next one takes its place, and the cell's end its."""
 
 
-def meant(whys: Iterable[str]) -> str:
-    """Why processes have ended that a person has ended; "" where none has."""
-    found = {*whys}
-    return next((why for why in (STOPPED, RESTARTED) if why in found), "")
-
-
-def tell_deaths(died: Mapping[int, str]) -> list[str]:
+def tell_deaths(died: Mapping[int, str], hosts: Mapping[int, str] | None = None) -> list[str]:
     """A line for each rank that has died; and that a person has ended the others."""
-    lines = [f"Rank {r} died: {why}." for r, why in sorted(died.items()) if not meant([why])]
-    why = meant(died.values())
-    return [*lines, f"{why.capitalize()}."] if why else lines
+    lines = [
+        f"{begin_ranks([rank], hosts)} died: {why}."
+        for rank, why in sorted(died.items())
+        if why not in MEANT
+    ]
+    ended = [why for why in MEANT if why in died.values()]
+    return [*lines, *(f"{why.capitalize()}." for why in ended[:1])]

@@ -251,9 +251,13 @@ def _likeness(pieces: Iterable[wire.RankOutput]) -> str:
 
 
 def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[list[int]]:
-    """Ranks with equal errors together: same class, message and cell line."""
-    told = {r: (one.ename, _without_rank(one.evalue), one.lineno) for r, one in errors.items()}
-    return list(by_value(told).values())
+    """Ranks together whose errors differ only in numbers, such as an array's values."""
+
+    def kind(error: wire.ErrorInfo) -> Hashable:
+        message = re.sub(r"\s*[-+]?\.?\d[\d.]*(e[-+]?\d+)?", " 0", _without_rank(error.evalue))
+        return error.ename, " ".join(message.split()), error.lineno
+
+    return list(by_value({rank: kind(error) for rank, error in errors.items()}).values())
 
 
 def _display_id(content: Mapping[str, Any]) -> Any:
@@ -300,29 +304,20 @@ def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) 
       hosts: the ranks' hosts, where there are several.
     """
     errors = {r: e for r, e in record.errors.items() if record.replies[r].status == "error"}
-    alike = by_value({r: _kind(e) for r, e in errors.items()})
     lines: list[str] = []
-    for ranks in alike.values():
+    for ranks in group_errors(errors):
         everyone = len(ranks) == len(record.ranks)
-        first, *others = group_errors({r: errors[r] for r in ranks})
+        messages = by_value(
+            {r: _without_rank(f"{errors[r].ename}: {errors[r].evalue}") for r in ranks}
+        )
+        (message, _), *others = messages.items()
         note = f" (this is rank {ranks[0]}'s)" if others else ""
         if everyone and len(ranks) > 1:
             lines.append(f"\x1b[1mOn all {len(ranks)} ranks{note}:\x1b[0m")
         elif len(record.ranks) > 1:
             lines.append(f"\x1b[1mOn {name_ranks(ranks, hosts)}{note}:\x1b[0m")
-        shown = errors[first[0]]
-        lines += shown.traceback or [_message(shown)]
-        for other in others:
-            message = wire.shorten(" ".join(_message(errors[other[0]]).split()), MESSAGE_CHARS)
-            lines.append(f"On {name_ranks(other, hosts)}: {message}")
+        lines += errors[ranks[0]].traceback or [message]
+        for message, other in others:
+            told = wire.shorten(" ".join(message.split()), MESSAGE_CHARS)
+            lines.append(f"On {name_ranks(other, hosts)}: {told}")
     return lines
-
-
-def _kind(error: wire.ErrorInfo) -> Hashable:
-    """Equal for errors whose messages differ only in numbers, such as an array's values."""
-    message = re.sub(r"\s*[-+]?\.?\d[\d.]*(e[-+]?\d+)?", " 0", _without_rank(error.evalue))
-    return error.ename, " ".join(message.split()), error.lineno
-
-
-def _message(error: wire.ErrorInfo) -> str:
-    return f"{error.ename}: {error.evalue}"

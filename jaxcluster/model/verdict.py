@@ -75,10 +75,10 @@ def verdict(ending: Ending) -> Exception | CellInterrupted | None:
 
 
 def _skipped(ending: Ending) -> CellFailed | RankDied | CellInterrupted | None:
-    reasons = [r.skipped for r in ending.record.replies.values() if r.skipped is not None]
-    if not reasons:
+    replies = ending.record.replies.values()
+    why = next((reply.skipped for reply in replies if reply.skipped is not None), None)
+    if why is None:
         return None
-    why = reasons[0]
     if ending.why == "stop" and why.dead is None and not why.after:
         message = f"cell [{ending.record.execution_count}] was stopped before it began."
         return CellInterrupted(message, ending.record.ranks)
@@ -100,19 +100,14 @@ def _skipped(ending: Ending) -> CellFailed | RankDied | CellInterrupted | None:
 def _died(ending: Ending) -> RankDied | None:
     if not ending.deaths:
         return None
-    lines = [
-        f"{begin_ranks([rank], ending.hosts)} died: {death.why}."
-        for rank, death in sorted(ending.deaths.items())
-        if not notices.meant([death.why])
-    ]
-    whys = [death.why for death in ending.deaths.values()]
-    if any(why.startswith("killed by SIGKILL") and "memory" not in why for why in whys):
+    whys = {rank: death.why for rank, death in sorted(ending.deaths.items())}
+    lines = notices.tell_deaths(whys, ending.hosts)
+    if any(why.startswith("killed by SIGKILL") and "memory" not in why for why in whys.values()):
         lines.append("A common cause of SIGKILL is that the host ran out of memory.")
-    lines += [death.log for _, death in sorted(ending.deaths.items()) if death.log][:1]
+    lines += [ending.deaths[rank].log for rank in whys if ending.deaths[rank].log][:1]
     hint = _hint(ending)
-    if why := notices.meant(death.why for death in ending.deaths.values()):
-        lines.append(f"{ending.name} was ended: {why}.")
-        hint = hint or ("%jaxcluster start starts another." if why == STOPPED else "")
+    if STOPPED in whys.values():
+        hint = hint or "%jaxcluster start starts another."
     return RankDied("\n".join(lines), hint, sorted(ending.deaths))
 
 

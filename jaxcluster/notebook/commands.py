@@ -16,6 +16,7 @@ from jaxcluster.hosts.here import quit_warm
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines
 from jaxcluster.notebook import debugging, export
+from jaxcluster.notebook.cells import run as run_cell
 from jaxcluster.notebook.page import Page
 from jaxcluster.notebook.panel import Panel
 from jaxcluster.options import arguments
@@ -24,7 +25,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views import blocks, cell_outputs, history, report, status
 from jaxcluster.views import shards as array_views
 from jaxcluster.views.displays import Display
-from jaxcluster.views.live import CellDisplay, StartDisplay, show_checks
+from jaxcluster.views.live import StartDisplay, show_checks
 
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
@@ -241,18 +242,7 @@ class Commands:
         if chosen is None:
             chosen, line = debugging.choose(running.last_failed)
             print(line)
-        display = CellDisplay(self.page.shell, running)
-        if display.prompt is None:
-            raise UsageError("A debugger needs input, and a cell on a thread can't ask for it.")
-        running.submit(
-            "%debug",
-            ranks=[chosen],
-            execution_count=self.page.shell.displayhook.prompt_count,
-            on_output=display.on_output,
-            on_notice=display.on_notice,
-            prompt=display.prompt,
-            is_waited_for=True,
-        ).wait()
+        run_cell(self.page, export.Logs(), f"--ranks {chosen}", "%debug")
 
     def _checkpoint(self, parsed: Namespace) -> None:
         print(cluster.current().checkpoint(parsed.name))

@@ -9,10 +9,10 @@ from html import escape
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.model import notices
 from jaxcluster.model.outputs import ANSI, CellRecord, RankRecord, as_seen, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.displays import Bundle
+from jaxcluster.wire.forks import MEANT
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.outputs+json"
@@ -31,9 +31,8 @@ def notebook_outputs(record: RankRecord, execution_count: int) -> list[Output]:
     """The output of one rank in a cell, and how it failed, in the form of nbformat 4."""
     found = _pieces(record.outputs(), execution_count, MOST_CHARS)
     if record.died:
-        is_meant = notices.meant([record.died])
-        told = record.died if is_meant else f"rank {record.rank} died: {record.died}"
-        found.append(_error("RankDied", told, []))
+        told = "" if record.died in MEANT else f"rank {record.rank} died: "
+        found.append(_error("RankDied", told + record.died, []))
     elif record.reply is not None and (error := record.reply.error) is not None:
         found.append(_error(error.ename, error.evalue, error.traceback))
     return found

@@ -132,22 +132,18 @@ def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
 class Throttle:
     """Calls ``show`` on a thread of its own, one call at a time, after there was ``more``.
 
-    Attributes:
+    Args:
+      show: shows all that there is.
       share: of the time, at most one part in so many goes into showing. What is to be shown grows
         meanwhile: only if each call shows all again should it be much more than 1.
     """
 
-    share: float = 10
-
-    def __init__(self) -> None:
+    def __init__(self, show: Callable[[], None], share: float = 10) -> None:
+        self._show, self._share = show, share
         self._pause_s = AFTER_S
         self._waiting: threading.Thread | None = None
         self._is_over = threading.Event()
         self._one_call = threading.Lock()
-
-    def show(self) -> None:
-        """Show all that there is."""
-        raise NotImplementedError
 
     def more(self) -> None:
         """There is more to show: it is shown in a moment."""
@@ -158,8 +154,8 @@ class Throttle:
         """Show it now."""
         with self._one_call:
             began = time.monotonic()
-            self.show()
-            self._pause_s = max(AFTER_S, self.share * (time.monotonic() - began))
+            self._show()
+            self._pause_s = max(AFTER_S, self._share * (time.monotonic() - began))
 
     def finish(self) -> None:
         """Show all that there is; nothing more comes."""

@@ -37,78 +37,6 @@ if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 
-class Together(Throttle):
-    """Shows a cell's output so far in a notebook, in groups of ranks with equal output.
-
-    Args:
-      record: the cell's, which the ranks' outputs are added to.
-    """
-
-    def __init__(self, shell: Any, record: CellRecord) -> None:
-        super().__init__()
-        self._display = Display(shell)
-        self._record = record
-        self._last: Any = None
-
-    def add(self, output: wire.RankOutput) -> None:
-        """A rank has more output; the record has it."""
-        self.more()
-
-    def pause(self) -> None:
-        """Something else is about to be shown."""
-
-    def show(self) -> None:
-        """All groups again, if they have changed."""
-        shown = cell_outputs.document(self._record, list(self._record.ranks))
-        if shown != self._last and (shown is not None or self._display.is_shown):
-            self._last = shown
-            self._display.show({"text/plain": ""} if shown is None else cell_outputs.bundle(shown))
-
-
-class InTerminal(Throttle):
-    """Shows the ranks' lines as they end: ``[rank 2] step 3``; lines that come together, once."""
-
-    share = 1
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lines = Lines()
-        self._lock = threading.Lock()  # outputs come while others are shown
-
-    def add(self, output: wire.RankOutput) -> None:
-        """A rank has more output."""
-        content = output.content
-        with self._lock:
-            if output.kind == "stream":
-                self._lines.add(output.rank, content["name"], content["text"])
-            elif "array" not in content:
-                plain = (content.get("data") or {}).get("text/plain")
-                self._lines.add(output.rank, "stdout", f"{plain}\n" if plain else "")
-        self.more()
-
-    def pause(self) -> None:
-        """Something else is about to be written, below all that is there."""
-        self.now()
-
-    def finish(self) -> None:
-        """Show all that there is."""
-        with self._lock:
-            self._lines.end()
-        super().finish()
-
-    def show(self) -> None:
-        """The lines that have ended."""
-        with self._lock:
-            groups = self._lines.take()
-        said = [
-            (name, f"{label(ranks)}{line}\n") for ranks, lines in groups for name, line in lines
-        ]
-        for name, texts in itertools.groupby(said, lambda one: one[0]):
-            target = sys.stderr if name == "stderr" else sys.stdout
-            target.write("".join(text for _, text in texts))
-            target.flush()
-
-
 class CellDisplay:
     """Shows the output of a cell's first rank as that of a local cell.
 
@@ -126,16 +54,20 @@ class CellDisplay:
     """
 
     def __init__(self, shell: Any, cluster: Cluster, all_ranks: bool = False) -> None:
-        self.shell = shell
-        self.cluster = cluster
-        self.all_ranks = all_ranks
+        self.shell, self.cluster, self.all_ranks = shell, cluster, all_ranks
         self._rich = hasattr(shell, "kernel")
         self._status = StatusLine(shell) if self._rich and not is_console() else None
         self.on_status = self._show_status if self._status is not None else None
         self._stream: TextIO | None = None  # that was written to last
-        self._together: Together | InTerminal | None = None
         self._result: wire.RankOutput | None = None  # which is shown at the end
         self.prompt = here(self._show_asking, self._make_way)
+        # Of several ranks: once they have some, the cell's output; in a page, and in a terminal.
+        self._record: CellRecord | None = None
+        self._groups, self._last = Display(shell), cell_outputs.Document()
+        self._lines, self._lock = Lines(), threading.Lock()  # more may come while they are shown
+        self._later = Throttle(self._show_groups)
+        if self._status is None:
+            self._later = Throttle(self._show_lines, share=1)
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
         """Show what has come."""
@@ -146,12 +78,12 @@ class CellDisplay:
         if is_result and ("array" in what.content or (self.all_ranks and self._status is None)):
             self._result = what
         elif self.all_ranks:
-            if self._together is None:
-                together = Together(self.shell, record)
-                self._together = InTerminal() if self._status is None else together
-            self._together.add(what)
-            if is_first and self._status is not None and what.kind == "update_display_data":
+            self._record = record
+            if self._status is None:
+                self._add_lines(what)
+            elif is_first and what.kind == "update_display_data":
                 self.show(what)  # an earlier cell's, perhaps
+            self._later.more()
         elif is_first:
             self.show(what)
 
@@ -165,8 +97,37 @@ class CellDisplay:
 
     def now(self) -> None:
         """Show what has come."""
-        if self._together is not None:
-            self._together.now()
+        if self._record is not None:
+            self._later.now()
+
+    def _show_groups(self) -> None:
+        """Show all groups of ranks with equal output again, if they have changed."""
+        assert self._record is not None
+        shown = cell_outputs.document(self._record, list(self._record.ranks)) or {}
+        if shown != self._last:
+            self._last = shown
+            self._groups.show(cell_outputs.bundle(shown) if shown else {"text/plain": ""})
+
+    def _add_lines(self, output: wire.RankOutput) -> None:
+        content = output.content
+        with self._lock:
+            if output.kind == "stream":
+                self._lines.add(output.rank, content["name"], content["text"])
+            elif "array" not in content:
+                plain = (content.get("data") or {}).get("text/plain")
+                self._lines.add(output.rank, "stdout", f"{plain}\n" if plain else "")
+
+    def _show_lines(self) -> None:
+        """Show the lines that have ended; those that come together, once."""
+        with self._lock:
+            groups = self._lines.take()
+        said = [
+            (name, f"{label(ranks)}{line}\n") for ranks, lines in groups for name, line in lines
+        ]
+        for name, texts in itertools.groupby(said, lambda one: one[0]):
+            target = sys.stderr if name == "stderr" else sys.stdout
+            target.write("".join(text for _, text in texts))
+            target.flush()
 
     def _show_status(self, told: str) -> None:
         self.now()
@@ -175,7 +136,7 @@ class CellDisplay:
 
     def _show_asking(self, output: wire.RankOutput) -> None:
         """The output of a rank's debugger, above its prompt; a terminal has it there already."""
-        if not isinstance(self._together, InTerminal):
+        if self._status is not None or self._record is None:
             self.show(output)
 
     def _make_way(self) -> None:
@@ -184,9 +145,9 @@ class CellDisplay:
         self._show_status("")
 
     def _pause(self) -> None:
-        """Something else is about to be shown."""
-        if self._together is not None:
-            self._together.pause()
+        """Something else is about to be shown, in a terminal below all that is there."""
+        if self._status is None:
+            self.now()
 
     def show(self, output: wire.RankOutput) -> None:
         """One output, as if this process had made it."""
@@ -225,8 +186,10 @@ class CellDisplay:
         """Show what is left, and remove the status line; nothing more comes."""
         if self._status is not None:
             self._status.show("")
-        if self._together is not None:
-            self._together.finish()
+        if self._record is not None:
+            with self._lock:
+                self._lines.end()
+            self._later.finish()
 
     def finish(self, record: CellRecord) -> None:
         """After all ranks have ended the cell, and ``close``: show what it ended in."""

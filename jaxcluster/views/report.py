@@ -15,6 +15,7 @@ from jaxcluster.hosts.records.reports import Report
 from jaxcluster.model import notices
 from jaxcluster.ranks import begin_ranks
 from jaxcluster.views.displays import Bundle
+from jaxcluster.wire.forks import MEANT
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -48,7 +49,7 @@ def last(current: Cluster | None, now: int) -> Report | None:
         lines.append(recovery.advice(current) or "")
     elif dead:
         lines += current.world.log_excerpt(dead[0]).splitlines()
-    culprits = [rank for rank in dead if not notices.meant([current.dead[rank].why])]
+    culprits = [rank for rank in dead if current.dead[rank].why not in MEANT]
     return Report("dead", current.name, "", 0, now, title, lines, culprits, open=True)
 
 

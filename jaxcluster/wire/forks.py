@@ -10,7 +10,7 @@ from jaxcluster.wire.codec import encode, parse
 from jaxcluster.wire.ops import EVENTS, Message, Operation
 
 # Why processes end that nothing has befallen.
-STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
+MEANT = STOPPED, RESTARTED = "the cluster was stopped", "the cluster was restarted"
 
 
 # In an agent's folder.

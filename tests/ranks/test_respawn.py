@@ -150,7 +150,7 @@ def test_a_cell_that_a_restart_ends_says_so(ranks: jaxcluster.Cluster) -> None:
     cell = ranks.submit("import time; time.sleep(60)")
     until(lambda: all(state.state == "running" for state in ranks.status()), "it runs", 10)
     assert "variables kept" in ranks.restart()
-    with pytest.raises(RankDied, match=r"Cell \[\d+\] was ended: the cluster was restarted"):
+    with pytest.raises(RankDied, match="The cluster was restarted"):
         cell.wait()
     check_whole(ranks)
 

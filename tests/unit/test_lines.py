@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jaxcluster import wire
 from jaxcluster.model.lines import LINE_CHARS, Lines, fit, label
+from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import displays
-from jaxcluster.views.live import InTerminal
+from jaxcluster.views.live import CellDisplay
 
 
 def taken(lines: Lines) -> list[str]:
@@ -64,20 +67,20 @@ def test_what_a_rank_does_to_the_whole_terminal_is_taken_out() -> None:
     assert {text.replace("\x1b[0m", "") for text in taken(lines)} == {"[rank 0] ab"}
 
 
-def say(shown: InTerminal, rank: int, text: str, name: str = "stdout") -> None:
-    shown.add(wire.RankOutput(rank, 1, "stream", {"name": name, "text": text}))
-
-
 def test_in_a_file_there_are_whole_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = InTerminal()
-    say(shown, 0, "half")
-    bundle = {"data": {"text/plain": "[1,\n 2]"}, "metadata": {}}
-    shown.add(wire.RankOutput(1, 1, "execute_result", bundle))
-    shown.add(wire.RankOutput(1, 1, "execute_result", {"data": {}, "array": {}}))
-    shown.add(wire.RankOutput(1, 1, "display_data", {"data": {"image/png": "…"}}))
+    record = CellRecord(1, 7, "pass", [2, 0, 1])
+    shown = CellDisplay(object(), SimpleNamespace(on_push=None), all_ranks=True)  # type: ignore[arg-type]
+
+    def say(rank: int, kind: str, **content: Any) -> None:
+        shown.on_output(record, wire.RankOutput(rank, 1, kind, content))
+
+    say(0, "stream", name="stdout", text="half")
+    say(1, "execute_result", data={"text/plain": "[1,\n 2]"}, metadata={})
+    say(1, "execute_result", data={}, array={})
+    say(1, "display_data", data={"image/png": "…"})
     shown.now()
     assert capsys.readouterr().out == "[rank 1] [1,\n[rank 1]  2]\n"
-    shown.finish()
+    shown.close()
     assert capsys.readouterr().out == "[rank 0] half\n"
 
 
