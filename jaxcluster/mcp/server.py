@@ -154,7 +154,7 @@ class Tools:
         cluster: ClusterName = "",
     ) -> list[Any]:
         """Why a cell went wrong: which rank, which line. `stacks` is where the ranks are now."""
-        return [report.of_cell(self._attached(cluster), cell)["text/plain"]]
+        return [report.of_cell(self._attached(cluster), cell)]
 
     def stacks(self, cluster: ClusterName = "") -> list[Any]:
         """Where every rank's main thread is at this moment, also in the middle of a hang."""

@@ -27,6 +27,7 @@ from jaxcluster.views import shards as array_views
 from jaxcluster.views.displays import Display
 from jaxcluster.views.live import StartDisplay, show_checks
 
+ON_OFF = {True: "on", False: "off"}
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
 # What a word may mean, as it is typed.
@@ -221,21 +222,7 @@ class Commands:
                 print(doctor.look(places))
 
     def _report(self, parsed: Namespace) -> None:
-        self.page.show(report.of_cell(cluster.current(), parsed.cell))
-
-    @staticmethod
-    def _is_switched(word: str | None, state: str, prog: str) -> bool:
-        """Whether a setting should change; without a word its state is shown.
-
-        Raises:
-          UsageError: the word is neither on nor off.
-        """
-        hint = f"{prog} on|off sets it."
-        if word is None:
-            print(f"{state} {hint}")
-        elif word not in ("on", "off"):
-            raise UsageError(f"{word!r} is not on or off. {state}", hint)
-        return word is not None
+        self.page.show(report.bundle(report.of_cell(cluster.current(), parsed.cell)))
 
     def _debug(self, parsed: Namespace) -> None:
         running, chosen = cluster.current(), parsed.rank
@@ -257,23 +244,24 @@ class Commands:
         print(cluster.current().restore(name))
 
     def _autosave(self, parsed: Namespace) -> None:
-        running, switch = cluster.current(), parsed.switch
+        running, is_on = cluster.current(), parsed.switch
+        if is_on is not None:
+            running.set_autosave(is_on=is_on)
+            print(f"Autosave is {ON_OFF[is_on]}.")
+            return
         saves = running.autosave
-        state = f"Autosave is {'on' if saves.is_on else 'off'}."
+        state = f"Autosave is {ON_OFF[saves.is_on]}."
         if saves.kept is not None:
             state += f" The end of cell [{saves.cell}] is saved."
         if saves.why_not:
             state += f" The last cell's end is not: {saves.why_not}."
-        if self._is_switched(switch, state, "%jaxcluster autosave"):
-            running.set_autosave(is_on=switch == "on")
-            print(f"Autosave is {switch}.")
+        print(f"{state} %jaxcluster autosave on|off sets it.")
 
     def _auto(self, parsed: Namespace) -> None:
-        switch = parsed.switch
-        state = f"Auto mode is {'on' if self.auto.on else 'off'}."
-        if not self._is_switched(switch, state, "%jaxcluster auto"):
+        if parsed.switch is None:
+            print(f"Auto mode is {ON_OFF[self.auto.on]}. %jaxcluster auto on|off sets it.")
             return
-        self.auto.on = switch == "on"
+        self.auto.on = parsed.switch
         events.tell()
         print(
             "Every cell is now an %%spmd cell; cells with only magics still run in the notebook."

@@ -53,9 +53,8 @@ def last(current: Cluster | None, now: int) -> Report | None:
     return Report("dead", current.name, "", 0, now, title, lines, culprits, open=True)
 
 
-def bundle(shown: Report) -> Bundle:
-    """A report in the forms that a frontend may ask for."""
-    told = text(shown)
+def bundle(told: str) -> Bundle:
+    """A report's text in the forms that a frontend may ask for."""
     return {"text/html": f"<pre>{escape(told)}</pre>", "text/plain": told}
 
 
@@ -72,14 +71,13 @@ def text(shown: Report) -> str:
     return "\n\n".join(parts)
 
 
-def of_cell(current: Cluster, cell: int | None) -> Bundle:
+def of_cell(current: Cluster, cell: int | None) -> str:
     """The report of a cell (None: of the last that went wrong), or which reports there are."""
     found = current.past_reports.find(cell)
     if found is not None:
-        return bundle(found)
-    known = dict.fromkeys(one.cell for one in current.past_reports.all())
-    told = f"No cell has gone wrong on cluster {current.name!r}."
-    if known:
-        cells = ", ".join(f"[{number}]" for number in known)
-        told = f"There is no report of cell [{cell}] on cluster {current.name!r}. Reports: {cells}."
-    return {"text/plain": told, "text/html": f"<pre>{escape(told)}</pre>"}
+        return text(found)
+    known = dict.fromkeys(f"[{one.cell}]" for one in current.past_reports.all())
+    if not known:
+        return f"No cell has gone wrong on cluster {current.name!r}."
+    told = f"There is no report of cell [{cell}] on cluster {current.name!r}."
+    return f"{told} Reports: {', '.join(known)}."

@@ -18,26 +18,22 @@ FOLDER = Path(__file__).parents[1] / "static" / "shardview"
 IMPORT = re.compile(r"^(?:import|export) \{[^}]*\} from '\./(?P<file>\w+\.js)';\n", re.MULTILINE)
 
 
-def script(entry: str = "widget.js") -> str:
-    """One ES module of ``entry`` and all that it imports, each before what imports it.
+def script(file: str = "widget.js", entered: set[str] | None = None) -> str:
+    """One ES module of a file and all that it imports, each before what imports it.
 
     anywidget takes the text of one module, and knows no folder to import others from. No two of
     them have a name in common, so nothing but the imports need go.
+
+    Args:
+      entered: the files that are there already.
     """
-    texts: dict[str, str] = {}
-    entered = set()
-
-    def add(file: str) -> None:
-        if file in entered:
-            return
-        entered.add(file)
-        text = (FOLDER / file).read_text(encoding="utf-8")
-        for found in IMPORT.finditer(text):
-            add(found["file"])
-        texts[file] = IMPORT.sub("", text)
-
-    add(entry)
-    return "\n".join(texts.values())
+    entered = set() if entered is None else entered
+    if file in entered:
+        return ""
+    entered.add(file)
+    text = (FOLDER / file).read_text(encoding="utf-8")
+    before = (script(found["file"], entered) for found in IMPORT.finditer(text))
+    return "\n".join([*filter(None, before), IMPORT.sub("", text)])
 
 
 def style() -> str:

@@ -281,7 +281,7 @@ def test_what_a_widget_asked_too_early_is_refused() -> None:
 
 
 def test_logs_of_all_ranks_say_whose_each_line_is(running: Running, model: Model) -> None:
-    operations = Operations(AutoMode(), model)
+    operations = Operations(model)
     assert operations("logs", {"rank": 1, "lines": 5}) == "loading\nslow 1"
     shown = operations("logs", {"rank": None, "lines": 5}).splitlines()
     assert shown[:3] == ["[0] loading", "[0] slow 0", "[1] loading"]

@@ -50,7 +50,7 @@ class Panel:
     def __init__(self, shell: Any, auto: AutoMode) -> None:
         self._log = shell.kernel.log
         self._model = Model(auto)
-        self._operations = Operations(auto, self._model)
+        self._operations = Operations(self._model)
         self._events = comm.create_comm(target_name=EVENTS, comm_id=EVENTS_ID, primary=False)
         self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
         self._widget: SidebarWidget | None = None

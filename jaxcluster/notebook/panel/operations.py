@@ -16,7 +16,6 @@ from jaxcluster import cluster
 from jaxcluster.cluster import events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.notebook.panel.model import Message, Model
 from jaxcluster.options import arguments
 from jaxcluster.ranks import name_ranks
@@ -28,12 +27,10 @@ class Operations:
     """The operations. Their errors say what to do next.
 
     Args:
-      auto: the switch of ``%jaxcluster auto``.
-      model: the panel's, which keeps the cells' outputs.
+      model: the panel's, which has the switch of ``%jaxcluster auto``, and the cells' outputs.
     """
 
-    def __init__(self, auto: AutoMode, model: Model) -> None:
-        self._mode = auto
+    def __init__(self, model: Model) -> None:
         self._model = model
 
     def __call__(self, op: str, args: dict[str, Any]) -> Any:
@@ -54,7 +51,7 @@ class Operations:
 
     def auto(self, on: bool) -> None:
         """Whether every following cell is an %%spmd cell."""
-        self._mode.on = bool(on)
+        self._model.auto.on = bool(on)
 
     def start(self, line: str) -> str:
         """``line`` is what would follow %jaxcluster start. The result is its last line."""
