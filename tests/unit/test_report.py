@@ -24,7 +24,7 @@ FOUND = Report(
 
 
 def test_it_says_what_happened_then_the_cell_and_the_launches() -> None:
-    shown = views.bundle(FOUND)
+    shown = views.bundle(views.text(FOUND))
     text, html = shown["text/plain"], shown["text/html"]
     parts = [
         "Cell [7] on cluster 'main', ", "KeyError on rank 1: 'a'", "Rank 0 stopped before",
@@ -42,9 +42,9 @@ def test_of_no_report_it_is_said_which_there_are() -> None:
         find=lambda cell: FOUND if kept and cell in (None, 7) else None, all=lambda: kept
     )
     cluster: Any = SimpleNamespace(name="main", past_reports=reports)
-    told = views.of_cell(cluster, None)["text/plain"]
+    told = views.of_cell(cluster, None)
     assert told == "No cell has gone wrong on cluster 'main'."
     kept += [FOUND, FOUND]
-    told = views.of_cell(cluster, 3)["text/plain"]
+    told = views.of_cell(cluster, 3)
     assert "no report of cell [3]" in told and told.endswith("Reports: [7].")
-    assert views.of_cell(cluster, 7) == views.of_cell(cluster, None) == views.bundle(FOUND)
+    assert views.of_cell(cluster, 7) == views.of_cell(cluster, None) == views.text(FOUND)
