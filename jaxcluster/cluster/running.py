@@ -20,7 +20,7 @@ from jaxcluster.cluster.questions import Conversation, Prompt
 from jaxcluster.cluster.world import tell_silences
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.hosts.records import reports
-from jaxcluster.model import notices, rewrite, verdict, waiting
+from jaxcluster.model import rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
@@ -335,7 +335,7 @@ class RunningCell(verdict.Ending):
             if self.on_status is not None:
                 self.on_status(text)
             elif self.on_notice is not None:
-                self.on_notice(notices.Passing(f"{text}\n"))
+                self.on_notice(f"{text}\n")
 
     # ------------------------------------------------------------------- ending
 

@@ -25,10 +25,6 @@ def warn(text: str) -> None:
     warnings.warn_explicit(text.rstrip(), ClusterWarning, "jaxcluster", 1)
 
 
-class Passing(str):
-    """A notice that is true for a while: the next one takes its place, and the cell's end its."""
-
-
 def tell_deaths(died: Mapping[int, str], hosts: Mapping[int, str] | None = None) -> list[str]:
     """A line for each rank that has died; and that a person has ended the others."""
     lines = [

@@ -66,8 +66,6 @@ def run(page: Page, logs: export.Logs, line: str, cell: str | None) -> None:
         profile=_profile_folder(options.profile),
         is_waited_for=is_waited_for,
     )
-    if display.on_status is not None:
-        display.on_status("")  # its turn has come
     if options.out is not None:
         shell.user_ns[options.out] = submitted.record if is_waited_for else submitted
     if not is_waited_for:

@@ -76,46 +76,14 @@ def show_message(shell: Any, message: str) -> None:
     It is no output of a cell's code, and no error.
     """
     if hasattr(shell, "kernel"):
-        shell.display_pub.publish(_dimmed(message.rstrip("\n")))
+        shell.display_pub.publish(dimmed(message.rstrip("\n")))
     else:
         print(message.removesuffix("\n"), file=sys.stderr, flush=True)
 
 
-def _dimmed(told: str) -> Bundle:
+def dimmed(told: str) -> Bundle:
+    """What is said under a cell."""
     return {"text/plain": told, "text/html": f'<div style="{STYLE}">{escape(told)}</div>'}
-
-
-class StatusLine:
-    """The one line under a running cell that says what it waits for, in a notebook.
-
-    The next one takes its place. At the end it is gone. A terminal and a log have notices now and
-    then.
-
-    Args:
-      shell: IPython's, of a notebook.
-    """
-
-    def __init__(self, shell: Any) -> None:
-        self._display, self._shown = Display(shell), ""
-
-    def show(self, told: str) -> None:
-        """Show this now; "" for nothing."""
-        if told or self._shown:
-            self._publish(told)
-
-    def writes(self, text: str) -> None:
-        """Take in what is about to be written above it.
-
-        A display in the middle of a progress bar would leave its first half as it was then. So the
-        display is made before a bar begins, above it, and says nothing yet.
-        """
-        if not self._display.is_shown and "\r" in text.replace("\r\n", "\n"):
-            self._publish("")
-
-    def _publish(self, told: str) -> None:
-        self._shown = told
-        # An empty text takes no room in JupyterLab.
-        self._display.show(_dimmed(told) if told else {"text/plain": ""})
 
 
 # --------------------------------------------------------------------------- later

@@ -20,15 +20,14 @@ from jaxcluster.errors import JaxClusterError
 from jaxcluster.hosts.allocation import examine
 from jaxcluster.model.layout import SEED, ArrayLayout, TreeLayout, tell_groups
 from jaxcluster.model.lines import Lines, fit, label
-from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.options import arguments
 from jaxcluster.views import arrays, cell_outputs, shards
 from jaxcluster.views.displays import (
     Bundle,
     Display,
-    StatusLine,
     Throttle,
+    dimmed,
     is_console,
     show_message,
 )
@@ -56,8 +55,9 @@ class CellDisplay:
     def __init__(self, shell: Any, cluster: Cluster, all_ranks: bool = False) -> None:
         self.shell, self.cluster, self.all_ranks = shell, cluster, all_ranks
         self._rich = hasattr(shell, "kernel")
-        self._status = StatusLine(shell) if self._rich and not is_console() else None
-        self.on_status = self._show_status if self._status is not None else None
+        self.on_status = self._show_status if self._rich and not is_console() else None
+        # It stands under a running cell. At the end it is gone; a log has notices now and then.
+        self._status, self._told = Display(shell), ""
         self._stream: TextIO | None = None  # that was written to last
         self._result: wire.RankOutput | None = None  # which is shown at the end
         self.prompt = here(self._show_asking, self._make_way)
@@ -66,7 +66,7 @@ class CellDisplay:
         self._groups, self._last = Display(shell), cell_outputs.Document()
         self._lines, self._lock = Lines(), threading.Lock()  # more may come while they are shown
         self._later = Throttle(self._show_groups)
-        if self._status is None:
+        if self.on_status is None:
             self._later = Throttle(self._show_lines, share=1)
 
     def on_output(self, record: CellRecord, what: wire.RankOutput | wire.CellReply) -> None:
@@ -75,11 +75,11 @@ class CellDisplay:
             return
         is_first = what.rank == record.ranks[0]
         is_result = is_first and what.kind == "execute_result"
-        if is_result and ("array" in what.content or (self.all_ranks and self._status is None)):
+        if is_result and ("array" in what.content or (self.all_ranks and self.on_status is None)):
             self._result = what
         elif self.all_ranks:
             self._record = record
-            if self._status is None:
+            if self.on_status is None:
                 self._add_lines(what)
             elif is_first and what.kind == "update_display_data":
                 self.show(what)  # an earlier cell's, perhaps
@@ -89,9 +89,6 @@ class CellDisplay:
 
     def on_notice(self, message: str) -> None:
         """Show what is said under the cell."""
-        if isinstance(message, Passing) and self.on_status is not None:
-            self.on_status(message.rstrip("\n"))
-            return
         self._pause()
         show_message(self.shell, message)
 
@@ -131,22 +128,28 @@ class CellDisplay:
 
     def _show_status(self, told: str) -> None:
         self.now()
-        if self._status is not None:
-            self._status.show(told)
+        if told or self._told:
+            self._tell(told)
+
+    def _tell(self, told: str) -> None:
+        self._told = told
+        # An empty text takes no room in JupyterLab.
+        self._status.show(dimmed(told) if told else {"text/plain": ""})
 
     def _show_asking(self, output: wire.RankOutput) -> None:
         """The output of a rank's debugger, above its prompt; a terminal has it there already."""
-        if self._status is not None or self._record is None:
+        if self.on_status is not None or self._record is None:
             self.show(output)
 
     def _make_way(self) -> None:
         """A rank is about to ask."""
         self._pause()
-        self._show_status("")
+        if self.on_status is not None:
+            self.on_status("")
 
     def _pause(self) -> None:
         """Something else is about to be shown, in a terminal below all that is there."""
-        if self._status is None:
+        if self.on_status is None:
             self.now()
 
     def show(self, output: wire.RankOutput) -> None:
@@ -156,8 +159,9 @@ class CellDisplay:
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
             if self._stream is not None and self._stream is not stream:
                 self._stream.flush()  # else it would come below what is printed after it
-            if self._status is not None:
-                self._status.writes(content["text"])
+            if self.on_status is not None and not self._status.is_shown:
+                if "\r" in content["text"].replace("\r\n", "\n"):
+                    self._tell("")  # in the middle of a bar it would leave its first half as it was
             stream.write(content["text"])
             self._stream = stream
             if not self._rich:  # a notebook flushes by itself, 5 times a second
@@ -184,8 +188,8 @@ class CellDisplay:
 
     def close(self) -> None:
         """Show what is left, and remove the status line; nothing more comes."""
-        if self._status is not None:
-            self._status.show("")
+        if self.on_status is not None and self._told:
+            self._tell("")
         if self._record is not None:
             with self._lock:
                 self._lines.end()

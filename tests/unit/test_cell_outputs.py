@@ -13,7 +13,6 @@ from pagetypes import check
 
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed
-from jaxcluster.model.notices import Passing
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.displays import show_message
@@ -115,22 +114,25 @@ class Page:
         return [data["text/plain"] for data in self.bundles.values()]
 
 
-def test_what_is_true_for_a_while_has_one_place_and_leaves_a_finished_cell(
+def test_the_status_has_one_place_above_a_bar_and_leaves_a_finished_cell(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Between two parts of a bar it would leave the first one as it was then."""
     page = Page()
     display = CellDisplay(page, SimpleNamespace(on_push=None))  # type: ignore[arg-type]
+    assert display.on_status is not None
     display.on_notice("Rank 2 was replaced.\n")
-    display.on_notice(Passing("Rank 1 still works (5 s).\n"))
-    display.on_notice(Passing("Rank 1 still works (15 s).\n"))
+    for text in ("a line\r\n", "\r 10%", "\r 20%"):
+        display.show(wire.RankOutput(0, 1, "stream", {"name": "stdout", "text": text}))
+    assert page.shown == ["Rank 2 was replaced.", ""]
+    display.on_status("Rank 1 still works (5 s).")
+    display.on_status("Rank 1 still works (15 s).")
     assert page.shown == ["Rank 2 was replaced.", "Rank 1 still works (15 s)."]
     display.close()
     assert page.shown == ["Rank 2 was replaced.", ""]
+    assert capsys.readouterr().out == "a line\r\n\r 10%\r 20%"
     log = CellDisplay(object(), SimpleNamespace(on_push=None))  # type: ignore[arg-type]
-    log.on_notice(Passing("Rank 1 still works (5 s).\n"))
-    log.close()
     assert log.on_status is None  # it is told now and then, as a notice
-    assert capsys.readouterr().err == "Rank 1 still works (5 s).\n"
 
 
 def test_a_message_goes_beside_the_output_and_an_alarm_to_stderr(

@@ -13,7 +13,7 @@ from helpers import until
 from jaxcluster import wire
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.views import blocks, status
-from jaxcluster.views.displays import Display, StatusLine
+from jaxcluster.views.displays import Display
 from jaxcluster.views.live import StartDisplay
 
 GIB = 1 << 30
@@ -112,24 +112,6 @@ def test_it_is_shown_again_after_each_look(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # --------------------------------------------------------------------------- lines
-
-
-def test_in_a_page_the_line_does_not_cut_a_progress_bar_in_two() -> None:
-    """A display between two parts of a bar would leave the first one as it was then."""
-    shown: list[tuple[str, bool]] = []
-
-    def publish(data: Any, metadata: Any, transient: Any, update: bool) -> None:
-        shown.append((data["text/plain"], update))
-
-    line = StatusLine(types.SimpleNamespace(display_pub=types.SimpleNamespace(publish=publish)))
-    line.writes("a line\r\n")
-    assert shown == []
-    line.writes("\r 10%")
-    line.writes("\r 20%")
-    line.show("Rank 1 waits for rank 0.")
-    line.writes("\r100%\n")
-    line.show("")
-    assert shown == [("", False), ("Rank 1 waits for rank 0.", True), ("", True)]
 
 
 @pytest.mark.parametrize(
