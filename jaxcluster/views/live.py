@@ -159,9 +159,9 @@ class CellDisplay:
             stream = sys.stderr if content["name"] == "stderr" else sys.stdout
             if self._stream is not None and self._stream is not stream:
                 self._stream.flush()  # else it would come below what is printed after it
-            if self.on_status is not None and not self._status.is_shown:
-                if "\r" in content["text"].replace("\r\n", "\n"):
-                    self._tell("")  # in the middle of a bar it would leave its first half as it was
+            is_early = self.on_status is not None and not self._status.is_shown
+            if is_early and "\r" in content["text"].replace("\r\n", "\n"):
+                self._tell("")  # in the middle of a bar it would leave its first half as it was
             stream.write(content["text"])
             self._stream = stream
             if not self._rich:  # a notebook flushes by itself, 5 times a second
