@@ -279,7 +279,7 @@ export interface IQuestion {
 
 /** What is asked, with what comes back. */
 export interface IOperations {
-  /** All, also if nothing has changed. `client` is this page's; its older one is dropped. */
+  /** All, also if nothing has changed. */
   hello: { args: { client: string }; result: IHello };
   /** Whether every following cell is an %%spmd cell. */
   auto: { args: { on: boolean }; result: null };

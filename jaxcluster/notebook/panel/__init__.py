@@ -52,7 +52,7 @@ class Panel:
         self._model = Model(auto)
         self._operations = Operations(self._model)
         self._events = comm.create_comm(target_name=EVENTS, comm_id=EVENTS_ID, primary=False)
-        self._pages: dict[str, str] = {}  # the client behind each rpc comm, once it has said hello
+        self._pages = set[str]()  # their rpc comms; who closes a browser closes none
         self._widget: SidebarWidget | None = None
         self._sent: dict[str, Any] = {}
         self._wake = threading.Event()
@@ -108,7 +108,7 @@ class Panel:
 
             made = SidebarWidget(lambda request: self._begin(made.send, request))
             self._widget = made
-            self._pages[f"widget {made.model_id}"] = ""
+            self._pages.add(made.model_id)
         # What runs the notebook without a page saves what there is at the cell's end.
         self._turn(looks=True)
         return self._widget
@@ -122,8 +122,8 @@ class Panel:
         # Not on_msg: around its callback IPython's pre_execute and post_execute are triggered,
         # which would flush the half-made figures of a cell that runs.
         opened.handle_msg = handle
-        opened.on_close(lambda message: self._pages.pop(opened.comm_id, None))
-        self._pages[opened.comm_id] = ""
+        opened.on_close(lambda message: self._pages.discard(opened.comm_id))
+        self._pages.add(opened.comm_id)
 
     def _begin(self, reply: Reply, request: Any, opened: Any = None) -> None:
         """Whatever it is, this shell must be free for the next one. ``opened``: a page's comm."""
@@ -141,8 +141,6 @@ class Panel:
             if op != "hello":
                 result = self._operations(op, args)
             else:
-                if opened is not None:
-                    self._welcome(str(args["client"]), opened)
                 with self._one_turn:
                     state = self._turn(looks=True)
                     cells = self._model.cells() if opened is not None else []  # no widget has them
@@ -155,16 +153,6 @@ class Panel:
             told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             reply({**answer, "error": told})
         self.tell()
-
-    def _welcome(self, client: str, opened: Any) -> None:
-        """A page that was reloaded may not have closed the comm that it had before."""
-        manager = comm.get_comm_manager()
-        for comm_id in [id for id, other in list(self._pages.items()) if other == client]:
-            if comm_id != opened.comm_id:
-                del self._pages[comm_id]
-                # On it the kernel sends not even its end.
-                kernel_private.mark_closed(manager.comms.pop(comm_id))
-        self._pages[opened.comm_id] = client
 
     # ------------------------------------------------------------------ the thread
 

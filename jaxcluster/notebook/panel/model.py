@@ -38,13 +38,7 @@ MEASURE_S = 0.3  # for what the ranks use, which can come with the next look
 
 Message = dict[str, Any]
 PROTOCOL = 4
-STATUS = {
-    "ok": "done",
-    "error": "failed",
-    "interrupted": "interrupted",
-    "refused": "interrupted",
-    "skipped": "interrupted",
-}
+ENDS = {"ok": "done", "error": "failed"}  # others are "interrupted"
 
 
 @dataclass
@@ -273,7 +267,7 @@ class Model:
                 status = "dead"
             elif kept.reply is not None:
                 known.ended[rank] = max(record.seq, known.ended.get(rank, 0))
-                status, seconds = STATUS[kept.reply.status], round(kept.reply.seconds, 4)
+                status, seconds = ENDS.get(kept.reply.status, "interrupted"), kept.reply.seconds
                 if cell.refusal is not None and rank in cell.refusal.causes and status == "done":
                     status = "failed"  # it has left the others without a launch
             elif is_done:
