@@ -188,18 +188,15 @@ def split_spmd(line: str) -> tuple[str, str]:
     Raises:
       Help, UsageError: as ``Parser.read``; an option stands first that ``%%spmd`` does not have.
     """
-    parser, forms = Parser("%%spmd"), []
-    for one in parser.options:
-        value = r"(=\S+)?" if one.metavar.startswith("[") else r"(=|\s+)\S+"  # --profile=FOLDER
-        forms.append(one.flag + ("" if one.kind is SWITCH else value))
-    typed = re.match(rf"(\s*({'|'.join(forms)})(?!\S))*", line)
-    options = typed[0] if typed else ""
-    source = line[len(options) :].lstrip()
+    parser, words, at = Parser("%%spmd"), re.findall(r"\s*\S+", line), 0
+    while option := parser.flags.get("".join(words[at : at + 1]).strip().partition("=")[0]):
+        is_whole = option.kind is SWITCH or option.metavar[0] == "[" or "=" in words[at]
+        at += 1 if is_whole else 2  # --profile=FOLDER alone has a value
+    source = line[len("".join(words[:at])) :].lstrip()
     first = "".join(source.split()[:1])
-    is_ours = first.partition("=")[0] in ("-h", "--help", *parser.flags)
-    if is_ours or (re.match(r"--[a-z]", first) and not _is_python(source)):
+    if first in ("-h", "--help") or (re.match(r"--[a-z]", first) and not _is_python(source)):
         parser.read([first])
-    return options.strip(), source
+    return "".join(words[:at]).strip(), source
 
 
 def _is_python(source: str) -> bool:

@@ -94,21 +94,15 @@ def _gpu(found: wire.RankResources | None) -> str | None:
     return memory if found.gpu is None else f"{found.gpu:.0f} %, {memory}"
 
 
-def look(cluster: Cluster, *, measures: bool = False) -> list[Block]:
-    """What all ranks do now, who waits for whom, and which of them keeps the others waiting.
-
-    Args:
-      measures: say what they use, too.
-    """
-    states, hosts = cluster.status(), cluster.world.hosts
+def look(cluster: Cluster) -> list[Block]:
+    """What all ranks do and use now, who waits for whom, and who keeps the others waiting."""
+    states, hosts, link = cluster.status(), cluster.world.hosts, cluster.world.link
     looked = cluster.look(waiting.LAUNCHES)
     running = {s.rank: s for s in states if s.state == "running"}
     seq = max((s.seq for s in running.values()), default=0)
     late = waiting.find_late(looked)
     told = [waiting.line(seq, running, [], looked, hosts), late.told(hosts) if late else ""]
-    link, used = cluster.world.link, None
-    if measures:
-        used = replies(link.gather(link.ranks, Resources(), timeout_s=WAIT_S))
+    used = replies(link.gather(link.ranks, Resources(), timeout_s=WAIT_S))
     return [table(states, cluster.dead, used), *filter(None, told)]
 
 
@@ -116,8 +110,7 @@ def seen(cluster: Cluster | None) -> Bundle:
     """What the ranks do and use now, with the time; None: there is no cluster."""
     if cluster is None:
         return blocks.bundle(["This notebook has no cluster."])
-    now = f"as of {time.strftime('%H:%M:%S')}"
-    return blocks.bundle([*look(cluster, measures=True), "", now])
+    return blocks.bundle([*look(cluster), "", f"as of {time.strftime('%H:%M:%S')}"])
 
 
 def live(cluster: Cluster, show: Callable[[Bundle], None], cell_id: str = "") -> threading.Event:
