@@ -85,7 +85,7 @@ def test_a_stop_by_the_second_notebook_is_no_accident_to_the_first(open_notebook
     first.until(lambda: "running" in busy.stdout, "the cell runs")
     second.ok("%jaxcluster stop")
     first.wait(busy)
-    assert "the cluster was stopped" in busy.error
+    assert "The cluster was stopped" in busy.error
     assert "%jaxcluster start starts another." in busy.error
     assert "New processes" not in busy.error
     assert "given-up" not in first.ok("%jaxcluster list").text
