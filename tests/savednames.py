@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import math
 import tempfile
@@ -17,6 +18,7 @@ import numpy as np
 from jaxcluster.agreement.cells import CellSpec
 from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.rank.private.kinds import kinds
+from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.file import file_name
 from jaxcluster.rank.state.pickles import Pickler
 from jaxcluster.rank.state.states import States
@@ -37,7 +39,8 @@ def run_cell(names: dict[str, Any], source: str) -> None:
     """Run a cell there."""
     CELLS.append(file := f"{CELL_DIRECTORY}/{len(CELLS) + 1}-0123456789ab.py")
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    exec(compile(source, file, "exec"), names)
+    classes.install(SimpleNamespace(ast_transformers=[]))
+    exec(compile(classes.noting(ast.parse(source)), file, "exec"), names)
 
 
 def states_of(names: dict[str, Any], rank: int = 0) -> Any:
@@ -45,7 +48,9 @@ def states_of(names: dict[str, Any], rank: int = 0) -> Any:
     made, history = States(rank, {}), SimpleNamespace()
     history.input_hist_parsed, history.input_hist_raw = [""], [""]
     names.setdefault("_oh", {})
-    made.attach(SimpleNamespace(user_ns=names, history_manager=history, execution_count=1))
+    shell = SimpleNamespace(user_ns=names, history_manager=history, execution_count=1)
+    shell.ast_transformers = []
+    made.attach(shell)
     return made
 
 

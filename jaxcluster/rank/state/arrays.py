@@ -34,7 +34,7 @@ class SavedArray(NamedTuple):
 
 
 class ArraysToLoad:
-    """Makes arrays, and the meshes that they lie on, of what is in files.
+    """Makes arrays of what is in files.
 
     Args:
       base: the rank whose file is read; shards that it lacks are taken from the others' files.
@@ -86,25 +86,6 @@ class ArraysToLoad:
             raise Lost("parts of it were on a rank that is gone")
         return values
 
-    def mesh(self, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
-        """The same mesh; one of all devices, where these are others, has as many as there are.
-
-        The first axis that can takes the change, of those that are longer than 1.
-        """
-        then, total = self._own.about["devices"], math.prod(shape)
-        if num_devices() == then or total != then[1]:
-            there = [device_at(*place) for place in at]
-        else:
-            there, sizes = jax.devices(at[0][0]), [*shape]
-            fits = [len(there) * size % total == 0 and size > (total > 1) for size in shape]
-            if not any(fits):
-                told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
-                raise Lost(f"its mesh {told} does not fit {len(there)} devices")
-            axis = fits.index(True)
-            sizes[axis] = len(there) * sizes[axis] // total
-            shape = sizes
-        return jax.sharding.Mesh(np.array(there).reshape(shape), names, axis_types=types)
-
 
 def _shape(index: Bounds) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in index)
@@ -142,8 +123,27 @@ def _there(platform: str, is_own: bool) -> list[Any]:
     return jax.local_devices(backend=platform) if is_own else jax.devices(platform)
 
 
-@functools.cache
-def mesh_id(mesh: Any) -> Any:
-    """What stands for a mesh in a pickle."""
-    devices = mesh.devices
-    return "mesh", places(devices.flat), devices.shape, mesh.axis_names, mesh.axis_types
+def reduce_mesh(mesh: Any) -> Any:
+    """What a pickle has of a mesh."""
+    at, devices = places(mesh.devices.flat), mesh.devices
+    return make_mesh, (num_devices(), at, devices.shape, mesh.axis_names, mesh.axis_types)
+
+
+def make_mesh(then: Any, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
+    """The same mesh; one of all devices, where these are others, has as many as there are.
+
+    The first axis that can takes the change, of those that are longer than 1.
+    """
+    total = math.prod(shape)
+    if num_devices() == then or total != then[1]:
+        there = [device_at(*place) for place in at]
+    else:
+        there, sizes = jax.devices(at[0][0]), [*shape]
+        fits = [len(there) * size % total == 0 and size > (total > 1) for size in shape]
+        if not any(fits):
+            told = ",".join(f"{name}={size}" for name, size in zip(names, shape, strict=True))
+            raise Lost(f"its mesh {told} does not fit {len(there)} devices")
+        axis = fits.index(True)
+        sizes[axis] = len(there) * sizes[axis] // total
+        shape = sizes
+    return jax.sharding.Mesh(np.array(there).reshape(shape), names, axis_types=types)

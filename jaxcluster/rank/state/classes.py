@@ -1,24 +1,26 @@
 """Classes of cells, which are made again by running their class statements.
 
 Libraries look at a class's body when it is made (equinox, flax), and dataclasses have functions
-that no source has. So the statement is taken from the cell that made the class, and run where the
-names are bound that it looks up. What was added to the class later is set.
+that no source has. So each class statement notes what it has made. It runs again where the names
+are bound that it looks up. What was added to the class later is set.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import dis
 import functools
-import importlib
 import inspect
 import linecache
 import operator
+import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from types import CodeType, FunctionType, MethodType
-from typing import Any, NamedTuple
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 from cloudpickle import cloudpickle
@@ -27,103 +29,76 @@ from jaxcluster.rank.private.kinds import register, registration_of
 from jaxcluster.rank.state.arrays import Lost
 
 CELLS = "__main__"
+NOTE = "__jaxcluster_class__"  # the outermost decorator of classes, one of Python's builtins
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 BODIES = "__annotate__", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
-NAMING = ast.Assign, ast.AnnAssign, ast.FunctionDef
+NESTED = ast.FunctionDef, ast.AsyncFunctionDef, ast.expr
 BOUND = MethodType, operator.methodcaller
 
 # While it is set, a class that the namespace has from the same statement is not made again.
 kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
+Statement = tuple[str, CodeType]  # of a class: its name, and what makes it
+# By their ids classes, with the code and the line that have made them.
+_noted = dict[int, tuple[weakref.ref[type], CodeType, int]]()
 
 
-class Statement(NamedTuple):
-    """A class statement: its code, and which lines of its file it has."""
-
-    name: str
-    code: CodeType
-    lines: range
+def install(shell: Any) -> None:
+    """Have the cells of a shell note which statement makes a class."""
+    setattr(builtins, NOTE, _note)
+    shell.ast_transformers.append(SimpleNamespace(visit=noting))
 
 
-def annotations_of(one: Any) -> dict[str, Any]:
-    """Its annotations; as text where Python 3.14 looks up a name in them that is not bound."""
-    try:
-        found: dict[str, Any] = getattr(one, "__annotations__", {})
-    except NameError:
-        library: Any = importlib.import_module("annotationlib")
-        found = library.get_annotations(one, format=library.Format.STRING)
-    return found
+def noting(tree: ast.AST) -> ast.AST:
+    """The same cell, whose class statements note what they make."""
+    [*_class_statements(tree)]
+    return tree
+
+
+def _class_statements(tree: ast.AST) -> Iterator[ast.ClassDef]:
+    """The class statements outside of functions and classes; now they note what they make."""
+    left = [tree]
+    for node in left:
+        if isinstance(node, ast.ClassDef):
+            note, first = ast.Name(NOTE, ast.Load()), [*node.decorator_list, node][0]
+            node.decorator_list.insert(0, ast.copy_location(note, first))
+            yield node
+        elif not isinstance(node, NESTED):
+            left += ast.iter_child_nodes(node)
+
+
+def _note(made: Any) -> Any:
+    if isinstance(made, type):  # a decorator may make anything
+        frame = sys._getframe(1)
+        _noted[id(made)] = weakref.ref(made), frame.f_code, frame.f_lineno
+    return made
 
 
 def statement_of(cls: type) -> Statement | None:
-    """The statement at a cell's top level that made a class; None if it is not found.
-
-    Cells may have several of that name. It is one that binds nothing which the class lacks: of
-    those the one that binds most, and the last of these.
-    """
-    known = [*linecache.cache.items()]
-    cells = {file: one[2] for file, one in known if len(one) > 1 and one[1] is None}
-    functions = [one.__code__ for one in vars(cls).values() if isinstance(one, FunctionType)]
-    own = [code for code in functions if code.co_filename in cells]
-    annotations, found = annotations_of(cls), list[tuple[int, str, ast.ClassDef, range]]()
-    is_text = {*map(type, annotations.values())} == {str} or any(c.co_flags & FUTURE for c in own)
-    for file in reversed([*cells, *(code.co_filename for code in own)]):
-        told = [code.co_firstlineno for code in own if code.co_filename == file]
-        is_own = bool(told)
-        told = [vars(cls)["__firstlineno__"]] if "__firstlineno__" in vars(cls) else told
-        for node, lines, names in _classes_in("".join(cells[file]), cls.__qualname__):
-            # Before Python 3.13 methods alone tell a line.
-            if all(line in lines for line in told) and names <= {*vars(cls), *annotations}:
-                found.append((len(names), file, node, lines))
-        if is_own and found:
-            break
-    if not found:
+    """The statement of a cell that has made a class; None if it was made otherwise."""
+    known, code, line = _noted.get(id(cls), (None, None, 0))
+    if known is None or code is None or known() is not cls:
         return None
-    _, file, node, lines = max(found, key=lambda one: one[0])
-    flags, module = FUTURE if is_text else 0, ast.Module([node], [])
-    code = compile(module, file, "exec", flags, dont_inherit=True)
-    return Statement(node.name, code, lines)
+    return _statement_at(code.co_filename, line, code.co_flags & FUTURE)
 
 
 @functools.lru_cache(maxsize=1024)
-def _classes_in(source: str, name: str) -> list[tuple[ast.ClassDef, range, set[str]]]:
-    """The statements of classes of that name outside of functions and classes, the last first.
-
-    With each come its lines, and the public names that it binds.
-    """
-    found, left = [], list[ast.AST]()
-    with contextlib.suppress(SyntaxError, ValueError):
-        left += [ast.parse(source)] if name in source else []
-    for node in left:
-        if isinstance(node, ast.ClassDef):
-            found += [node] if node.name == name else []
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            left += ast.iter_child_nodes(node)
-    found.sort(key=lambda node: -node.lineno)
-    firsts = [min([node.lineno, *(one.lineno for one in node.decorator_list)]) for node in found]
-    return [
-        (node, range(first, (node.end_lineno or first) + 1), {*_bound_by(node)})
-        for node, first in zip(found, firsts, strict=True)
-    ]
-
-
-def _bound_by(statement: ast.ClassDef) -> Iterator[str]:
-    for node in statement.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
-        for one in targets if isinstance(node, NAMING) else ():
-            name = getattr(one, "id", getattr(one, "name", "_"))
-            if not name.startswith("_"):
-                yield name
+def _statement_at(file: str, line: int, flags: int) -> Statement | None:
+    for node in _class_statements(ast.parse("".join(linecache.getlines(file)))):
+        if node.decorator_list[0].lineno == line:
+            code = compile(ast.Module([node], []), file, "exec", flags, dont_inherit=True)
+            return node.name, code
+    return None
 
 
 def _needs(
     statement: Statement, names: Mapping[str, Any], namespace: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What it looks up when it runs, and what functions of the namespace look up then."""
-    found, left = dict[str, Any](), [*_looked_up(statement.code, is_run=False)]
+    found, left = {statement[0]: None}, [*_looked_up(statement[1], is_run=False)]
     for name in left:
-        if name in found or name == statement.name or name not in names:
+        if name in found or name not in names:
             continue
         found[name] = value = names[name]
         function: Any = value.__init_subclass__ if isinstance(value, type) else value
@@ -164,9 +139,13 @@ def reduce(
             raise Lost(f"class {cls.__qualname__} is not at the top level of a cell")
     if found is None:
         make, arguments, state, *_ = by_value
-        return make, arguments, (state, how), None, None, set_state
-    made = run, (found, _needs(found, names, namespace), namespace)
-    return *made, (_added(cls, found), how), None, None, set_state
+    else:
+        make, arguments, state = (
+            run,
+            (found, _needs(found, names, namespace), namespace),
+            _added(cls),
+        )
+    return make, arguments, (state, how), None, None, set_state
 
 
 def _is_of_cells(function: Any) -> bool:
@@ -174,16 +153,15 @@ def _is_of_cells(function: Any) -> bool:
     return names.get("__name__") == CELLS or isinstance(function, BOUND)
 
 
-def _added(cls: type, statement: Statement) -> dict[str, Any]:
-    """What was added to a class after its statement."""
+def _added(cls: type) -> dict[str, Any]:
+    """What may have been added to a class after its statement."""
 
-    def is_added(name: str, value: Any) -> bool:
-        if type(value) is FunctionType and value.__module__ == CELLS:
-            file, line = value.__code__.co_filename, value.__code__.co_firstlineno
-            return file != statement.code.co_filename or line not in statement.lines
+    def may_be(name: str, value: Any) -> bool:
+        if type(value) is FunctionType:
+            return value.__module__ == CELLS and name != "__annotate_func__"
         return type(value) in PLAIN and not (name.startswith("_") and name.endswith("_"))
 
-    return {name: value for name, value in vars(cls).items() if is_added(name, value)}
+    return {name: value for name, value in vars(cls).items() if may_be(name, value)}
 
 
 # ---------------------------------------------------------------------- and made again
@@ -193,18 +171,19 @@ def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -
     """The class that a statement makes where what it needs is bound. It leaves no name behind."""
     if (lost := next((one for one in needs.values() if isinstance(one, Lost)), None)) is not None:
         raise Lost(*lost.args)
-    there, known = names.get(statement.name), kept.get()
+    (name, code), known = statement, kept.get()
+    there = names.get(name)
     if known is not None and isinstance(there, type) and statement_of(there) == statement:
         known.add(there)
         return there
-    before = {name: names[name] for name in (*needs, statement.name) if name in names}
+    before = {one: names[one] for one in needs if one in names}
     try:
         names.update(needs)
-        exec(statement.code, names)
-        return names[statement.name]
+        exec(code, names)
+        return names[name]
     finally:
-        for name in (*needs, statement.name):
-            names.pop(name, None)
+        for one in needs:
+            names.pop(one, None)
         names.update(before)
 
 

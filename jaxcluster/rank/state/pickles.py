@@ -138,9 +138,9 @@ class Pickler(cloudpickle.Pickler):
             return own
         if (broken := self._broken.get(id(obj))) is not None:
             raise Lost(broken[1])
-        if (kind := type(obj)) is kinds().array:
+        if kinds().array is type(obj):
             return "array", self._key(obj), obj.sharding
-        return IDS[kind](obj) if kind in IDS else None
+        return None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -173,7 +173,7 @@ class Pickler(cloudpickle.Pickler):
         held = [(cell, one) for cell in func.__closure__ or () for one in contents(cell)]
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS}
-        slots["annotations"] = classes.annotations_of(func)
+        slots["annotations"] = _annotations_of(func)
         return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
 
     def _digest(self, name: str) -> str:
@@ -196,7 +196,6 @@ class Pickler(cloudpickle.Pickler):
             "arrays": self.arrays,
             "spanning": self.spanning,
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
-            "devices": arrays.num_devices(),
         }
         return write(path, [*self.parts, self.file.getbuffer()], about)
 
@@ -205,6 +204,16 @@ class Pickler(cloudpickle.Pickler):
         """How large the files are going to be, but for their index."""
         nbytes: int = sum(part.nbytes for part in self.parts)
         return nbytes + self.file.tell()
+
+
+def _annotations_of(function: Any) -> dict[str, Any]:
+    """As text where Python 3.14 looks up a name in them that is not bound."""
+    try:
+        found: dict[str, Any] = function.__annotations__
+    except NameError:
+        library: Any = importlib.import_module("annotationlib")
+        found = library.get_annotations(function, format=library.Format.STRING)
+    return found
 
 
 def _function_setstate(func: Any, state: Any) -> None:
@@ -250,12 +259,6 @@ def _view(owner: Any, what: tuple[Any, ...], is_writeable: bool) -> Any:
     return array
 
 
-IDS: dict[type, Callable[[Any], Any]] = {
-    jax.Device: lambda device: ("device", *arrays.places([device])[0]),
-    jax.sharding.Mesh: arrays.mesh_id,
-}
-
-
 @functools.cache
 def _reducers() -> dict[type, Callable[[Any], Any]]:
     """How values of these types are pickled, if they can't be imported."""
@@ -266,6 +269,8 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
             (key._base_array,),
         ),
         kinds().jitted: _reduce_jitted,
+        jax.Device: lambda device: (arrays.device_at, arrays.places([device])[0]),
+        jax.sharding.Mesh: arrays.reduce_mesh,
         jax.custom_jvp: bare,
         jax.custom_vjp: bare,
         jax.Ref: _refuse,
@@ -299,11 +304,15 @@ def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
 class Unpickler(pickle.Unpickler):
     """Makes all objects, or raises the first error."""
 
-    makers: Mapping[str, Callable[..., Any]]  # of what has persistent ids, by its kind
+    arrays: ArraysToLoad
+    own: Mapping[str, Any]
     broken: Broken
 
     def persistent_load(self, known: tuple[Any, ...]) -> Any:
-        return self.makers[known[0]](*known[1:])
+        kind, what, *sharding = known
+        if kind == "array":
+            return self.arrays.array(what, *sharding)
+        return self.own[what] if kind == "own" else vars(importlib.import_module(what))
 
 
 _Python: Any = pickle._Unpickler
@@ -368,19 +377,12 @@ def load(
       BadFile: a file was changed.
     """
     about, made, section = files[base].about, ArraysToLoad(files, base), files[base].copy
-    broken = Broken()
-    makers: dict[str, Callable[..., Any]] = {
-        "array": made.array,
-        "device": arrays.device_at,
-        "mesh": made.mesh,
-        "globals": lambda name: vars(importlib.import_module(name)),
-        "own": own_objects(namespace).__getitem__,
-    }
+    own, broken = own_objects(namespace), Broken()
 
     def read(kind: Any) -> dict[str, Any]:
         buffers = (section(number).data for number in about["buffers"])
         unpickler, values = kind(io.BytesIO(section(-1).data), buffers=buffers), dict[str, Any]()
-        unpickler.makers, unpickler.broken = makers, broken
+        unpickler.arrays, unpickler.own, unpickler.broken = made, own, broken
         for name in about["names"]:
             values[name] = value = unpickler.load()
             if name == SETTINGS:

@@ -62,6 +62,7 @@ class States:
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
         self._shell, self.namespace, self._before = shell, shell.user_ns, changeable()
+        classes.install(shell)
 
     def save(self, request: Request[Save] | Request[Checkpoint]) -> Saved:
         """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells.
