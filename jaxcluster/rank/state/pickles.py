@@ -12,6 +12,7 @@ that reach what could not be made.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import io
@@ -138,9 +139,8 @@ class Pickler(cloudpickle.Pickler):
             return own
         if (broken := self._broken.get(id(obj))) is not None:
             raise Lost(broken[1])
-        if kinds().array is type(obj):
-            return "array", self._key(obj), obj.sharding
-        return None
+        kind = type(obj)
+        return ("array", self._key(obj), obj.sharding) if kind is kinds().array else None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -173,7 +173,8 @@ class Pickler(cloudpickle.Pickler):
         held = [(cell, one) for cell in func.__closure__ or () for one in contents(cell)]
         arguments = func.__code__, names, func.__name__, None, func.__closure__
         slots = {name: getattr(func, f"__{name}__") for name in OF_FUNCTIONS}
-        slots["annotations"] = _annotations_of(func)
+        with contextlib.suppress(NameError):  # Python 3.14 looks up names in them only now
+            slots["annotations"] = func.__annotations__
         return FunctionType, arguments, (held, vars(func), slots), None, None, _function_setstate
 
     def _digest(self, name: str) -> str:
@@ -204,16 +205,6 @@ class Pickler(cloudpickle.Pickler):
         """How large the files are going to be, but for their index."""
         nbytes: int = sum(part.nbytes for part in self.parts)
         return nbytes + self.file.tell()
-
-
-def _annotations_of(function: Any) -> dict[str, Any]:
-    """As text where Python 3.14 looks up a name in them that is not bound."""
-    try:
-        found: dict[str, Any] = function.__annotations__
-    except NameError:
-        library: Any = importlib.import_module("annotationlib")
-        found = library.get_annotations(function, format=library.Format.STRING)
-    return found
 
 
 def _function_setstate(func: Any, state: Any) -> None:

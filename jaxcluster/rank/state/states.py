@@ -284,7 +284,7 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
         return True
     if by_library and type(value) in (*LITERALS, object):
         return True
-    held: list[Any]
+    held: Any = None
     if isinstance(value, functools.partial):
         by_library = is_imported(value.func)
         held = [value.func, *value.args, *value.keywords.values()]
@@ -292,17 +292,17 @@ def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool
         held = [getattr(value, "__wrapped__", None)]
     elif isinstance(value, FunctionType):
         by_library = value.__globals__.get("__name__") != "__main__"
-        held = [one for cell in value.__closure__ or () for one in contents(cell)]
-        held = [one for one in held if one is not None]
-        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-        held += defaults if defaults and not _has_literals(value) else []
+        held = [
+            one for cell in value.__closure__ or () for one in contents(cell) if one is not None
+        ]
+        if not _has_literals(value):
+            held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     elif isinstance(value, tuple) and (value or by_library):  # an optimizer is one of functions
-        held = list(value)
+        held = value
     elif isinstance(value, dict) and by_library:
-        held = list(value.values())
-    else:
-        return False
-    return depth > 0 and all(_is_common(one, by_library, depth - 1) for one in held)
+        held = value.values()
+    is_known = held is not None and depth > 0
+    return is_known and all(_is_common(one, by_library, depth - 1) for one in held)
 
 
 def _has_literals(function: FunctionType) -> bool:
