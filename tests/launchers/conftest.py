@@ -55,10 +55,34 @@ def open_notebook(hosts: Rig) -> Iterator[Callable[..., HostNotebook]]:
         one.close()
 
 
+@pytest.fixture(scope="module")
+def shared_notebook(ssh: Rig) -> Iterator[HostNotebook]:
+    """A notebook on h0 for all tests of a module, which leave no cell that runs."""
+    with leaving_nothing(ssh):
+        notebook = HostNotebook(ssh["h0"])
+        try:
+            notebook.ok("%load_ext jaxcluster")
+            yield notebook
+        finally:
+            notebook.close()
+
+
+@pytest.fixture
+def two_hosts(shared_notebook: HostNotebook) -> HostNotebook:
+    """The shared one, with two ranks each on h1 and h2: those of the test before, if they live."""
+    if shared_notebook.run("%spmd 1").error:
+        shared_notebook.run("%jaxcluster stop")
+        shared_notebook.ok("%jaxcluster start --launcher ssh --hosts h1:2,h2:2")
+    return shared_notebook
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_over(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No process, file, socket or shared memory that a test has made is on any host after it."""
-    if "hosts" not in request.fixturenames:
+    """No process, file, socket or shared memory that a test has made is on any host after it.
+
+    What tests leave of a notebook that they share is looked at once it is closed.
+    """
+    if "hosts" not in request.fixturenames or "shared_notebook" in request.fixturenames:
         yield
         return
     if "slurm" in request.fixturenames:

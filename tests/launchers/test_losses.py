@@ -13,7 +13,6 @@ from rig.hosts import Host
 
 pytestmark = pytest.mark.any_jax
 
-START = "%jaxcluster start --launcher ssh --hosts h1:2,h2:2"
 SETUP = """%%spmd
 import jax, jax.numpy as jnp, numpy as np, socket, sys, time
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -31,12 +30,9 @@ print(total, float(w.sum()), socket.gethostname())
 
 
 @pytest.fixture
-def notebook(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
-    opened = open_notebook()
-    opened.ok("%load_ext jaxcluster")
-    opened.ok(START)
-    opened.ok(SETUP)
-    return opened
+def notebook(two_hosts: HostNotebook) -> HostNotebook:
+    two_hosts.ok(SETUP)
+    return two_hosts
 
 
 @pytest.fixture
@@ -82,21 +78,58 @@ def shown_after(notebook: HostNotebook, source: str, deadline_s: float = 60.0) -
     return cell
 
 
-@pytest.mark.parametrize("lost", ["h1", "h2"])
-def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
-    ssh: Rig, notebook: HostNotebook, lost: str
+# --------------------------------------------------------------------------- clusters of their own
+
+
+def test_logins_that_have_ended_keep_no_detached_cluster_from_a_restart(
+    ssh: Rig, open_notebook: Callable[..., HostNotebook]
 ) -> None:
-    (pid,) = agents(ssh, lost)
-    ssh[lost].kill(pid)
-    cell = shown_after(notebook, SUM)
-    assert f"host {lost} is lost: The agent on {lost} " in cell.text
-    # JAX's coordinator is on h1. It is a race whether the others' variables are saved before JAX
-    # ends those ranks, too.
-    replaced = "ranks 2, 3 replaced" if lost == "h2" else "ranks 0, 1 replaced"
-    assert replaced in cell.text or (lost == "h1" and "(no rank survived)" in cell.text)
-    if lost == "h2":
-        assert "x (parts of it were on a rank that is gone)" in cell.text
+    """As after a cut of 40 s, when ssh has given up on each of them."""
+    notebook = open_notebook()
+    notebook.ok("%load_ext jaxcluster")
+    notebook.ok("%jaxcluster start --launcher ssh --hosts h1:2,h2:2 --detach")
+    notebook.ok(SETUP)
+    for pid, line in ssh["h0"].processes().items():
+        if line.startswith("ssh "):
+            ssh["h0"].kill(pid)
+    notebook.until(
+        lambda: "died" in notebook.run("%jaxcluster status").text, "the loss of both hosts", 60
+    )
+    shown_after(notebook, "%jaxcluster restart", 90)
     check_restored(notebook)
+    notebook.ok("%jaxcluster stop")
+
+
+def test_no_rank_is_ended_where_its_launcher_has_no_other_host(
+    slurm: Rig, in_a_job: HostNotebook
+) -> None:
+    cell = in_a_job.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
+    in_a_job.until(lambda: "on" in cell.text, "the cell runs")
+    slurm["h0"].run("scancel", "--user=root")
+    in_a_job.wait(cell, 60)
+    assert re.search(r"host h[12] is lost: Slurm's job \d+ has ended: CANCELLED", cell.text)
+    cell = shown_after(in_a_job, "%jaxcluster restart", 60)
+    assert "its launcher can't replace it" in cell.text
+    assert "has no processes now" not in cell.text
+    in_a_job.run("%jaxcluster stop")
+
+
+def test_a_host_of_a_job_gets_another_agent_while_the_job_runs(
+    slurm: Rig, in_a_job: HostNotebook
+) -> None:
+    in_a_job.ok("%%spmd\nimport socket")
+    (pid,) = agents(slurm, "h2")
+    slurm["h2"].kill(pid)
+    cell = shown_after(in_a_job, "%%spmd\npass")
+    assert "host h2 is lost: " in cell.text
+    assert "rank 1 replaced" in cell.text
+    in_a_job.ok("%%spmd\nimport jax\nassert socket.gethostname() == f'h{jax.process_index() + 1}'")
+    in_a_job.ok("%jaxcluster stop")
+    # A node takes a moment to complete its part of a job that was cancelled.
+    until(lambda: not slurm["h0"].run("squeue", "--noheader").stdout, "the job is gone", 60)
+
+
+# --------------------------------------------------------------------------- one after the other
 
 
 def test_a_restart_keeps_variables_on_a_host_with_little_shared_memory(
@@ -126,6 +159,23 @@ def small(host: Host, place: str, size: str) -> Iterator[None]:
         yield
     finally:
         host.run("mount", "-n", "-o", "remount,size=50%", place)
+
+
+@pytest.mark.parametrize("lost", ["h1", "h2"])
+def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
+    ssh: Rig, notebook: HostNotebook, lost: str
+) -> None:
+    (pid,) = agents(ssh, lost)
+    ssh[lost].kill(pid)
+    cell = shown_after(notebook, SUM)
+    assert f"host {lost} is lost: The agent on {lost} " in cell.text
+    # JAX's coordinator is on h1. It is a race whether the others' variables are saved before JAX
+    # ends those ranks, too.
+    replaced = "ranks 2, 3 replaced" if lost == "h2" else "ranks 0, 1 replaced"
+    assert replaced in cell.text or (lost == "h1" and "(no rank survived)" in cell.text)
+    if lost == "h2":
+        assert "x (parts of it were on a rank that is gone)" in cell.text
+    check_restored(notebook)
 
 
 @pytest.mark.parametrize("step", ["restoring the", "initializing"])
@@ -164,25 +214,6 @@ print(jaxcluster.current().restart(listen))
 """
 
 
-def test_logins_that_have_ended_keep_no_detached_cluster_from_a_restart(
-    ssh: Rig, open_notebook: Callable[..., HostNotebook]
-) -> None:
-    """As after a cut of 40 s, when ssh has given up on each of them."""
-    notebook = open_notebook()
-    notebook.ok("%load_ext jaxcluster")
-    notebook.ok(f"{START} --detach")
-    notebook.ok(SETUP)
-    for pid, line in ssh["h0"].processes().items():
-        if line.startswith("ssh "):
-            ssh["h0"].kill(pid)
-    notebook.until(
-        lambda: "died" in notebook.run("%jaxcluster status").text, "the loss of both hosts", 60
-    )
-    shown_after(notebook, "%jaxcluster restart", 90)
-    check_restored(notebook)
-    notebook.ok("%jaxcluster stop")
-
-
 def test_a_link_that_is_cut_for_8_s_costs_nothing(ssh: Rig, notebook: HostNotebook) -> None:
     cell = notebook.begin(
         "%%spmd --all\nfor n in range(30):\n    print('line', n, flush=True)\n    time.sleep(0.4)"
@@ -211,35 +242,6 @@ def test_a_link_that_is_cut_for_good_is_named_and_the_host_comes_back(
     cell = shown_after(notebook, "%jaxcluster restart", 90)
     assert "ranks 2, 3 replaced" in cell.text
     check_restored(notebook)
-
-
-def test_no_rank_is_ended_where_its_launcher_has_no_other_host(
-    slurm: Rig, in_a_job: HostNotebook
-) -> None:
-    cell = in_a_job.begin("%%spmd\nimport time\nprint('on', flush=True)\ntime.sleep(1000)")
-    in_a_job.until(lambda: "on" in cell.text, "the cell runs")
-    slurm["h0"].run("scancel", "--user=root")
-    in_a_job.wait(cell, 60)
-    assert re.search(r"host h[12] is lost: Slurm's job \d+ has ended: CANCELLED", cell.text)
-    cell = shown_after(in_a_job, "%jaxcluster restart", 60)
-    assert "its launcher can't replace it" in cell.text
-    assert "has no processes now" not in cell.text
-    in_a_job.run("%jaxcluster stop")
-
-
-def test_a_host_of_a_job_gets_another_agent_while_the_job_runs(
-    slurm: Rig, in_a_job: HostNotebook
-) -> None:
-    in_a_job.ok("%%spmd\nimport socket")
-    (pid,) = agents(slurm, "h2")
-    slurm["h2"].kill(pid)
-    cell = shown_after(in_a_job, "%%spmd\npass")
-    assert "host h2 is lost: " in cell.text
-    assert "rank 1 replaced" in cell.text
-    in_a_job.ok("%%spmd\nimport jax\nassert socket.gethostname() == f'h{jax.process_index() + 1}'")
-    in_a_job.ok("%jaxcluster stop")
-    # A node takes a moment to complete its part of a job that was cancelled.
-    until(lambda: not slurm["h0"].run("squeue", "--noheader").stdout, "the job is gone", 60)
 
 
 def test_a_stopped_rank_of_another_host_is_called_so_and_kept(notebook: HostNotebook) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from rig import HostNotebook, Rig
 
 pytestmark = pytest.mark.any_jax
 
-START = "%jaxcluster start --launcher ssh --hosts h1:2,h2:2"
 SETUP = """%%spmd
 import jax, jax.numpy as jnp, numpy as np, os
 from jax.sharding import NamedSharding, PartitionSpec as P
@@ -24,13 +21,10 @@ tree = {"a": a, "n": np.arange(50000), "scalar": make((), P()), "empty": np.zero
 
 
 @pytest.fixture
-def notebook(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
-    opened = open_notebook()
-    opened.ok("%load_ext jaxcluster")
-    opened.ok("import jaxcluster, numpy as np\nfrom jaxcluster import cluster as clusters")
-    opened.ok(START)
-    opened.ok(SETUP)
-    return opened
+def notebook(two_hosts: HostNotebook) -> HostNotebook:
+    two_hosts.ok("import jaxcluster, numpy as np\nfrom jaxcluster import cluster as clusters")
+    two_hosts.ok(SETUP)
+    return two_hosts
 
 
 def test_arrays_of_all_layouts_come_whole(ssh: Rig, notebook: HostNotebook) -> None:
@@ -45,6 +39,18 @@ def test_arrays_of_all_layouts_come_whole(ssh: Rig, notebook: HostNotebook) -> N
         "assert (tree['h'] == h).all()"
     )
     notebook.ok("%%spmd\nassert [f for f in os.listdir('/dev/shm') if 'value' in f] == []")
+
+
+def test_a_host_without_room_gets_it_in_frames(ssh: Rig, notebook: HostNotebook) -> None:
+    notebook.ok("v = np.arange(1 << 20)\ncluster = clusters.current()")
+    notebook.ok("%%spmd\nlarge = make((1 << 22,), P(('i', 'j')))")
+    ssh["h2"].run("mount", "-n", "-o", "remount,size=1m", "/dev/shm")
+    try:
+        notebook.ok("cluster.push({'v': v})")
+        notebook.ok("%%spmd\nassert int(v.sum()) == sum(range(1 << 20))")
+        notebook.ok("assert (cluster['large'] == np.arange(1 << 22)).all()")
+    finally:
+        ssh["h2"].run("mount", "-n", "-o", "remount,size=50%", "/dev/shm")
 
 
 def test_what_is_pushed_lies_once_in_each_hosts_memory(ssh: Rig, notebook: HostNotebook) -> None:
@@ -64,18 +70,6 @@ def test_what_is_pushed_lies_once_in_each_hosts_memory(ssh: Rig, notebook: HostN
     notebook.ok("%%spmd\nassert v[0] == jax.process_index()")
     notebook.ok("clusters.current().push({'small': 1, 'v': v}, ranks=[2])")
     notebook.ok("%%spmd --ranks 2\nassert small == 1 and int(v.sum()) == total")
-
-
-def test_a_host_without_room_gets_it_in_frames(ssh: Rig, notebook: HostNotebook) -> None:
-    notebook.ok("v = np.arange(1 << 20)\ncluster = clusters.current()")
-    notebook.ok("%%spmd\nlarge = make((1 << 22,), P(('i', 'j')))")
-    ssh["h2"].run("mount", "-n", "-o", "remount,size=1m", "/dev/shm")
-    try:
-        notebook.ok("cluster.push({'v': v})")
-        notebook.ok("%%spmd\nassert int(v.sum()) == sum(range(1 << 20))")
-        notebook.ok("assert (cluster['large'] == np.arange(1 << 22)).all()")
-    finally:
-        ssh["h2"].run("mount", "-n", "-o", "remount,size=50%", "/dev/shm")
 
 
 def test_the_stop_button_ends_a_pull_and_leaves_nothing(ssh: Rig, notebook: HostNotebook) -> None:

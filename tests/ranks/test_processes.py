@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from helpers import Notebook, until
+from helpers import Home, Notebook, until
 
 import jaxcluster
 from jaxcluster.errors import CellFailed, RankDied
@@ -21,6 +21,13 @@ def printed(cluster: jaxcluster.Cluster, source: str) -> list[str]:
     """What each rank prints in a cell."""
     record = cluster.run(source, show=False)
     return [record.stdout(rank) for rank in range(cluster.num_processes)]
+
+
+@pytest.fixture(scope="module")
+def own(home: Home) -> Iterator[jaxcluster.Cluster]:
+    """Two ranks without names of the tests'. At their end no process is left that cells began."""
+    with jaxcluster.start(2, name="own") as running:
+        yield running
 
 
 # --------------------------------------------------------------------------- random numbers
@@ -57,19 +64,18 @@ def test_ranks_draw_other_random_numbers_than_each_other_and_than_before(start: 
 # --------------------------------------------------------------------------- their arguments
 
 
-def test_arguments_are_those_of_an_interactive_session(start: Start) -> None:
-    running = start(2)
+def test_arguments_are_those_of_an_interactive_session(own: jaxcluster.Cluster) -> None:
     main = "import __main__\nprint(__name__, __main__.__dict__ is globals(), __main__.__spec__)"
-    assert printed(running, main) == ["__main__ True None\n"] * 2
+    assert printed(own, main) == ["__main__ True None\n"] * 2
     source = "import sys\nprint(sys.argv, len(sys.orig_argv), sys.orig_argv[0] == sys.executable)"
-    assert printed(running, source) == ["[''] 1 True\n"] * 2
+    assert printed(own, source) == ["[''] 1 True\n"] * 2
     parse = "import argparse\nprint(argparse.ArgumentParser().parse_args())"
-    assert printed(running, parse) == ["Namespace()\n"] * 2
+    assert printed(own, parse) == ["Namespace()\n"] * 2
     absl = (
         "from absl import app, flags\nflags.DEFINE_integer('steps', 3, '')\n"
         "try: app.run(lambda argv: print(argv, flags.FLAGS.steps))\nexcept SystemExit: pass"
     )
-    assert printed(running, absl) == ["[''] 3\n"] * 2
+    assert printed(own, absl) == ["[''] 3\n"] * 2
 
 
 def test_settings_that_are_read_before_the_fork_reach_the_ranks(start: Start) -> None:
@@ -83,15 +89,14 @@ def test_settings_that_are_read_before_the_fork_reach_the_ranks(start: Start) ->
 # --------------------------------------------------------------------------- their children
 
 
-def test_a_cell_may_start_processes(start: Start) -> None:
-    running = start(2)  # whose end is that of the helpers that multiprocessing leaves running
+def test_a_cell_may_start_processes(own: jaxcluster.Cluster) -> None:
     for method in ("fork", "spawn", "forkserver"):
         source = (
             "import multiprocessing, operator\n"
             f"with multiprocessing.get_context({method!r}).Pool(2) as pool:\n"
             "    print(pool.map(operator.neg, range(3)))"
         )
-        assert printed(running, source) == ["[0, -1, -2]\n"] * 2
+        assert printed(own, source) == ["[0, -1, -2]\n"] * 2
 
 
 SHARES = """
@@ -213,11 +218,10 @@ def test_exit_and_quit_end_nothing_and_say_what_does(pair: jaxcluster.Cluster, s
     assert printed(pair, "print(float(jnp.sum(x)))") == ["496.0\n"] * 2
 
 
-def test_a_reset_namespace_has_them_too(start: Start) -> None:
-    running = start(2)
-    running.run("%reset -f")
-    assert printed(running, "quit()") == [SAID] * 2
-    assert "input() on rank 0: " in str(raised(running, "input('name? ')"))
+def test_a_reset_namespace_has_them_too(own: jaxcluster.Cluster) -> None:
+    own.run("%reset -f")
+    assert printed(own, "quit()") == [SAID] * 2
+    assert "input() on rank 0: " in str(raised(own, "input('name? ')"))
 
 
 def raised(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
@@ -312,12 +316,14 @@ threading.Thread(target=throw).start()
 @pytest.mark.parametrize(
     "source", [ALARM.format("TimeoutError('late')"), ALARM.format("KeyboardInterrupt"), THROWN]
 )
-def test_what_a_cell_has_raised_after_its_end_ends_no_rank(start: Start, source: str) -> None:
-    running = start(2)
-    running.run(source)
+def test_what_a_cell_has_raised_after_its_end_ends_no_rank(
+    own: jaxcluster.Cluster, source: str
+) -> None:
+    own.restart(clean=True)
+    own.run(source)
     name = "KeyboardInterrupt" if "KeyboardInterrupt" in source else "TimeoutError"
     for rank in range(2):
-        until(lambda rank=rank: name in running.logs(rank), "the error between cells")
-    assert not running.dead
-    running.restart(clean=True)
-    assert printed(running, "print(1)") == ["1\n"] * 2
+        until(lambda rank=rank: name in own.logs(rank), "the error between cells")
+    assert not own.dead
+    own.restart(clean=True)
+    assert printed(own, "print(1)") == ["1\n"] * 2

@@ -77,9 +77,8 @@ class BadStr(Exception):
 class Custom(BaseException): pass
 class Renders(Exception):
     def _render_traceback_(self): raise OSError('no rendering')
-leaked, bomb, deep = [], [], []
+leaked, deep = [], []
 jax.make_jaxpr(lambda a: leaked.append(a))(1.0)
-for _ in range(90): bomb = [bomb, bomb]
 for _ in range(100_000): deep = [deep]
 """
 
@@ -95,7 +94,7 @@ for _ in range(100_000): deep = [deep]
         "{'k\\udc00': float('nan')}",
         "y = x + 0; y.delete(); y",
         "jax.new_ref(jnp.ones(2))",
-        "display({'application/json': bomb if rank == 0 else deep}, raw=True)",
+        "display({'application/json': deep}, raw=True)",
         "from IPython.display import update_display\nupdate_display('u', display_id='none\\udc00')",
         "get_ipython().payload_manager.write_payload({'source': 'page', 'data': {1: object()}})",
     ],
@@ -120,7 +119,7 @@ def test_a_cell_may_end_in_any_object_and_show_any(
         ("raise SystemExit(3)", "SystemExit"),
         ("import asyncio; await asyncio.sleep(0); raise asyncio.CancelledError", "CancelledError"),
         ("raise ValueError('half \\ud83d')", "ValueError"),
-        ("raise ValueError('long' * 25_000_000)", "ValueError"),
+        ("raise ValueError('long' * 2_500_000)", "ValueError"),
         ("raise ExceptionGroup('two', [ValueError('first'), BadStr()])", "ExceptionGroup"),
         ("def f(): f()\nf()", "RecursionError"),
         ("e = ValueError('loop'); e.__cause__ = e; raise e", "ValueError"),
@@ -266,7 +265,7 @@ def test_interrupts_at_any_moment_cost_no_reply_and_no_lock(cluster: jaxcluster.
     began = time.monotonic()
     cells = 0
     try:
-        while cells < 40 or (cells < 400 and time.monotonic() - began < 20):
+        while cells < 20 or (cells < 150 and time.monotonic() - began < 8):
             try:
                 cluster.run(draw.choice(sources), show=False, timeout_s=LONG_S)
             except (CellFailed, CellInterrupted) as error:

@@ -50,12 +50,24 @@ LEFT = (
 )
 
 
+@pytest.fixture(scope="module")
+def started(home: Home) -> Iterator[list[jaxcluster.Cluster]]:
+    """The last one that is started for a test."""
+    clusters: list[jaxcluster.Cluster] = []
+    yield clusters
+    for cluster in clusters:
+        cluster.stop()
+
+
 @pytest.fixture
-def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
+def ranks(started: list[jaxcluster.Cluster]) -> Iterator[jaxcluster.Cluster]:
     before = saved_folders()
-    with jaxcluster.start(2, devices_per_process=2, name="respawn") as cluster:
-        cluster.run(SETUP, show=False)
-        yield cluster
+    if started and started[0].closed:
+        started.pop().stop()
+    if not started:
+        started.append(jaxcluster.start(2, devices_per_process=2, name="respawn"))
+    started[0].run(SETUP, show=False)
+    yield started[0]
     assert saved_folders() == before
 
 
@@ -200,7 +212,7 @@ def test_stops_at_random_moments(
     monkeypatch.setattr(signal, "default_int_handler", press)  # a restart looks who handles it
     before = signal.signal(signal.SIGINT, press)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    for _ in range(12):
+    for _ in range(6):
         pressed = [chance.uniform(0, 1.2) for _ in range(chance.choice((1, 2)))]
         timers = [threading.Timer(s, os.kill, (os.getpid(), signal.SIGINT)) for s in pressed]
         with contextlib.suppress(KeyboardInterrupt):

@@ -2,7 +2,7 @@
 
 Whatever a cell says without an error is right on every rank, who did something else is named, all
 ranks have made the same launches, the processes stay unless one died, and the session goes on.
-JAXCLUSTER_SOAK_S sets how long (20 s by default), JAXCLUSTER_SOAK_SEED repeats a session.
+JAXCLUSTER_SOAK_S sets how long (12 s by default), JAXCLUSTER_SOAK_SEED repeats a session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jaxcluster.errors import (
     RankDied,
 )
 
-SECONDS = float(os.environ.get("JAXCLUSTER_SOAK_S", "20"))
+SECONDS = float(os.environ.get("JAXCLUSTER_SOAK_S", "12"))
 SEED = int(os.environ.get("JAXCLUSTER_SOAK_SEED", "0")) or random.randrange(1, 10**6)
 RANKS = 4
 
