@@ -35,6 +35,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background co
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+# These take longest, so they begin first where several processes share the files (-n with
+# --no-loadscope-reorder): else the other processes would have ended before.
+LONGEST = [
+    "test_ranks_on_hosts", "test_search", "test_saved_names", "test_losses", "test_kubernetes",
+    "test_respawn", "test_replies", "test_launches", "test_agreement", "test_attach",
+    "test_resizing", "test_clusters", "test_guides", "test_operation", "test_processes",
+    "test_soak", "test_deaths", "test_notebooks", "test_agent", "test_pages", "test_scripts",
+    "test_panel", "test_notebook", "test_lab", "test_lab_cells", "test_shardview", "test_widgets",
+    "test_site", "test_commands",
+]  # fmt: skip
 NOT_LIVE = {Path(__file__).parent / name for name in ("unit", "sim", "packaging")}
 
 
@@ -43,6 +53,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if NOT_LIVE.isdisjoint(item.path.parents):
             item.add_marker("live")
+    if hasattr(config, "workerinput"):
+        places = {f"{name}.py": place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path.name, len(places)))
     if os.environ.get("JAXCLUSTER_TEST_CASES") == "one":
         kept = one_case(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

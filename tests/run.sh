@@ -108,7 +108,8 @@ for argument in "$@"; do
 done
 if [ -n "$part" ]; then
     say "pytest: 3 to 5 minutes on 2 cores (bash tests/run.sh --all runs all tests)"
-    rest=(-n 3 --dist loadfile -m "not live or promise or quick" ${rest[@]+"${rest[@]}"})
+    rest=(-n 3 --dist loadfile --no-loadscope-reorder -m "not live or promise or quick"
+        ${rest[@]+"${rest[@]}"})
 else
     say "pytest"
 fi

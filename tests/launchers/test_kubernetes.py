@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from helpers import Cell, until
+from helpers import until
 from rig import HostNotebook, Rig
 from rig.kube import Kube, listener_on, node_on
 
@@ -89,14 +89,8 @@ def own_kube(hosts: Rig, tmp_path: Path) -> Iterator[Kube]:
         hosts["h0"].run("rm", "-r", "/run/secrets")
 
 
-def shown(notebook: HostNotebook, source: str) -> Cell:
-    cell = notebook.run(source, DEADLINE_S)
-    print(f"{source}\n-->{cell.text}")
-    return cell
-
-
 def check_whole(notebook: HostNotebook) -> None:
-    cell = shown(notebook, SUM)
+    cell = notebook.shown(SUM)
     assert not cell.error and cell.text.split() == ["10.0", "21.0"], cell.text
 
 
@@ -104,7 +98,7 @@ def run_course(notebook: HostNotebook) -> None:
     """What each launcher shows: hangs, the stop button, a rank's death, a restart."""
     check_whole(notebook)
     # A rank that skips a collective is named with its pod.
-    cell = shown(notebook, SUM.replace("print(", "if jax.process_index() != 2:\n    print("))
+    cell = notebook.shown(SUM.replace("print(", "if jax.process_index() != 2:\n    print("))
     assert "Divergence" in cell.text and "Nothing was launched" in cell.text
     assert re.search(r"rank 2 \(jaxcluster-main-\w+-1\)", cell.text), cell.text
     # The others wait in a sum for one that never comes.
@@ -115,13 +109,11 @@ def run_course(notebook: HostNotebook) -> None:
     assert cell.ename == "CellInterrupted", cell.text
     check_whole(notebook)
     # A rank is killed in a pod that goes on.
-    cell = shown(
-        notebook, "%%spmd\nimport os\nif jax.process_index() == 3: os.kill(os.getpid(), 9)"
-    )
+    cell = notebook.shown("%%spmd\nimport os\nif jax.process_index() == 3: os.kill(os.getpid(), 9)")
     assert "RankDied" in cell.text and "killed by SIGKILL on host jaxcluster-main-" in cell.text
     assert "rank 3 replaced" in cell.text, cell.text
     check_whole(notebook)
-    assert "variables kept" in shown(notebook, "%jaxcluster restart").text
+    assert "variables kept" in notebook.shown("%jaxcluster restart").text
     check_whole(notebook)
 
 
@@ -139,7 +131,7 @@ def test_doctor_asks_an_agent_in_each_pod_and_starts_no_rank(
     notebook = open_notebook()
     notebook.ok("%load_ext jaxcluster")
     pods = "--launcher kubernetes --image team/jax:1 --pods 2"
-    told = shown(notebook, f"%jaxcluster doctor {pods}").text
+    told = notebook.shown(f"%jaxcluster doctor {pods}").text
     assert re.search(r"reaches +all others +all others", told), told
     end_of_all(kube)
 
@@ -149,9 +141,9 @@ def test_through_port_forward_with_a_pod_that_is_evicted(
 ) -> None:
     notebook = open_notebook()
     notebook.ok("%load_ext jaxcluster")
-    told = shown(notebook, f"{START} --dry-run")
+    told = notebook.shown(f"{START} --dry-run")
     assert "the Job ends at the latest" in told.text and not kube.requests
-    assert "ranks 0-3" in shown(notebook, START).text
+    assert "ranks 0-3" in notebook.shown(START).text
     assert any(path.endswith("/portforward") for _, path in kube.requests)
     (job,) = kube.all("jobs")
     assert job["spec"]["activeDeadlineSeconds"] == 86400
@@ -173,10 +165,10 @@ def test_through_port_forward_with_a_pod_that_is_evicted(
     # Another notebook of this machine comes to the pods as it is: also to the one that is new.
     second = open_notebook()
     second.ok("%load_ext jaxcluster")
-    assert "ranks 0-3" in shown(second, "%jaxcluster attach main").text
+    assert "ranks 0-3" in second.shown("%jaxcluster attach main").text
     check_whole(second)
     second.close()
-    assert "Stopped ranks 0-3" in shown(notebook, "%jaxcluster stop").text
+    assert "Stopped ranks 0-3" in notebook.shown("%jaxcluster stop").text
     end_of_all(kube)
 
 
@@ -191,7 +183,8 @@ def test_from_a_notebook_in_a_pod(
         HOSTNAME="notebook-0",
     )
     notebook.ok("%load_ext jaxcluster")
-    assert "ranks 0-3" in shown(notebook, START).text
+    notebook.ok("from jaxcluster.launchers.kubernetes import launcher; launcher.TTL_S = 1")
+    assert "ranks 0-3" in notebook.shown(START).text
     (job,) = kube.all("jobs")
     (owner,) = job["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Pod", "notebook-0")
@@ -200,7 +193,7 @@ def test_from_a_notebook_in_a_pod(
     run_course(notebook)
     # The first host's agent dies, and JAX's coordinator with it: new ranks, one in another pod.
     kube.kill(0)
-    cell = shown(notebook, SUM)
+    cell = notebook.shown(SUM)
     assert "RankDied" in cell.text and "has ended: its agent" in cell.text
     check_whole(notebook)
     # The notebook's process is killed while its ranks wait for each other. Its pod goes on.

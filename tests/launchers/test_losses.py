@@ -61,7 +61,7 @@ def check_restored(notebook: HostNotebook) -> None:
 
 def check_whole(notebook: HostNotebook) -> None:
     """All ranks compute together, on both hosts."""
-    cell = shown_after(notebook, SUM)
+    cell = notebook.shown(SUM)
     assert not cell.error
     lines = [line for line in cell.text.splitlines() if line]
     assert lines == [
@@ -70,12 +70,6 @@ def check_whole(notebook: HostNotebook) -> None:
         "\u2500\u2500 ranks 2, 3 \u2500\u2500",
         "10.0 21.0 h2",
     ]
-
-
-def shown_after(notebook: HostNotebook, source: str, deadline_s: float = 60.0) -> Cell:
-    cell = notebook.run(source, deadline_s)
-    print(f"{source}\n-->{cell.text}")
-    return cell
 
 
 # --------------------------------------------------------------------------- clusters of their own
@@ -95,7 +89,7 @@ def test_logins_that_have_ended_keep_no_detached_cluster_from_a_restart(
     notebook.until(
         lambda: "died" in notebook.run("%jaxcluster status").text, "the loss of both hosts", 60
     )
-    shown_after(notebook, "%jaxcluster restart", 90)
+    notebook.shown("%jaxcluster restart")
     check_restored(notebook)
     notebook.ok("%jaxcluster stop")
 
@@ -108,7 +102,7 @@ def test_no_rank_is_ended_where_its_launcher_has_no_other_host(
     slurm["h0"].run("scancel", "--user=root")
     in_a_job.wait(cell, 60)
     assert re.search(r"host h[12] is lost: Slurm's job \d+ has ended: CANCELLED", cell.text)
-    cell = shown_after(in_a_job, "%jaxcluster restart", 60)
+    cell = in_a_job.shown("%jaxcluster restart")
     assert "its launcher can't replace it" in cell.text
     assert "has no processes now" not in cell.text
     in_a_job.run("%jaxcluster stop")
@@ -120,7 +114,7 @@ def test_a_host_of_a_job_gets_another_agent_while_the_job_runs(
     in_a_job.ok("%%spmd\nimport socket")
     (pid,) = agents(slurm, "h2")
     slurm["h2"].kill(pid)
-    cell = shown_after(in_a_job, "%%spmd\npass")
+    cell = in_a_job.shown("%%spmd\npass")
     assert "host h2 is lost: " in cell.text
     assert "rank 1 replaced" in cell.text
     in_a_job.ok("%%spmd\nimport jax\nassert socket.gethostname() == f'h{jax.process_index() + 1}'")
@@ -139,15 +133,15 @@ def test_a_restart_keeps_variables_on_a_host_with_little_shared_memory(
     notebook.ok("%%spmd\nbig = np.full(3 << 20, rank, np.uint8)")
     check = "%%spmd\nassert int(big.sum()) == rank * (3 << 20) and w.sum() == 21"
     with small(ssh["h2"], "/dev/shm", "1m"):
-        assert "variables kept" in shown_after(notebook, "%jaxcluster restart").text
+        assert "variables kept" in notebook.shown("%jaxcluster restart").text
         notebook.ok(check)
         with small(ssh["h2"], "/tmp", "2m"):
-            cell = shown_after(notebook, "%jaxcluster restart")
+            cell = notebook.shown("%jaxcluster restart")
             assert "ranks 2, 3 could not be saved, so nothing was ended" in cell.text
             assert "No space left on device" in cell.text
             notebook.ok(check)
             assert not [*ssh["h2"].path("/tmp").glob("*/.agent-*/state-*/*")]
-        assert "variables kept" in shown_after(notebook, "%jaxcluster restart").text
+        assert "variables kept" in notebook.shown("%jaxcluster restart").text
         notebook.ok(check)
 
 
@@ -167,7 +161,7 @@ def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
 ) -> None:
     (pid,) = agents(ssh, lost)
     ssh[lost].kill(pid)
-    cell = shown_after(notebook, SUM)
+    cell = notebook.shown(SUM)
     assert f"host {lost} is lost: The agent on {lost} " in cell.text
     # JAX's coordinator is on h1. It is a race whether the others' variables are saved before JAX
     # ends those ranks, too.
@@ -185,7 +179,7 @@ def test_an_agent_is_killed_during_a_restart(ssh: Rig, notebook: HostNotebook, s
     lose_h2(ssh, notebook, cell)
     if cell.error:  # as it is lost while the values come back, so are the new processes
         assert re.search("are saved: %jaxcluster (restart restores|resize -n 2 goes on)", cell.text)
-        cell = shown_after(notebook, "%jaxcluster restart", 90)
+        cell = notebook.shown("%jaxcluster restart")
     assert "The saved variables are gone: ranks 2, 3: host h2 was lost" in cell.text
     assert "ranks 2, 3 replaced" in cell.text
     check_restored(notebook)
@@ -239,7 +233,7 @@ def test_a_link_that_is_cut_for_good_is_named_and_the_host_comes_back(
     print(cell.text)
     assert "Recovery failed: " in cell.text
     assert "The variables of ranks 0, 1 are saved" in cell.text
-    cell = shown_after(notebook, "%jaxcluster restart", 90)
+    cell = notebook.shown("%jaxcluster restart")
     assert "ranks 2, 3 replaced" in cell.text
     check_restored(notebook)
 

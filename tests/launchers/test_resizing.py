@@ -35,12 +35,6 @@ print(total, float(w.sum()), lr, jax.process_index(), globals().get("mine"), soc
 START = "%jaxcluster start --launcher ssh --hosts h1:2,h2:2"
 
 
-def shown_after(notebook: HostNotebook, source: str, deadline_s: float = 120.0) -> Cell:
-    cell = notebook.run(source, deadline_s)
-    print(f"{source}\n-->{cell.text}")
-    return cell
-
-
 @pytest.fixture
 def notebook(ssh: Rig, open_notebook: Callable[..., HostNotebook]) -> HostNotebook:
     opened = open_notebook()
@@ -56,18 +50,18 @@ def test_ranks_on_hosts_become_fewer_and_more_with_all_values(notebook: HostNote
     told = notebook.ok("%jaxcluster restart -n 2").text
     print(f"{told} {time.monotonic() - began:.1f} s")
     assert "2 ranks after" in told and "Lost" not in told
-    assert lines_of(shown_after(notebook, WHOLE)) == [
+    assert lines_of(notebook.shown(WHOLE)) == [
         "3.0 15.0 0.5 0 of rank 0 h1", "3.0 15.0 0.5 1 of rank 1 h2"
     ]  # fmt: skip
-    told = shown_after(notebook, "%jaxcluster restart -n 4").text
+    told = notebook.shown("%jaxcluster restart -n 4").text
     assert "No values on some ranks of: mine, rank." in told and "Lost" not in told
-    assert [line.split()[-1] for line in lines_of(shown_after(notebook, WHOLE))] == [
+    assert [line.split()[-1] for line in lines_of(notebook.shown(WHOLE))] == [
         "h1", "h1", "h2", "h2"
     ]  # fmt: skip
     notebook.ok("%%spmd\nassert (process_allgather(x, tiled=True) == np.arange(12)).all()")
-    told = shown_after(notebook, "%jaxcluster restart -n 5").text
+    told = notebook.shown("%jaxcluster restart -n 5").text
     assert "5 ranks after" in told
-    told = shown_after(notebook, "%jaxcluster restart -n 1").text
+    told = notebook.shown("%jaxcluster restart -n 1").text
     assert "variables kept" in told
     notebook.ok("%jaxcluster stop")
 
@@ -92,14 +86,14 @@ def test_a_host_that_is_gone_is_left_out(ssh: Rig, notebook: HostNotebook) -> No
         print(cell.text)
         offer = "%jaxcluster restart -n 2 goes on with what is left, host h2"
         assert f"are saved: {offer}; %jaxcluster restart tries again with all hosts" in cell.text
-        cell = shown_after(notebook, "%jaxcluster restart -n 2")
+        cell = notebook.shown("%jaxcluster restart -n 2")
         assert "x (parts of it were on a rank that is gone)" in cell.text
-        shown = shown_after(notebook, "%%spmd --all\nprint(float(w.sum()), w.sharding.mesh.size)")
+        shown = notebook.shown("%%spmd --all\nprint(float(w.sum()), w.sharding.mesh.size)")
         assert lines_of(shown) == ["15.0 2"]
-        assert "run cell [3] again" in shown_after(notebook, "%spmd x").text
+        assert "run cell [3] again" in notebook.shown("%spmd x").text
         notebook.ok(SETUP)
-        told = shown_after(notebook, "%jaxcluster restart -n 3").text
+        told = notebook.shown("%jaxcluster restart -n 3").text
         assert "Lost" not in told and "No rank is on" not in told
-        assert lines_of(shown_after(notebook, WHOLE))[2] == "6.0 15.0 0.5 2 None h2"
-        assert "h1 " not in shown_after(notebook, "%jaxcluster status").text
+        assert lines_of(notebook.shown(WHOLE))[2] == "6.0 15.0 0.5 2 None h2"
+        assert "h1 " not in notebook.shown("%jaxcluster status").text
         notebook.ok("%jaxcluster stop")

@@ -18,7 +18,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "jaxcluster" / "labextension"
 SIDEBAR = ROOT / "jaxcluster" / "static" / "sidebar"  # the same build makes it
-SHORTCUTS = "jupyter.lab.shortcuts"
 HERE = "share/jupyter/labextensions/jaxcluster-labextension/"
 
 needs_build = pytest.mark.skipif(
@@ -222,13 +221,3 @@ def test_the_oldest_lab_that_it_is_for_is_said_once() -> None:
     types = {f"@jupyterlab/{n}" for n in ("nbformat", "rendermime-interfaces")}
     labs = {n for n in package["dependencies"] if n.startswith("@jupyterlab/")}
     assert set(shared) | types == labs
-
-
-def test_the_keys_are_not_taken() -> None:
-    schemas = [*Path(sys.prefix, "share", "jupyter", "lab", "schemas").rglob("*.json")]
-    ours, *others = (
-        {" + ".join(one["keys"]) for one in json.loads(path.read_text()).get(SHORTCUTS, [])}
-        for path in [ROOT / "labextension" / "schema" / "plugin.json", *schemas]
-    )
-    assert len(others) > 5
-    assert ours and not ours & set().union(*others)

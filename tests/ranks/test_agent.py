@@ -404,25 +404,6 @@ def test_what_a_rank_prints_while_the_link_is_cut_comes_once_and_in_order(
     assert first + numbers(came) == list(range(LINES))
 
 
-def test_requests_and_commands_during_a_cut_are_answered_after_it(
-    proxied: tuple[Running, Proxy], connect: Connect
-) -> None:
-    running, proxy = proxied
-    host = connect(running, proxy.endpoint)
-    host.ask(requests.Facts())
-    proxy.cut()
-    until(lambda: host.state is State.CUT, "the notebook sees the cut")
-    with pytest.raises(LaunchError, match=r"within 0\.2 s: there has been no connection to it for"):
-        host.ask(requests.Put("once"), 0.2, b"1")
-    asked = host.begin(forks.Exits())
-    proxy.mend()
-    asked.wait(ANSWER_S)
-    assert (
-        host.begin(requests.Get("once")).wait(ANSWER_S) == (1, b"1")
-        and host.state is State.CONNECTED
-    )
-
-
 def test_a_notebook_that_was_away_for_too_long_is_told_and_nothing_of_old_is_done(
     run_agent: RunAgent, connect: Connect
 ) -> None:

@@ -126,6 +126,7 @@ def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
         "np.full(16, 1.0 * (r == 1))",
         "np.random.default_rng(r).normal(size=16)",
         "jnp.arange(16.0) * r",
+        "jax.random.normal(jax.random.key(r), (16,))",
         "spread(np.full(16, 1.0 * r), whole)",
     ],
 )

@@ -105,9 +105,6 @@ def test_shift_tab_outside_of_spmd_cells_tells_of_the_notebooks(notebook: Notebo
     assert "int" in inspected(notebook, "only_in_the_notebook|")
 
 
-# --------------------------------------------------------------------------- name?
-
-
 # --------------------------------------------------------------------------- auto mode
 
 

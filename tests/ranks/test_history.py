@@ -20,7 +20,7 @@ pytestmark = pytest.mark.any_jax
 
 Open = Callable[..., Notebook]
 # 10 is the promise, with a time limit for the history, on a machine that does nothing else.
-KILLS = int(os.environ.get("JAXCLUSTER_TEST_KILLS", "3"))
+KILLS = int(os.environ.get("JAXCLUSTER_TEST_KILLS", "2"))
 UNTIL = """%%spmd
 import itertools, jax, os, time
 for number in itertools.count():
@@ -29,11 +29,6 @@ for number in itertools.count():
     if os.path.exists({path!r}):
         break
 print("printed", number + 1)"""
-PRINTS = """%%spmd
-import jax, time
-for number in range({count}):
-    print("line", number, "of rank", jax.process_index(), flush=True)
-    time.sleep(0.1)"""
 
 
 def lines_in(text: str, rank: int = 0) -> list[int]:

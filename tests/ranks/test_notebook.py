@@ -51,14 +51,6 @@ def test_the_start_ends_in_one_line(started: str) -> None:
     )
 
 
-def test_the_first_cell_of_the_readme_shows_process_0s_line(notebook: Notebook) -> None:
-    cell = notebook.ok("%%spmd\nprint(jax.process_index(), float(jnp.sum(jnp.sin(x))))")
-    assert cell.kinds == ["stdout"]
-    process, value = cell.stdout.split()
-    assert process == "0"
-    assert float(value) == pytest.approx(-0.1239873, abs=1e-5)
-
-
 def test_the_start_cell_run_again_changes_nothing(notebook: Notebook) -> None:
     notebook.ok("%%spmd\nprecious = rank")
     before = notebook.processes()

@@ -26,10 +26,6 @@ HINTS = {
         "from jax.experimental import multihost_utils\nmultihost_utils.process_allgather(x)",
         "process_allgather(x, tiled=True)",
     ),
-    "num_cpu_devices": (
-        "jax.config.update('jax_num_cpu_devices', 16)",
-        "%jaxcluster start --devices-per-process",
-    ),
 }
 
 
@@ -64,16 +60,6 @@ def main():
 if __name__ == "__main__":
     steps = main()
 """
-ABSL = """
-from absl import app, flags
-import jax
-FLAGS = flags.FLAGS
-flags.DEFINE_integer("steps", 1, "how many")
-def main(argv):
-    print(FLAGS.steps, argv[1:], jax.process_index())
-if __name__ == "__main__":
-    app.run(main)
-"""
 
 
 def test_an_argparse_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path: Path) -> None:
@@ -87,14 +73,6 @@ def test_an_argparse_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path
         cluster.run(f"%run {script} --stepz 3 gemma", show=False)
     assert "unrecognized arguments: --stepz" in cluster.last.records[3].text("stderr")
     assert cluster.run("import sys; print(sys.argv)", show=False).stdout() == "['']\n"
-
-
-def test_an_absl_program_runs_as_it_is(cluster: jaxcluster.Cluster, tmp_path: Path) -> None:
-    pytest.importorskip("absl", reason="absl is not installed")
-    script = tmp_path / "train_absl.py"
-    script.write_text(ABSL)
-    record = cluster.run(f"%run {script} --steps=3 left", show=False)
-    assert record.stdout(2) == "3 ['left'] 2\n"
 
 
 LOGGING = """

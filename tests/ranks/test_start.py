@@ -101,14 +101,6 @@ def test_a_name_that_is_taken_says_what_to_type(cluster: jaxcluster.Cluster) -> 
     assert on_each_rank(cluster, "1") == ["1"] * 4
 
 
-def test_clusters_side_by_side_do_not_end_each_other(start: Start) -> None:
-    first, second = start(name="first"), start(name="second")
-    first.run("a = 1")
-    second.stop()
-    assert on_each_rank(first, "a") == ["1", "1"]
-    assert first.dead == {}
-
-
 # --------------------------------------------------------------------------- closed off
 
 

@@ -44,7 +44,7 @@ print([held(batch) for batch in batches])
 RIGHT = "[[[7.0, 15.0], [23.0, 31.0]], [[87.0, 95.0], [103.0, 111.0]]]\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ranks(home: Home) -> Iterator[jaxcluster.Cluster]:
     with jaxcluster.start(3, devices_per_process=2, name="transfers") as running:
         running.run(SETUP, show=False)

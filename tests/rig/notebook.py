@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from helpers import DEADLINE_S, Notebook, until
+from helpers import DEADLINE_S, Cell, Notebook, until
 from jupyter_client import KernelManager
 
 from rig.hosts import Host
+
+SHOWN_S = 120.0  # a host may have to be lost first
 
 
 class HostNotebook(Notebook):
@@ -43,6 +45,12 @@ class HostNotebook(Notebook):
         manager.kernel_spec.interrupt_mode = "message"  # a signal would end what carries it
         manager.start_kernel()
         return manager
+
+    def shown(self, source: str) -> Cell:
+        """Run a cell to its end. If the test fails, pytest shows what came of it."""
+        cell = self.run(source, SHOWN_S)
+        print(f"{source}\n-->{cell.text}")
+        return cell
 
     def close(self) -> None:
         """As everywhere; what has started the kernel has time to end by itself, and clean up."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,20 +142,6 @@ def test_plain_sockets_are_not_let_in(
             if kind != zmq.ROUTER:
                 theirs.send(b"stop")
             assert not theirs.poll(NOT_LET_IN_MS, zmq.POLLIN)
-    assert_serves_its_owner(context, server)
-
-
-@pytest.mark.parametrize("server", ["tcp"], indirect=True)
-def test_bytes_of_no_protocol_change_nothing(
-    context: zmq.Context[zmq.Socket[bytes]], server: Server
-) -> None:
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
-    host, _, port = server.endpoint.partition("://")[2].rpartition(":")
-    for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 400, greeting + b"\x04\xff" * 9000):
-        with socket.create_connection((host, int(port)), 5) as raw, contextlib.suppress(OSError):
-            raw.sendall(data)
-            raw.shutdown(socket.SHUT_WR)
-            raw.recv(64)
     assert_serves_its_owner(context, server)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +23,6 @@ from jaxcluster.doctor import (
     run_checks,
 )
 from jaxcluster.errors import LaunchError
-from jaxcluster.host.reachability import connection_errors
 from jaxcluster.hosts.agent import report
 from jaxcluster.hosts.fleet import Host
 
@@ -144,26 +141,6 @@ def test_a_lost_host_and_a_silent_one_are_told_with_the_reason() -> None:
     shown = look([lost, place("h2", said={})])
     assert "! h1: its agent was killed" in shown
     assert "! h2: there has been no connection to it for 9 s" in shown
-
-
-def test_ways_are_tried() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port = door.getsockname()[1]
-        assert asyncio.run(connection_errors([("127.0.0.1", port)])) == [""]
-    assert (
-        asyncio.run(connection_errors([("127.0.0.1", port), ("no address", 1)]))[0]
-        == "Connection refused"
-    )
-    assert asyncio.run(connection_errors([])) == []
-
-
-def test_nobody_answers_within_the_time() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        address = full.getsockname()
-        with socket.create_connection(address), socket.socket() as second:
-            second.setblocking(False)
-            second.connect_ex(address)
-            assert asyncio.run(connection_errors([address] * 3, 0.1))[-1] == "no answer"
 
 
 # --------------------------------------------------------------------------- this machine

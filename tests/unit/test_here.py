@@ -146,15 +146,6 @@ def test_a_detached_one_without_processes_ends_and_another_is_taken(make: Make) 
     assert cluster.start() is not fleet
 
 
-def test_one_whose_cluster_was_detached_is_not_taken_again(make: Make) -> None:
-    """It would end itself: what it is found by goes with its cluster."""
-    cluster = make()
-    cluster.start()
-    cluster.allocation._is_detached = True
-    cluster.allocation.end()
-    assert not quit_warm()
-
-
 def test_what_is_just_being_started_ends_with_all_others(make: Make, tmp_path: Path) -> None:
     """A start that is stopped does not wait for its own processes' pids."""
     (host,) = make().start().hosts
