@@ -210,14 +210,3 @@ def test_the_lock_file_names_no_registry() -> None:
     packages = json.loads(lock)["packages"]
     bare = [name for name, p in packages.items() if name and not p.get("integrity")]
     assert bare == []
-
-
-def test_the_oldest_lab_that_it_is_for_is_said_once() -> None:
-    """The builder would ask for the Lab that it comes with, and older ones warn in the console."""
-    package = json.loads((ROOT / "labextension" / "package.json").read_text())
-    shared = package["jupyterlab"]["sharedPackages"]
-    for name, wanted in shared.items():
-        assert wanted["requiredVersion"] == package["dependencies"][name]
-    types = {f"@jupyterlab/{n}" for n in ("nbformat", "rendermime-interfaces")}
-    labs = {n for n in package["dependencies"] if n.startswith("@jupyterlab/")}
-    assert set(shared) | types == labs

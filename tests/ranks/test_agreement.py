@@ -530,28 +530,6 @@ def test_a_wait_for_a_key_is_stopped(ranks: jaxcluster.Cluster) -> None:
     assert time.monotonic() - started < SOON_S
 
 
-@pytest.mark.parametrize(
-    ("source", "hint"),
-    [
-        ("e[0]", ".get(out_sharding="),
-        ("e.at[0].set(1.0)", "make_mesh gives Explicit axes"),
-        ("jax.device_put(jnp.ones(3), among((r + 1) % 4))", ""),
-    ],
-)
-def test_jaxs_own_errors_have_a_hint(ranks: jaxcluster.Cluster, source: str, hint: str) -> None:
-    ranks.run(
-        "explicit = jax.make_mesh((jax.device_count(),), ('i',))\n"
-        "e = jax.device_put(x, NamedSharding(explicit, P('i')))",
-        show=False,
-    )
-    try:
-        ranks.run(source, show=False)
-    except JaxClusterError as error:
-        assert hint in str(error)
-    else:
-        assert not hint
-
-
 # ------------------------------------------------------------------------------- the messages
 
 

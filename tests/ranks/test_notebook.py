@@ -303,28 +303,11 @@ def test_ranks_that_are_named_are_shown(notebook: Notebook) -> None:
 # --------------------------------------------------------------------------- arrays
 
 
-def values_in(text: str) -> list[int]:
-    body = plain(text).split("\n", 2)[2]
-    return [int(word) for word in re.findall(r"-?\d+", body)]
-
-
-@pytest.mark.parametrize(
-    ("expression", "values"),
-    [
-        ("x", list(range(32))),
-        ("jnp.sum(x)", [496]),
-        ("jax.device_put(np.arange(6), NamedSharding(mesh, P()))", list(range(6))),
-        ("jax.device_put(np.arange(8), NamedSharding(mesh, P(('i', 'j'))))", list(range(8))),
-        ("jax.device_put(np.arange(8).reshape(4, 2), NamedSharding(mesh, P('i')))", list(range(8))),
-    ],
-    ids=["spanning", "scalar", "replicated", "all devices", "partly replicated"],
-)
-def test_spanning_arrays_of_all_kinds_are_assembled(
-    notebook: Notebook, expression: str, values: list[int]
-) -> None:
-    cell = notebook.ok(f"%%spmd\n{expression}")
-    assert re.match(r"Array\(shape=\(.*\), dtype=int32\)\nsharding: NamedSharding\(", cell.result)
-    assert values_in(cell.result) == values
+def test_a_spanning_array_is_assembled(notebook: Notebook) -> None:
+    first, second, values = notebook.ok("%%spmd\nx").result.split("\n", 2)
+    assert first == "Array(shape=(4, 8), dtype=int32)"
+    assert second.startswith("sharding: NamedSharding(")
+    assert [int(word) for word in re.findall(r"\d+", plain(values))] == list(range(32))
 
 
 # --------------------------------------------------------------------------- errors

@@ -12,6 +12,10 @@ from jaxcluster.errors import CellFailed, Divergence
 pytestmark = pytest.mark.any_jax
 
 PUT = "jax.device_put({}, NamedSharding(mesh, P('i')))"
+EXPLICIT = (
+    "explicit = jax.make_mesh((jax.device_count(),), ('i',))\n"
+    "e = jax.device_put(np.arange(8.0), NamedSharding(explicit, P('i')))\n"
+)
 HINTS = {
     "float64": (PUT.format("np.full(8, 0.1)"), "give float32 for float64"),
     "int64": (PUT.format("np.full(8, 2**40)"), "int32 for int64"),
@@ -22,6 +26,8 @@ HINTS = {
         "m @ m.T",
         "jnp.matmul(x, y, out_sharding=P())",
     ),
+    "a part": (EXPLICIT + "e[0]", ".get(out_sharding="),
+    "a changed part": (EXPLICIT + "e.at[0].set(1.0)", "make_mesh gives Explicit axes"),
     "allgather": (
         "from jax.experimental import multihost_utils\nmultihost_utils.process_allgather(x)",
         "process_allgather(x, tiled=True)",

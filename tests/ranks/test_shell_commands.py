@@ -37,7 +37,6 @@ def shell(private_home: Home) -> Shell:
         ("start -n four", "-n must be a whole number from 1 up, not 'four'"),
         ("start --name ../x", "'../x' can't be a cluster's name"),
         ("stop nowhere", "NoCluster: There is no cluster 'nowhere' here"),
-        ("stop", "NoCluster: "),
     ],
 )
 def test_what_is_wrong_is_said_without_a_traceback(shell: Shell, words: str, message: str) -> None:
@@ -52,7 +51,6 @@ def test_version_and_help_are_no_errors(shell: Shell) -> None:
     for words, first in {
         "-V": f"jaxcluster {jaxcluster.__version__}",
         "start -n x -h": "usage: jaxcluster start",
-        "stop --help": "usage: jaxcluster stop",
         "doctor --help": "usage: jaxcluster doctor",
     }.items():
         done = shell(*words.split())
@@ -86,7 +84,7 @@ def test_detached_clusters_are_listed_attached_to_and_stopped(
     assert shell("list").stdout == "No cluster is running. Start one: %jaxcluster start -n 4\n"
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, "stop"], ids=str)
+@pytest.mark.parametrize("end", [signal.SIGINT, "stop"], ids=str)
 def test_a_cluster_in_the_foreground_ends_with_its_command_or_by_a_stop(
     shell: Shell, private_home: Home, end: signal.Signals | str
 ) -> None:

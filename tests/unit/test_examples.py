@@ -20,13 +20,11 @@ from helpers import Home
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
-import jaxcluster
 from jaxcluster import cli, cluster, mcp, scripts, wire
 from jaxcluster.cluster import sessions, starting
 from jaxcluster.errors import NoCluster, PlanError, UsageError
 from jaxcluster.hosts import allocation
 from jaxcluster.model import rewrite
-from jaxcluster.model.outputs import CellRecord
 from jaxcluster.notebook import export
 from jaxcluster.notebook.magics import JaxClusterMagics
 from jaxcluster.options.arguments import Help, Parser
@@ -258,15 +256,3 @@ def test_each_line_of_a_page_is_taken(
             if source == "%jaxcluster panel":  # the shell here is a terminal's
                 continue
             assert told in page.read_text(), f"{source}\n{error}"
-
-
-OWNERS = {"jaxcluster": jaxcluster, "cluster": cluster.Cluster, "cluster.last": CellRecord}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_python_of_a_page_calls_what_there_is(page: Path) -> None:
-    for language, block in FENCED.findall(page.read_text()):
-        if language == "python":
-            for owner, name in re.findall(r"(?<![\w.])((?:\w+\.)+)(\w+)\(", block):
-                known = OWNERS.get(owner.removesuffix("."))
-                assert known is None or hasattr(known, name), f"{owner}{name}"

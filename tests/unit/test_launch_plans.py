@@ -123,17 +123,6 @@ def test_dry_run(name: str) -> None:
     assert found == path.read_text()
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_a_plan_is_pure_and_has_an_agent_for_each_host(name: str) -> None:
-    one, two = plan(name), plan(name)
-    assert one == two
-    numbers = [number for command in one.commands for number in command.hosts]
-    assert numbers == list(range(one.num_hosts)) or (one.objects and not numbers)
-    assert one.hosts == () or len(one.hosts) == one.num_hosts
-    # Whatever ends it, it ends: by its input, by a signal, by a cancel command.
-    assert all(command.argv for command in one.commands) and (one.commands or one.objects)
-
-
 def test_two_starts_share_no_socket_and_no_job() -> None:
     other = SSH(HOSTS).render(AGENT, FOLDER + "x")
     argvs = [c.argv for p in (plan("ssh"), other) for c in p.commands]

@@ -6,9 +6,7 @@ contracts in pyproject.toml say the same of the source; these see what really ha
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -126,43 +124,6 @@ def test_private_names_of_jax_stand_in_one_package() -> None:
         if re.search(r"^\s*(from|import) (jax\._src|jaxlib\b)|import _Jax", path.read_text(), re.M)
     }
     assert users == {"rank/private"}
-
-
-# --------------------------------------------------------------------------- the current folder
-
-
-def commands(source: str) -> Iterator[list[str]]:
-    """The words of each list or tuple of a program's that are its own texts."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.List | ast.Tuple):
-            yield [one.value for one in node.elts if isinstance(one, ast.Constant)]
-
-
-def takes_modules_from_the_current_folder(words: list[str]) -> bool:
-    """Whether a command runs Python on a module or on code, and not isolated."""
-    ways_in = [at for at, word in enumerate(words) if word in ("-m", "-c")]
-    is_shells = "sh" in words
-    return bool(ways_in) and not is_shells and not {"-P", "-I"} & {*words[: ways_in[0]]}
-
-
-def test_no_python_that_is_started_takes_modules_from_the_current_folder() -> None:
-    """It may be another user's, or hold a ``json.py``: with -m and with -c it comes first.
-
-    Lists that are not commands hold these words too: those are named here.
-    """
-    root = Path(jaxcluster.__file__).parent
-    found = {
-        f"{path.relative_to(root)}: {words}"
-        for path in root.rglob("*.py")
-        for words in commands(path.read_text())
-        if takes_modules_from_the_current_folder(words)
-    }
-    assert found == {
-        "options/arguments.py: ['-', '-c']",
-        "options/arguments.py: ['-m', '--module']",
-        "options/arguments.py: ['-m']",
-        "scripts.py: ['-m']",
-    }
 
 
 # --------------------------------------------------------------------------- broad handlers

@@ -299,16 +299,6 @@ def test_a_scripts_process_ends_as_pythons(tmp_path: Path) -> None:
     assert [line for line in ends["error"][2].splitlines() if "File" in line] == lines
 
 
-def test_a_module_is_found_as_python_does(tmp_path: Path) -> None:
-    (tmp_path / "packed").mkdir()
-    (tmp_path / "packed/__main__.py").write_text("import sys; print(__spec__.name, sys.argv)")
-    cases = [{"argv": ["-m", "a"], "path": "", "module": name} for name in ("packed", "missing")]
-    found, missing = forked(tmp_path, RUN, cases)
-    told = [str(tmp_path / "packed/__main__.py"), "a"]
-    assert found[:2] == (0, f"packed.__main__ {told}\n")
-    assert missing == (1, "", f"{sys.executable}: No module named missing\n")
-
-
 STOPPED = """
 address = f"{folder}/{case}"
 server, job = Server(2, address), Job(0, 2, 5.0, leaves_alone=True)

@@ -24,8 +24,7 @@ from jaxcluster.launchers.commands import Run
 from jaxcluster.launchers.hosts import Host, parse_hosts
 from jaxcluster.launchers.tpu import TPU
 from jaxcluster.plan.placement import plan_ranks
-from jaxcluster.rank import bootstrap
-from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
+from jaxcluster.wire import ClusterSpec, EngineFacts
 
 OPTIONS = "-i /h/.ssh/google_compute_engine -o CheckHostIP=no -o HostKeyAlias=tpu.1-{n}-ab"
 LINE = f"/usr/bin/ssh -T {OPTIONS} me@34.1.2.{{address}} -- true"
@@ -239,22 +238,6 @@ def test_another_user_s_lock_that_is_held_is_not_said_to_be_left(
     process.wait()
     with pytest.raises(RuntimeError, match=r"Permission denied.*: sudo rm "):
         wait_for_libtpu(60, path)
-
-
-def test_a_rank_waits_for_the_lock_before_it_initializes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waited: list[float] = []
-
-    def wait(timeout_s: float) -> None:
-        waited.append(timeout_s)
-        raise RuntimeError("held")  # and goes no further: there is no TPU here
-
-    monkeypatch.setattr(bootstrap.tpus, "wait_for_libtpu", wait)
-    request = InitializeRequest(0, 1, "h:1", None, None, 30, 100, "tpu", None, None)
-    with pytest.raises(RuntimeError, match="held"):
-        bootstrap.initialize(request, None, "")  # type: ignore[arg-type]
-    assert waited == [29]
 
 
 def test_a_lock_of_nobody_s_is_not_waited_for(tmp_path: Path) -> None:
