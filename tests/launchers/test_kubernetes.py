@@ -125,17 +125,6 @@ def end_of_all(kube: Kube, strangers: int = 0) -> None:
     until(lambda: not kube.all("services"), "the Service goes", DEADLINE_S)
 
 
-def test_doctor_asks_an_agent_in_each_pod_and_starts_no_rank(
-    kube: Kube, open_notebook: Callable[..., HostNotebook]
-) -> None:
-    notebook = open_notebook()
-    notebook.ok("%load_ext jaxcluster")
-    pods = "--launcher kubernetes --image team/jax:1 --pods 2"
-    told = notebook.shown(f"%jaxcluster doctor {pods}").text
-    assert re.search(r"reaches +all others +all others", told), told
-    end_of_all(kube)
-
-
 def test_through_port_forward_with_a_pod_that_is_evicted(
     kube: Kube, hosts: Rig, open_notebook: Callable[..., HostNotebook]
 ) -> None:

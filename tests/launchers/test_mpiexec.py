@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from helpers import until
-from rig.launches import BARE, KEY, Site, ends_of, is_alive, launching, refused
+from rig.launches import BARE, Site, ends_of, launching, refused
 
 from jaxcluster.errors import LauncherUnavailable, UsageError
 from jaxcluster.launchers.hosts import Host, parse_hosts
@@ -41,23 +41,14 @@ def mpi(request: pytest.FixtureRequest) -> Callable[..., MPI]:
     return lambda hosts=HERE: MPI(parse_hosts(hosts), mpiexec=request.param)
 
 
-def test_an_agent_comes_up_and_ends_with_mpiexec(site: Site, mpi: Callable[..., MPI]) -> None:
-    value = 'it\'s "$HOME" \\ !;\nsecond line'
-    launch = site.launch(mpi(), env=(("XLA_FLAGS", value),))
-    (agent,) = launch.start(60)
-    assert f"--owner-key={KEY}" in agent.facts["argv"]
-    assert agent.facts["env"]["XLA_FLAGS"] == value
-    assert agent.facts["env"]["PATH"]
-    launch.stop()
-    until(lambda: not is_alive(agent.facts["pid"]), "it ends", 10)
-
-
 def test_an_agent_that_ends_takes_the_job_along_and_is_told(
     site: Site, mpi: Callable[..., MPI]
 ) -> None:
-    launch = site.launch(mpi())
+    value = 'it\'s "$HOME" \\ !;\nsecond line'
+    launch = site.launch(mpi(), env=(("XLA_FLAGS", value),))
     ends = ends_of(launch)
     (agent,) = launch.start(60)
+    assert agent.facts["env"]["XLA_FLAGS"] == value
     os.kill(agent.facts["pid"], signal.SIGKILL)
     until(lambda: ends, "the end is told", 20)
     told = ends[0][1].message

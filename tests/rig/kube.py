@@ -126,7 +126,8 @@ class Kube:
     ) -> None:
         self.nodes, self.images = nodes, images
         self.namespaces = {"default", "team-a"}
-        self.rights = documented_rights()
+        rules = documented_rules()
+        self.rights = {(v, r) for rule in rules for v in rule["verbs"] for r in rule["resources"]}
         self.quota = ""
         self.closed: set[str] = set()
         self.token = "t"
@@ -369,13 +370,12 @@ class Kube:
         status["containerStatuses"] = [{"name": "jaxcluster", "state": {"terminated": ended}}]
 
 
-def documented_rights() -> set[tuple[str, str]]:
+def documented_rules() -> list[Object]:
     """The rules of the role in the docs."""
     import yaml  # comes with the client
 
     text = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text().partition("## Rights")[2]
-    rules = yaml.safe_load(text.partition("```yaml")[2].partition("```")[0])["rules"]
-    return {(v, r) for rule in rules for v in rule["verbs"] for r in rule["resources"]}
+    return list(yaml.safe_load(text.partition("```yaml")[2].partition("```")[0])["rules"])
 
 
 def now() -> str:

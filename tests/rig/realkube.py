@@ -22,12 +22,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rig.kube import config_for
+from rig.kube import config_for, documented_rules
 
 SERVER, STORE = "kube-apiserver", "etcd"
 TOKENS = {"admin": "admin-token", "me": "my-token"}
 NAMESPACE = "team-a"
-DOCS = Path(__file__).parents[2] / "docs"
 READY_S = 60.0
 STEP_S = 0.1
 
@@ -45,15 +44,6 @@ def what_is_missing() -> str:
     return f"there is no {' and no '.join(lacks)}: {where}" if lacks else ""
 
 
-def documented_rights() -> list[dict[str, Any]]:
-    """The rules of the role in the docs."""
-    import yaml  # comes with the client
-
-    text = (DOCS / "kubernetes.md").read_text().partition("## Rights")[2]
-    rules = yaml.safe_load(text.partition("```yaml")[2].partition("```")[0])["rules"]
-    return list(rules)
-
-
 class Refusal(Exception):
     """The API server's, for a test that did not expect one."""
 
@@ -66,7 +56,7 @@ class RealKube:
         self._programs: list[subprocess.Popen[bytes]] = []
         try:
             self._start()
-            self._grant(documented_rights())
+            self._grant(documented_rules())
         except BaseException:
             self.close()
             raise
