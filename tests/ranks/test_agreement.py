@@ -346,21 +346,6 @@ def test_a_cell_of_some_ranks_that_needs_idle_ones_says_so(ranks: jaxcluster.Clu
 # ---------------------------------------------------------------------------------------- cells
 
 
-def test_queued_cells_behind_a_failed_one_do_not_run(ranks: jaxcluster.Cluster) -> None:
-    ranks.run("seen = []", show=False)
-    first = ranks.submit("if r == 1: time.sleep(0.3)\nelse: float(total(x))")
-    later = [ranks.submit(f"seen.append({k})") for k in range(3)]
-    with pytest.raises(Divergence):
-        first.wait()
-    number = first.record.execution_count
-    for cell in later:
-        with pytest.raises(CellFailed) as caught:
-            cell.wait()
-        told = rf"was skipped: cell \[{number}\], which was queued before it, failed\."
-        assert re.search(told, str(caught.value))
-    assert printed(ranks.run("print(seen)", show=False)) == ["[]\n"] * 4
-
-
 def test_cells_of_two_notebooks_have_one_order_on_all_ranks(ranks: jaxcluster.Cluster) -> None:
     other = connect(ranks.record)
     try:

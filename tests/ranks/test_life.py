@@ -148,21 +148,6 @@ def test_the_logs_hold_what_c_code_and_the_engine_have_written(
         cluster.logs(9)
 
 
-# --------------------------------------------------------------------------- interrupt
-
-
-def test_interrupt_stops_what_runs_and_says_where(cluster: jaxcluster.Cluster) -> None:
-    cell = cluster.submit("while True: time.sleep(0.01)", ranks=[1, 3])
-    until(
-        lambda: [s.rank for s in cluster.status() if s.state == "running"] == [1, 3],
-        "ranks 1 and 3 run the cell",
-    )
-    assert cluster.interrupt() == [1, 3]
-    with pytest.raises(KeyboardInterrupt, match="was stopped on ranks 1, 3"):
-        cell.wait()
-    assert cluster.interrupt() == []
-
-
 # --------------------------------------------------------------------------- the end
 
 
