@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import zmq
@@ -25,6 +25,7 @@ import zmq
 from jaxcluster import wire
 from jaxcluster.rank import log
 from jaxcluster.rank.tracebacks import message_of
+from jaxcluster.supervision import ends
 from jaxcluster.wire import sockets
 from jaxcluster.wire.ops import OPERATIONS, Operation
 
@@ -64,7 +65,7 @@ class Request(Generic[Q]):
     op: str
     body: Q
     buffers: Sequence[Buffer]
-    _unanswered: list[None] = field(default_factory=lambda: [None], repr=False)
+    is_answered: bool = False
 
     def answer(self, handler: Handler) -> Any:
         """Reply with what ``handler`` returns or raises; returns it, or None."""
@@ -98,11 +99,9 @@ class Request(Generic[Q]):
 
     def _answer(self, op: str, body: Any, buffers: Sequence[Buffer]) -> None:
         message = wire.encode(op, self.id, body)
-        try:
-            self._unanswered.pop()
-        except IndexError:
-            return
-        self.control.post(self.ident, message, buffers)
+        if not self.is_answered:
+            self.is_answered = True
+            self.control.post(self.ident, message, buffers)
 
 
 class ControlChannel:
@@ -123,14 +122,14 @@ class ControlChannel:
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="jaxcluster-side")
         self._thread = threading.Thread(target=self._serve, name="jaxcluster-control", daemon=True)
         self._closing = False
-        self._thread_id = 0
         # By notebook. Without a lock, as a finalizer or a signal's handler may print at any time.
         self._waiting: dict[bytes, deque[Message | Text]] = {}
         self._full: set[bytes] = set()  # notebooks that take less than they are sent
         self._tick_at, self._send_at = 0.0, math.inf
-        self._bell, self._woken = os.eventfd(0), False
-        self._bound = threading.Event()
-        self._watched: dict[int, Callable[[], None]] = {}
+        self._bell = os.eventfd(0)
+        self._watched: dict[int, Callable[[], object]] = {
+            self._bell: lambda: os.eventfd_read(self._bell)
+        }
         self._poller = select.poll()  # not zmq's, which touches the socket whenever it likes
 
     def handle(self, kind: type[Q], where: str, handler: Callable[[Request[Q]], Any]) -> None:
@@ -160,8 +159,20 @@ class ControlChannel:
         del self._watched[descriptor]
 
     def start(self) -> None:
+        """Listen, and serve who comes on the thread, which alone has the socket from then on."""
+        # A context of its own: the main thread's may be stuck or torn down.
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = socket = self._context.socket(zmq.ROUTER)
+        # A queue without a bound would take all that a rank prints faster than it can be sent.
+        socket.setsockopt(zmq.SNDHWM, SEND_HWM)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses what is sent to it
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        socket.bind(self.address)
+        for descriptor in (socket.fileno(), self._bell):
+            self._poller.register(descriptor, select.POLLIN)
         self._thread.start()
-        self._bound.wait(10)
 
     def close(self) -> None:
         """End the thread, once all is sent: a script has no threads of ours."""
@@ -187,9 +198,8 @@ class ControlChannel:
         # Else the thread is awake already, and looks again within 20 ms.
         if not 1 < len(waiting) < FULL_PIECES:
             self._wake()
-        if self.is_behind(request.ident) and threading.get_ident() != self._thread_id:
-            deadline = time.monotonic() + FULL_S
-            while self.is_behind(request.ident) and time.monotonic() < deadline:
+        if threading.get_ident() != self._thread.ident:
+            for _ in ends.wait(FULL_S, lambda: self.is_behind(request.ident)):
                 time.sleep(0.001)
 
     def is_behind(self, ident: bytes) -> bool:
@@ -197,63 +207,38 @@ class ControlChannel:
         return ident in self._full or len(self._waiting.get(ident, ())) >= FULL_PIECES
 
     def _wake(self) -> None:
-        if not self._woken:
-            self._woken = True
-            try:
-                os.eventfd_write(self._bell, 1)
-            except BaseException:  # a signal's handler has raised
-                self._woken = False
-                raise
+        os.eventfd_write(self._bell, 1)
 
     # ------------------------------------------------------------------ the thread
 
     def _serve(self) -> None:
-        self._thread_id = threading.get_ident()
-        # A context of its own: the main thread's may be stuck or torn down.
-        context = zmq.Context()
-        socket = context.socket(zmq.ROUTER)
-        # A queue without a bound would take all that a rank prints faster than it can be sent.
-        socket.setsockopt(zmq.SNDHWM, SEND_HWM)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses what is sent to it
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        socket.bind(self.address)
-        for descriptor in (socket.fileno(), self._bell):
-            self._poller.register(descriptor, select.POLLIN)
-        self._bound.set()
         while any(list(self._waiting.values())) or not self._closing:
             try:
-                self._turn(socket)
+                self._turn()
             except Exception as error:  # a rank whose thread had ended would not be heard of again
                 log.error(error)
                 self._wake()  # the message that can't be sent is dropped: for what comes after it
-        socket.close(CLOSE_MS)
-        context.term()
+        self._socket.close(CLOSE_MS)
+        self._context.term()
 
-    def _turn(self, socket: zmq.Socket[bytes]) -> None:
+    def _turn(self) -> None:
         """Wait for something to do, and do it."""
         due = min(self._send_at, self._tick_at if self.ticking else math.inf)
         wait_ms = math.ceil(1000 * max(0.0, due - time.monotonic())) if due < math.inf else None
         events = dict(self._poller.poll(wait_ms))
-        if self._bell in events:
-            os.eventfd_read(self._bell)
         for descriptor in self._watched.keys() & events.keys():
             self._watched[descriptor]()
-        self._woken = False
-        self._receive(socket)
+        self._receive()
         now = time.monotonic()
         if self.ticking and now >= self._tick_at:
             self._tick_at = now + TICK_S
             self.on_tick()
         self._send_at = math.inf
         for ident, waiting in list(self._waiting.items()):
-            self._send_out(socket, ident, waiting, now)
-        self._receive(socket)  # to send has taken the news of it from the descriptor
+            self._send_out(ident, waiting, now)
+        self._receive()  # to send has taken the news of it from the descriptor
 
-    def _send_out(
-        self, socket: zmq.Socket[bytes], ident: bytes, waiting: deque[Message | Text], now: float
-    ) -> None:
+    def _send_out(self, ident: bytes, waiting: deque[Message | Text], now: float) -> None:
         """Send what there is; what a notebook has no room for waits, and nobody else with it."""
         while waiting:
             first = waiting[0]
@@ -265,7 +250,7 @@ class ControlChannel:
                     return
             message = _next(waiting)  # one that can't be sent is tried once
             try:
-                is_sent = sockets.send(socket, [ident, message[0], *message[1]])
+                is_sent = sockets.send(self._socket, [ident, message[0], *message[1]])
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
@@ -277,9 +262,9 @@ class ControlChannel:
                 return
         self._full.discard(ident)
 
-    def _receive(self, socket: zmq.Socket[bytes]) -> None:
-        while sockets.has_come(socket):
-            ident, data, *buffers = (frame.buffer for frame in sockets.receive(socket))
+    def _receive(self) -> None:
+        while sockets.has_come(self._socket):
+            ident, data, *buffers = (frame.buffer for frame in sockets.receive(self._socket))
             peer = bytes(ident)
             try:
                 told = wire.decode(data)

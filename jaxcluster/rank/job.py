@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from dataclasses import replace
@@ -30,8 +31,10 @@ from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.frames import KEY, receive, unpack
 from jaxcluster.agreement.refusals import Looked, Refusal
 from jaxcluster.model import words
+from jaxcluster.rank import log
 from jaxcluster.rank.places import Places
 from jaxcluster.rank.private import coordination, launches, transfers
+from jaxcluster.supervision import ends
 from jaxcluster.supervision.processes import space
 
 if TYPE_CHECKING:  # it imports jax: ``from jaxcluster import *`` must not
@@ -90,10 +93,10 @@ class Job:
     """
 
     def __init__(self, rank: int, num_ranks: int, stall_s: float, leaves_alone: bool) -> None:
-        self._rank, self._num_ranks, self._stall_s = rank, num_ranks, stall_s
-        self._leaves_alone, self._pid = leaves_alone, os.getpid()
         from jaxcluster.rank.given import Given
 
+        self._rank, self._num_ranks, self._stall_s = rank, num_ranks, stall_s
+        self._leaves_alone = leaves_alone
         self.given, self.files = Given(), dict[str, int]()
         self.agreement = Agreement(rank, Places(self.files.get).of, self.given.take, explain)
         self._base: socket.socket | None = None
@@ -133,6 +136,7 @@ class Job:
         elif callable(handler):
             signal.signal(signal.SIGINT, handler)  # it is guarded now
         atexit.register(self._leave)
+        os.register_at_fork(after_in_child=self._become_child)
 
     def stop_on(self, number: int) -> None:
         """Have this signal stop all processes, each before the same launch."""
@@ -146,16 +150,23 @@ class Job:
         signal.signal(number, guard)
         give_back_in_children(number)
 
+    def _on_stop(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        self._stop_at = self._stop_at or now
+        # No launch has come before which to raise it, or the referee has not answered.
+        if self._is_closed or now > self._stop_at + STOP_S:
+            raise KeyboardInterrupt
+        self.agreement.stop(1)
+
     # -------------------------------------------------------------------- end
 
     def end_by(self, error: BaseException) -> None:
         """This ends the script in this process: the others hear of it at once."""
-        if isinstance(error, SystemExit):
-            has_failed = error.code is not None and error.code != 0
-            self._end(f"exit status {error.code}" if has_failed else "ok")
-            return
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        self._end(text if len(text) <= ERROR_CHARS else text[:ERROR_CHARS] + "...")
+        if not isinstance(error, SystemExit):
+            outcome = f"{type(error).__name__}: {error}"
+            self._end(textwrap.shorten(outcome, ERROR_CHARS, placeholder="..."))
+        else:
+            self._end(f"exit status {error.code}" if error.code else "ok")
 
     def _end(self, outcome: str) -> None:
         """The main thread makes no more launches."""
@@ -165,35 +176,30 @@ class Job:
 
     def _leave(self) -> None:
         """At the end of the process, before JAX shuts down, which waits for all processes."""
-        if not (is_child := os.getpid() != self._pid):
-            self._end("ok")
-            self._all_over.wait()
-        if self._has_failed or self._leaves_alone or is_child:
+        self._end("ok")
+        self._all_over.wait()
+        if self._has_failed or self._leaves_alone:
             coordination.leave_without_others()
-        if not self._has_failed or self._leaves_alone or is_child:
+        if not self._has_failed or self._leaves_alone:
             return
-        deadline = time.monotonic() + LEAVE_S
-        while self._rank == 0 and self._connected != [0] and time.monotonic() < deadline:
-            self._look(LEAVING)  # without process 0 JAX aborts the others
+        # Without process 0 JAX aborts the others.
+        for _ in ends.wait(LEAVE_S, lambda: self._rank == 0 and self._connected != [0]):
+            self._look(LEAVING)
             time.sleep(POLL_S)
         if self._outcome == "ok":  # others failed
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(1)
+            log.end_process(1)
+
+    def _become_child(self) -> None:
+        """In a process that the script has forked."""
+        atexit.unregister(self._leave)
+        coordination.leave_without_others()
 
     # ------------------------------------------------------------------ watch
-
-    def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
-        self._stop_at = self._stop_at or now
-        # No launch has come before which to raise it, or the referee has not answered.
-        if self._is_closed or now > self._stop_at + STOP_S:
-            raise KeyboardInterrupt
-        self.agreement.stop(1)
 
     def _watch(self) -> None:
         """A thread's loop: hears the referee."""
         assert self._base is not None
+        patience_s = STUCK_S * (2 if self._rank == 0 else 1)  # process 0 ends last
         told = 0.0  # when the wait began that was told of
         while True:
             if select.select([self._base], [], [], LOOK_S)[0]:
@@ -202,16 +208,13 @@ class Job:
                     self._all_over.set()
                     return
                 self._hear(frame)
-            if self._has_failed and self._over_at:
-                patience_s = STUCK_S * (2 if self._rank == 0 else 1)  # process 0 ends last
-                if time.monotonic() - self._over_at > patience_s:
-                    _say("Threads of this process do not end, so it is ended.")
-                    sys.stdout.flush()
-                    os._exit(1)
+            now = time.monotonic()
+            if self._has_failed and 0 < self._over_at < now - patience_s:
+                _say("Threads of this process do not end, so it is ended.")
+                log.end_process(1)
             record = self.agreement.begun.get(threading.main_thread().ident or 0)
-            since = record[2] if record is not None and record[-1] else told
-            if since != told and time.monotonic() - since > self._stall_s:
-                told = since
+            if record is not None and record[-1] and told != record[2] < now - self._stall_s:
+                told = record[2]
                 self._look(STALLED)
 
     def _look(self, why: int) -> None:
@@ -233,20 +236,19 @@ class Job:
     def _close(self, refusal: Refusal) -> None:
         """Nothing more is launched: say why, or interrupt code that makes no launch."""
         is_stop = refusal.kind == "stopped"  # which no other thread raises in place of this one
-        deadline = time.monotonic() + RAISE_S
-        while not self._is_raised(is_stop) and time.monotonic() < deadline:
+
+        def is_raised() -> bool:
+            return bool(self.agreement.refusals if is_stop else self.agreement.is_refused)
+
+        for _ in ends.wait(RAISE_S, lambda: not is_raised()):
             time.sleep(POLL_S)
         self._is_closed = True
-        if self._is_raised(is_stop):
+        if is_raised():
             return
         if not is_stop:
             _say(explain(refusal))
         elif not self._over_at:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    def _is_raised(self, in_main: bool) -> bool:
-        """Whether a launch was refused, of the main thread or of any."""
-        return bool(self.agreement.refusals if in_main else self.agreement.is_refused)
 
 
 def give_back_in_children(number: int) -> None:

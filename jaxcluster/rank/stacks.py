@@ -35,21 +35,19 @@ def stack_of(thread_id: int) -> list[Place]:
 
     Any thread may ask, of any thread, whatever that is doing.
     """
-    top = map(methodcaller("get", thread_id), starmap(sys._current_frames, _ONCE))
-    frames: Iterator[Any] = accumulate(chain(top, repeat("f_back")), getattr)
-    return _in_one_call(map(_place, takewhile(bool, frames)))
+    return _in_one_call(map(_place, _frames(thread_id)))
 
 
 def frames_of(thread_id: int) -> list[tuple[int, int]]:
     """The id and the instruction of each frame of a thread, innermost first."""
-
-    def frames() -> Iterator[Any]:
-        top = map(methodcaller("get", thread_id), starmap(sys._current_frames, _ONCE))
-        return takewhile(bool, accumulate(chain(top, repeat("f_back")), getattr))
-
     # Twice the same frames, since the thread stands still meanwhile.
-    found = _in_one_call(chain(map(id, frames()), map(_instruction, frames())))
-    return list(zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True))
+    ids, instructions = map(id, _frames(thread_id)), map(_instruction, _frames(thread_id))
+    return _in_one_call(zip(ids, instructions, strict=True))  # both to their ends
+
+
+def _frames(thread_id: int) -> Iterator[Any]:
+    top = map(methodcaller("get", thread_id), starmap(sys._current_frames, _ONCE))
+    return takewhile(bool, accumulate(chain(top, repeat("f_back")), getattr))
 
 
 def _in_one_call(steps: Iterator[Any]) -> list[Any]:
