@@ -25,6 +25,7 @@ from jaxcluster.rank.job import Job, agree_on_launches
 from jaxcluster.rank.private import compilations, coordination, kinds, moved, transfers
 
 POLL_S = 0.002
+IDLE_NS = 200_000_000  # an idle rank of a notebook wakes some 5 times a second
 LOOPBACK = "127.0.0.1"
 LEAVE_OUT = (
     "Leave out --coordinator-address, or say where it listens on rank 0's host: "
@@ -133,7 +134,8 @@ def initialize(
         if value is not None:
             jax.config.update(name, value)
     if request.collectives_address is not None:
-        coordination.set_collectives_address(request.collectives_address)
+        slack_ns = IDLE_NS if compiled else 0  # a script closes its connections at its end
+        coordination.set_collectives_address(request.collectives_address, slack_ns)
     # The referee may still start.
     dial_until(lambda: owner.connect(request.referee), "the referee", wait_s)
     agreement = owner.agreement

@@ -15,7 +15,6 @@ from jaxcluster.rank.private import needs_names
 from jaxcluster.rank.private.programs import hash_of
 
 PR_SET_TIMERSLACK = 29  # Linux's prctl(2)
-SLACK_NS = 200_000_000  # gloo's thread wakes 5 times a second, not 100, while nothing is sent
 LOOK_MS = 200  # between looks whether a wait for a key is to end
 GETS = ("blocking_key_value_get", "blocking_key_value_get_bytes")
 
@@ -23,29 +22,33 @@ GETS = ("blocking_key_value_get", "blocking_key_value_get_bytes")
 @needs_names(
     "gloo address", "CPU collectives use this host's name, which must resolve to its own address"
 )
-def set_collectives_address(address: str) -> None:
+def set_collectives_address(address: str, slack_ns: int) -> None:
     """Make CPU collectives (gloo) listen on ``address`` instead of what the hostname resolves to.
 
     Debian's ``127.0.1.1 host`` line ends in "Connection refused" and an unresolvable name in
     "enforce fail at device.cc:99". Must come before the backend starts. JAX has no public setting
     for it (jax 0.10.2 and 0.12: ``xla_bridge.make_cpu_client`` calls
     ``_jax.make_gloo_tcp_collectives`` without a hostname).
+
+    Args:
+      slack_ns: how late the timer of gloo's thread may come; 0: as usual. Messages wake it at once.
+        It wakes 100 times a second otherwise, also while nothing is sent. But each connection that
+        is closed waits for it, so this is for processes that end without closing any.
     """
     from jax._src import xla_bridge
 
     client: Any = xla_bridge._jax
     make = functools.partial(client.make_gloo_tcp_collectives, hostname=address)
+    set_slack = functools.partial(ctypes.CDLL(None).prctl, PR_SET_TIMERSLACK)
 
-    def make_idle(*args: Any, **options: Any) -> Any:
-        """A thread inherits the slack. Messages wake gloo's at once; its timer may come late."""
-        set_slack = functools.partial(ctypes.CDLL(None).prctl, PR_SET_TIMERSLACK)
-        set_slack(ctypes.c_ulong(SLACK_NS))
+    def make_with_slack(*args: Any, **options: Any) -> Any:
+        set_slack(ctypes.c_ulong(slack_ns))  # the new thread inherits it
         try:
             return make(*args, **options)
         finally:
             set_slack(ctypes.c_ulong(0))  # this thread's own default
 
-    client.make_gloo_tcp_collectives = make_idle
+    client.make_gloo_tcp_collectives = make_with_slack
 
 
 @needs_names("one slice", "jax.make_mesh refuses the CPU devices of several machines")
