@@ -240,6 +240,7 @@ def test_a_link_that_is_cut_for_good_is_named_and_the_host_comes_back(
 
 def test_a_stopped_rank_of_another_host_is_called_so_and_kept(notebook: HostNotebook) -> None:
     """Its agent looks at it: the notebook sees no process there."""
+    notebook.ok("from jaxcluster.cluster import world\nworld.PATIENCE_S = 6.0")
     cell = notebook.begin(
         "%%spmd\nimport os, signal\nprint('on', flush=True)\n"
         "if rank == 3: os.kill(os.getpid(), signal.SIGSTOP)\nfloat(jnp.sum(x))"

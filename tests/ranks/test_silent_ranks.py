@@ -14,9 +14,10 @@ from collections.abc import Iterator
 import pytest
 from helpers import Home, until
 from overhosts import process_of
+from pace import slowness
 
 import jaxcluster
-from jaxcluster.cluster import running
+from jaxcluster.cluster import running, world
 from jaxcluster.cluster.running import RunningCell
 from jaxcluster.errors import CellFailed, CellInterrupted, RecoveryError
 
@@ -54,6 +55,13 @@ def ranks(shared: jaxcluster.Cluster) -> Iterator[jaxcluster.Cluster]:
     assert [record.stdout(rank) for rank in range(3)] == ["66.0 mine\n"] * 3
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less patience with ranks that hear nothing: they are interrupted after 2 s."""
+    monkeypatch.setattr(running, "STUCK_S", 3.0)
+    monkeypatch.setattr(world, "PATIENCE_S", 5.0 * slowness())
+
+
 def begin(cluster: jaxcluster.Cluster, source: str) -> tuple[RunningCell, list[str]]:
     """A cell that is carried through on a thread, and what is said below it."""
     cell, notices = cluster.submit(source), []
@@ -79,6 +87,7 @@ def test_a_stopped_rank_is_called_stopped_and_goes_on(ranks: jaxcluster.Cluster)
     assert cell.wait().stdout(0) == "66.0\n"
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_stopped_rank_is_not_ended_for_new_processes(ranks: jaxcluster.Cluster) -> None:
     pids = list(ranks.record.pids)
     process = process_of(ranks, 1)
@@ -97,6 +106,7 @@ def test_a_stopped_rank_is_not_ended_for_new_processes(ranks: jaxcluster.Cluster
     assert "kept" in ranks.restart()  # it waits for a rank that goes on
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_stop_replaces_the_rank_that_can_not_hear_it(ranks: jaxcluster.Cluster) -> None:
     pids = list(ranks.record.pids)
     keeps_the_gil = "if r == 1: sum(itertools.repeat(1, 10**12))\nprint(float(jnp.sum(g)))"
@@ -113,12 +123,6 @@ def test_a_stop_replaces_the_rank_that_can_not_hear_it(ranks: jaxcluster.Cluster
     assert "rank 1 replaced" in told
     assert "keep (" not in told.partition("Lost")[2]
     assert ranks.record.pids != pids
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Less patience with ranks that hear nothing: they are interrupted after 2 s."""
-    monkeypatch.setattr(running, "STUCK_S", 3.0)
 
 
 @pytest.mark.usefixtures("hasty")
