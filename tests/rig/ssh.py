@@ -1,18 +1,14 @@
-"""OpenSSH's sshd on every host of a rig, and a user on h0 who may log in."""
+"""OpenSSH's sshd on every host of a rig, to which h0's root may log in."""
 
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 from helpers import until
 
 from rig.hosts import DEADLINE_S, Host, Missing, Rig, need
 
-PORTS = (22, 2222)
-USER = "alice"  # not root: her home is /home/alice
-SSHD = f"""\
-{chr(10).join(f"Port {port}" for port in PORTS)}
+SSHD = """\
 HostKey /etc/ssh/rig_host_key
 PermitRootLogin yes
 PasswordAuthentication no
@@ -27,8 +23,8 @@ Subsystem sftp internal-sftp
 def start_ssh(rig: Rig) -> None:
     """sshd on each host; h0's root has the key, the hosts' keys and a config.
 
-    There ``ssh h1`` works as it stands, to port 22 or 2222, as root or alice. Each host has a key
-    of its own, and logs to ``folder/log``.
+    There ``ssh h1`` works as it stands. Each host has a key of its own, and logs to
+    ``folder/log``.
     """
     need("sshd", package="openssh-server")
     need("ssh", "ssh-keygen", package="openssh-client")
@@ -37,14 +33,11 @@ def start_ssh(rig: Rig) -> None:
         public = _make_key(rig, f"{host.name}.host")
         host.write("/etc/ssh/rig_host_key", _key(rig, f"{host.name}.host"), 0o600)
         host.write("/etc/ssh/rig_sshd_config", SSHD)
-        known += [f"{host.name},{host.address},[{host.name}]:2222,[{host.address}]:2222 {public}"]
+        known += [f"{host.name},{host.address} {public}"]
     mine = _make_key(rig, "user")
     for host in rig.hosts.values():
-        _add_user(host)
-        for home in (host.home, f"/home/{USER}"):
-            host.path(f"{home}/.ssh").mkdir(mode=0o700, parents=True)
-            host.write(f"{home}/.ssh/authorized_keys", mine + "\n", 0o600)
-        host.run("chown", "-R", f"{USER}:", f"/home/{USER}")
+        host.path("~/.ssh").mkdir(mode=0o700)
+        host.write("~/.ssh/authorized_keys", mine + "\n", 0o600)
         host.path("/run/sshd").mkdir(mode=0o755)
         host.start_daemon("sshd", "/usr/sbin/sshd", "-D", "-e", "-f", "/etc/ssh/rig_sshd_config")
     first = rig["h0"]
@@ -81,15 +74,3 @@ def _make_key(rig: Rig, name: str) -> str:
 
 def _key(rig: Rig, name: str) -> str:
     return (rig.folder / "log" / name).read_text()
-
-
-def _add_user(host: Host) -> None:
-    lines = {
-        "passwd": f"{USER}:x:4321:4321::/home/{USER}:/bin/bash",
-        "group": f"{USER}:x:4321:",
-        "shadow": f"{USER}:*:19000:0:99999:7:::",
-    }
-    for name, line in lines.items():
-        path: Path = host.path(f"/etc/{name}")
-        with open(path, "a") as file:
-            file.write(line + "\n")
