@@ -26,7 +26,7 @@ from jaxcluster.host.processes import share_files_in
 from jaxcluster.rank import inspection, log, magics
 from jaxcluster.rank.bootstrap import become_jax_process
 from jaxcluster.rank.cells import CellRunner
-from jaxcluster.rank.clientcode import ClientCode, RankKernel
+from jaxcluster.rank.clientcode import RankKernel
 from jaxcluster.rank.control import ControlChannel, Request
 from jaxcluster.rank.history import History
 from jaxcluster.rank.inspection import Meter, own_gpus
@@ -148,9 +148,7 @@ class Rank:
         magics.run_once(kernel.shell, self._cell_name)
         self.states.attach(kernel.shell)
         self.runner.attach(kernel.shell)
-        client = ClientCode(self.runner)
-        client.attach(kernel)
-        self.runner.comms.attach(client.is_running)
+        self.runner.comms.attach(kernel.is_running)
         self.attached = True
         self._serving.reply(self._state())
 

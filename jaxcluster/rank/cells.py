@@ -10,9 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 from jaxcluster import wire
@@ -27,9 +25,9 @@ from jaxcluster.rank.control import ControlChannel, Request
 from jaxcluster.rank.given import Given
 from jaxcluster.rank.history import History
 from jaxcluster.rank.interrupts import Interrupts
-from jaxcluster.rank.names import explain_lost, is_users
-from jaxcluster.rank.output import CellOutput, LogTail, RankStream
-from jaxcluster.rank.places import CELL_DIRECTORY, Places, in_a_cell
+from jaxcluster.rank.names import is_users
+from jaxcluster.rank.output import CellOutput, LogTail, RankStream, is_usable
+from jaxcluster.rank.places import CELL_DIRECTORY, in_a_cell, place_of
 from jaxcluster.rank.questions import Asking
 from jaxcluster.rank.turns import Turns
 
@@ -118,7 +116,7 @@ class CellRunner:
         self.last_result: Any = None
         self.shell: Any = None
         self.given = Given()
-        self.agreement = Agreement(rank, Places().of, self.given.take, explain)
+        self.agreement = Agreement(rank, place_of, self.given.take, explain)
         self.turns = Turns(control, self.agreement, self._interrupt_closed)
         self.connect = self.turns.connect
         self.on_cell = self.turns.take(self._begin, self._skip)
@@ -126,7 +124,6 @@ class CellRunner:
         self.interrupts = Interrupts(self)
         self.output = CellOutput(self)
         self.comms = Comms(self)
-        self.on_idle_sigint: Callable[[FrameType | None], None] = lambda frame: None
 
     def attach(self, shell: Any) -> None:
         """Take over a running kernel's shell. On the main thread, inside its event loop."""
@@ -134,13 +131,11 @@ class CellRunner:
         self.output.attach(shell)
         shell.compile.get_code_name = self._code_name
         magics.install(shell, lambda: self.current.cell.source if self.current else "")
-        self._show_traceback, shell.showtraceback = shell.showtraceback, self._render_error
-        sys.stdout = RankStream("stdout", 1, sys.stdout, self.output.print)
-        sys.stderr = RankStream("stderr", 2, sys.stderr, self.output.print)
-        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+        self._inner = {"stdout": sys.stdout, "stderr": sys.stderr}
+        sys.stdout = sys.stderr = None
         self._tidy()
         debugging.install(self)
-        tracebacks.install(shell)
+        tracebacks.install(shell, self.lost)
         self.control.on_tick = self.output.show_log
         # Looked up at each call: the main thread is in this loop from now on.
         self.control.call_main = asyncio.get_running_loop().call_soon_threadsafe  # type: ignore[assignment]
@@ -208,15 +203,11 @@ class CellRunner:
 
         It may wait for a rank on which XLA has failed. After an interrupt it gets time to finish.
         """
-        at_work, until = "", time.monotonic() + FINISH_S
-        if running.status != "ok" or self.agreement.taken() != running.taken:
-            while is_any_unfinished():
-                at_work = STUCK if running.interrupts else AT_WORK
-                if not running.interrupts or time.monotonic() > until:
-                    break
-                time.sleep(READY_POLL_S)
-            else:
-                at_work = ""
+        may_be_busy = running.status != "ok" or self.agreement.taken() != running.taken
+        until = time.monotonic() + (FINISH_S if running.interrupts else 0.0)
+        while (is_busy := may_be_busy and is_any_unfinished()) and time.monotonic() < until:
+            time.sleep(READY_POLL_S)
+        at_work = "" if not is_busy else STUCK if running.interrupts else AT_WORK
         if running.error is not None and running.error.ename in XLA_ERRORS:
             return FAILED_IN_XLA, at_work
         return "ok" if running.status == "ok" else "error", at_work
@@ -303,8 +294,7 @@ class CellRunner:
             before = result.error_before_exec
             error = result.error_in_exec if before is None else before
             if issubclass(type(error), BaseException):
-                told = tracebacks.error_info(error, running.lines)
-                running.fail(error, told)
+                running.fail(error, tracebacks.error_info(error, running.lines))
                 # For %debug, whatever the rendering of it has raised.
                 last = {"last_exc": error, "last_value": error}
                 vars(sys).update(last, last_traceback=error.__traceback__)
@@ -332,15 +322,6 @@ class CellRunner:
         ]
         return wire.ErrorInfo("InternalError", told, lines)
 
-    def _render_error(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
-        """IPython's ``showtraceback``, which fails of no exception."""
-        running, error = self.current, exc_tuple[1] if exc_tuple else sys.exc_info()[1]
-        explain_lost(error, self.lost, self.shell.user_ns)
-        if running is None or error is None or exc_tuple or not tracebacks.is_odd(error):
-            self._show_traceback(exc_tuple, *args, **kwargs)
-        else:
-            running.lines = tracebacks.plain_lines(error)
-
     def take_traceback(self, error: BaseException | None, content: dict[str, Any]) -> None:
         """IPython has rendered an error: the cell's own, or one that the user's code shows."""
         running, lines = self.current, content["traceback"]
@@ -358,10 +339,9 @@ class CellRunner:
     def _tidy(self) -> None:
         """What each Jupyter kernel has between cells: SIGINT's handler, and streams that work."""
         self.interrupts.keep_handler()
-        for name, own in self._streams.items():
-            now = getattr(sys, name, None)
-            if not hasattr(now, "write") or getattr(now, "closed", False):
-                setattr(sys, name, own)
+        for name, inner in self._inner.items():
+            if not is_usable(getattr(sys, name, None)):
+                setattr(sys, name, RankStream(name, inner, self.output.print))
 
     def is_child(self) -> bool:
         """Whether this is a process that the cell has forked."""

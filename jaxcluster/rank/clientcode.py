@@ -21,7 +21,6 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Any
 
 from jaxcluster.host import kernel_private
-from jaxcluster.rank.cells import CellRunner
 from jaxcluster.rank.places import in_a_cell, outward
 
 _APPLY = IPythonParallelKernel.do_apply.__code__
@@ -47,6 +46,12 @@ class RankKernel(IPythonParallelKernel):
     _supports_kernel_subshells = False
     control_msg_types = [*IPythonParallelKernel.control_msg_types, "signal_request"]  # noqa: RUF012
 
+    def __init__(self, **options: AnyType) -> None:
+        super().__init__(**options)
+        self._depth = 0  # of client's requests that are handled
+        self._awaited: list[asyncio.Future[AnyType]] = []  # cells with top-level await
+        kernel_private.replace_cancelling(self, self._cancelled_on_sigint)
+
     async def signal_request(self, stream: AnyType, ident: AnyType, parent: AnyType) -> None:
         """Send this process a signal that a client asks for. On the kernel's control thread."""
         try:
@@ -58,29 +63,14 @@ class RankKernel(IPythonParallelKernel):
         metadata = {"engine": self.ident, "status": content["status"]}
         self.session.send(stream, "signal_reply", content, parent, ident, metadata=metadata)
 
-
-class ClientCode:
-    """Whether a client's request is handled now, and what SIGINT does meanwhile."""
-
-    def __init__(self, runner: CellRunner) -> None:
-        self._runner = runner
-        self._depth = 0
-        self._awaited: list[asyncio.Future[AnyType]] = []  # cells with top-level await
-
-    def attach(self, kernel: AnyType) -> None:
-        kernel_private.replace_cancelling(kernel, self._cancelled_on_sigint)
-        kernel.pre_handler_hook = self._enter
-        kernel.post_handler_hook = self._leave
-        self._runner.on_idle_sigint = self._on_sigint
-
     def is_running(self) -> bool:
         """Whether this thread handles a client's request."""
         return self._depth > 0 and threading.current_thread() is threading.main_thread()
 
-    def _enter(self) -> None:
+    def pre_handler_hook(self) -> None:
         self._depth += 1
 
-    def _leave(self) -> None:
+    def post_handler_hook(self) -> None:
         self._depth -= 1
 
     @contextlib.contextmanager
@@ -92,7 +82,7 @@ class ClientCode:
         finally:
             self._awaited.remove(cell)
 
-    def _on_sigint(self, frame: FrameType | None) -> None:
+    def on_sigint(self, frame: FrameType | None) -> None:
         """Raise in a client's cell, or in the function that it applies; end what it awaits."""
         is_applied = any(one.f_code is _APPLY for one in outward(frame and frame.f_back))
         if self._depth and (is_applied or in_a_cell(frame)):

@@ -57,12 +57,12 @@ class RankPdb(debugger.InterruptiblePdb):
         """The frames, and where to begin: after an error in the innermost that is not JAX's."""
         stack, at = super().get_stack(f, t)  # type: ignore[no-untyped-call]
         if t is not None:
-            own = [i for i, (frame, _) in enumerate(stack) if not is_folded(frame.f_code)]
-            at = own[-1] if own else at
+            files = [frame.f_code.co_filename for frame, _ in stack]
+            at = max((i for i, file in enumerate(files) if not is_folded(file)), default=at)
         return stack, at
 
     def _hidden_predicate(self, frame: FrameType) -> Any:
-        if is_folded(frame.f_code) and frame is not self.curframe:
+        if is_folded(frame.f_code.co_filename) and frame is not self.curframe:
             return True
         return super()._hidden_predicate(frame)  # type: ignore[no-untyped-call]
 

@@ -67,7 +67,7 @@ def told_stack(stack: Sequence[Place]) -> list[list[Any]]:
     for code, line in reversed(stack):
         file = code.co_filename
         source = linecache.getline(file, line).strip() if line else ""
-        told.append([file, line, code.co_name, source, cell_number(file), is_folded(code)])
+        told.append([file, line, code.co_name, source, cell_number(file), is_folded(file)])
     return told
 
 

@@ -64,22 +64,21 @@ class Interrupts:
         self._show_unraisable, sys.unraisablehook = sys.unraisablehook, self.on_unraisable
         threading.Thread(target=self._signal_again, name="jaxcluster-again", daemon=True).start()
 
-    def interrupt(self, seq: int | None) -> bool:
-        """Interrupt cell ``seq`` (None: whichever runs). False if it does not run. Any thread."""
+    def interrupt(self, seq: int | None) -> None:
+        """Interrupt cell ``seq`` if it runs (None: whichever runs). Any thread."""
         running = self._runner.current
-        if running is None or running.over or (seq is not None and running.cell.seq != seq):
-            return False
+        if running is None or running.over or seq not in (None, running.cell.seq):
+            return
         running.interrupted, running.heard = True, False
         running.interrupts += 1
         self._runner.agreement.refusals = 0
         self._runner.asking.stop()
         signal.pthread_kill(self._runner.main_thread_id, signal.SIGINT)
-        return True
 
     def on_sigint(self, signum: int, frame: FrameType | None) -> None:
         running, now = self._runner.current, time.monotonic()
         if running is None:
-            self._runner.on_idle_sigint(frame)
+            self._runner.shell.kernel.on_sigint(frame)
             return
         if running.over:
             return

@@ -32,7 +32,7 @@ from jaxcluster.agreement.frames import KEY, receive, unpack
 from jaxcluster.agreement.refusals import Looked, Refusal
 from jaxcluster.model import words
 from jaxcluster.rank import log
-from jaxcluster.rank.places import Places
+from jaxcluster.rank.places import place_of
 from jaxcluster.rank.private import coordination, launches, transfers
 from jaxcluster.supervision import ends
 from jaxcluster.supervision.processes import space
@@ -98,7 +98,8 @@ class Job:
         self._rank, self._num_ranks, self._stall_s = rank, num_ranks, stall_s
         self._leaves_alone = leaves_alone
         self.given, self.files = Given(), dict[str, int]()
-        self.agreement = Agreement(rank, Places(self.files.get).of, self.given.take, explain)
+        where = functools.partial(place_of, number_of=self.files.get)
+        self.agreement = Agreement(rank, where, self.given.take, explain)
         self._base: socket.socket | None = None
         self._has_failed = self._is_closed = False
         self._over_at, self._outcome = 0.0, ""

@@ -1,8 +1,7 @@
 """Magics on a rank: lines of ``%%time`` keep their numbers, and ``%pip`` runs once for a host.
 
-IPython compiles the body of ``%%time`` and ``%%timeit`` by itself, counts its lines from 1, and
-gives it a name that all of them share. Nothing said in which cell, and on which line, it failed or
-launched something.
+IPython compiles the body of ``%%time``, ``%%timeit`` or ``%%capture`` by itself, and counts its
+lines from 1. Nothing said in which cell, and on which line, it failed or launched something.
 
 All ranks of a host would install into one environment at once, and files would go missing. Whoever
 gets the lock first runs the command; the others find its exit status, of the same cell.
@@ -22,8 +21,9 @@ from typing import Any
 
 from jaxcluster.rank.places import cell_number
 
-_BODIES = ("<timed exec>", "<timed eval>", "<magic-timeit>")  # as IPython names what these run
-_ABOVE = re.compile(r"\s*(?:%%.*\s+)*?%%time.*\n(?:[ \t]*\n)*")  # a body's first line
+# As IPython names what these run; ``capture`` runs it as a cell.
+_BODIES = ("<timed exec>", "<timed eval>", "<magic-timeit>")
+_ABOVE = re.compile(r"\s*(?:%%.*\s+)*%%(time|capture).*\n(?:[ \t]*\n)*")  # a body's first line
 _TOOL = r"(?:\S*python\S*\s+-m\s+)?\S*\b(?:pip3?|uv|conda|mamba|micromamba)"
 _CHANGES = re.compile(
     rf"^\s*['\"]?{_TOOL}['\"]?\s.*\b(?:install|uninstall|add|remove|update|upgrade|sync)\b"
@@ -31,7 +31,7 @@ _CHANGES = re.compile(
 
 
 def install(shell: Any, source: Callable[[], str]) -> None:
-    """Give the body of ``%%time`` and ``%%timeit`` its own lines and the cell's name.
+    """Give the body of such a magic its own lines and the cell's name.
 
     Args:
       source: the cell that runs.
@@ -39,9 +39,11 @@ def install(shell: Any, source: Callable[[], str]) -> None:
 
     class Compiler(type(shell.compile)):  # type: ignore[misc]
         def __call__(self, code: Any, filename: str, *args: Any, **more: Any) -> Any:
-            if filename in _BODIES and (above := _ABOVE.match(source())) is not None:
-                code = ast.increment_lineno(code, above[0].count("\n"))
-                filename = self.cache(source(), shell.execution_count)
+            above, is_cell = _ABOVE.match(source()), cell_number(filename) is not None
+            if above is not None and (is_cell if above[1] == "capture" else filename in _BODIES):
+                name = self.cache(source(), shell.execution_count)
+                if filename != name:
+                    code, filename = ast.increment_lineno(code, above[0].count("\n")), name
             return super().__call__(code, filename, *args, **more)
 
         def format_code_name(self, name: str) -> Any:

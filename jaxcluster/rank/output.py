@@ -47,30 +47,22 @@ Sink = Callable[[str, str], bool]
 class RankStream(io.TextIOWrapper):
     """A ``sys.stdout`` whose text goes to the running cell's notebook, else to ``inner``."""
 
-    def __init__(self, name: str, fd: int, inner: Any, sink: Sink) -> None:
-        self._raw = _Raw(name, fd, inner, sink)
-        super().__init__(self._raw, "utf-8", "backslashreplace", write_through=True)
+    def __init__(self, name: str, inner: Any, sink: Sink) -> None:
+        self._inner = inner
+        super().__init__(_Raw(name, inner, sink), "utf-8", "backslashreplace", write_through=True)
 
     def set_parent(self, parent: Any) -> None:
         """ipykernel says whose code runs: without it ipyparallel's clients get no output."""
-        if hasattr(self._raw.inner, "set_parent"):
-            self._raw.inner.set_parent(parent)
-
-    def reconfigure(self, **options: Any) -> None:
-        """As of a script's own stream; this one is UTF-8, and holds nothing back."""
-
-    def detach(self) -> Any:
-        """Refused: the next cell prints to it, too."""
-        raise io.UnsupportedOperation("detach")
+        if hasattr(self._inner, "set_parent"):
+            self._inner.set_parent(parent)
 
 
 class _Raw(io.RawIOBase):
     """Takes the bytes of a ``RankStream``."""
 
-    def __init__(self, name: str, fd: int, inner: Any, sink: Sink) -> None:
+    def __init__(self, name: str, inner: Any, sink: Sink) -> None:
         super().__init__()
-        self.name, self.inner = name, inner
-        self._fd, self._sink = fd, sink
+        self.name, self._inner, self._sink = name, inner, sink
 
     def write(self, data: Any, /) -> int:
         taken = bytes(data)
@@ -78,20 +70,27 @@ class _Raw(io.RawIOBase):
         if self.name == "stderr" and CELL_DIRECTORY in text:
             text = name_cells(text)
         if text and not self._sink(self.name, text):
-            self.inner.write(text)
+            self._inner.write(text)
         return len(taken)
 
     def flush(self) -> None:
-        self.inner.flush()
+        self._inner.flush()
 
     def close(self) -> None:
-        """A cell may close what it prints to; the next one prints all the same."""
+        """A wrapper of a cell's closes it; the next one prints all the same."""
 
     def writable(self) -> bool:
         return True
 
     def fileno(self) -> int:
-        return self._fd
+        return 2 if self.name == "stderr" else 1
+
+
+def is_usable(stream: Any) -> bool:
+    """Whether ``print`` may write to it."""
+    with contextlib.suppress(ValueError):  # it is detached
+        return hasattr(stream, "write") and not getattr(stream, "closed", False)
+    return False
 
 
 class LogTail:

@@ -15,7 +15,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import FrameType
 
 from jaxcluster.agreement.refusals import Place
 
@@ -36,7 +36,6 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 TELLING = ("user", "library")  # whose lines say where a launch comes from, by ``owner``
 SOURCE_CHARS = 80  # of a line
-KEPT = 4096  # places
 
 # What IPython makes of a line such as "%run train.py".
 _MAGIC = re.compile(r"get_ipython\(\)\.run_line_magic\(('\w+', '(?:[^'\\]|\\.)*')\)")
@@ -49,39 +48,33 @@ def cell_number(file: str) -> int | None:
     return int(found[1]) if found else None
 
 
-class Places:
-    """Tells where launches are made. Called before each launch, so it is some microseconds.
+def place_of(
+    frame: FrameType | None, number_of: Callable[[str], int | None] = cell_number
+) -> Place:
+    """Where a launch is made: called before each, so it is some microseconds.
+
+    It is the innermost line of a cell, and the innermost line of another file that it has called.
+    Lines of jax and of the standard library tell nothing, nor do those of the kernel, which calls
+    what an event loop has to call.
 
     Args:
       number_of: the number of the cell whose file this is; None: it is another file.
     """
+    inner = number = None
+    while frame is not None and (number := number_of(file := frame.f_code.co_filename)) is None:
+        if inner is None and owner(file) in TELLING:
+            inner = frame
+        frame = frame.f_back
+    return _place(number or 0, *_at(frame), *_at(inner))
 
-    def __init__(self, number_of: Callable[[str], int | None] = cell_number) -> None:
-        self._number_of = number_of
-        self._place = functools.lru_cache(KEPT)(self._told)
 
-    def of(self, frame: FrameType | None) -> Place:
-        """The innermost line of a cell, and the innermost line of another file that it has called.
-
-        Lines of jax and of the standard library tell nothing, nor do those of the kernel, which
-        calls what an event loop has to call.
-        """
-        inner: FrameType | None = None
-        while frame is not None and self._number_of(file := frame.f_code.co_filename) is None:
-            if inner is None and owner(file) in TELLING:
-                inner = frame
-            frame = frame.f_back
-        return self._place(*_at(frame), *_at(inner))
-
-    def _told(self, file: str, line: int, inner: str, inner_line: int) -> Place:
-        number, text, within = 0, "", ""
-        if file:
-            number, text = self._number_of(file) or 0, _source(file, line)
-        if inner:
-            source = _source(inner, inner_line)
-            within = f"{short_name(inner)} line {inner_line}"
-            within += f": {source}" if source else ""
-        return Place(number, line, text, within)
+@functools.lru_cache(4096)
+def _place(number: int, file: str, line: int, inner: str, inner_line: int) -> Place:
+    within = ""
+    if inner:
+        source = _source(inner, inner_line)
+        within = f"{short_name(inner)} line {inner_line}" + (f": {source}" if source else "")
+    return Place(number, line, _source(file, line) if file else "", within)
 
 
 def outward(frame: FrameType | None) -> Iterator[FrameType]:
@@ -153,6 +146,6 @@ def owner(file: str) -> str:
     return "python" if file.startswith(tuple(f"{folder}/" for folder in folders)) else "user"
 
 
-def is_folded(code: CodeType) -> bool:
-    """Whether code is folded in a traceback."""
-    return owner(code.co_filename) == "folded"
+def is_folded(file: str) -> bool:
+    """Whether a file's frames are folded in a traceback."""
+    return owner(file) == "folded"

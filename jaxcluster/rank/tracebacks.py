@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxcluster import wire
+from jaxcluster.rank.names import explain_lost
 from jaxcluster.rank.places import (
     OURS,
     cell_number,
@@ -31,22 +32,27 @@ _FRAME = re.compile(
 _FRAMES = re.compile(rf"(?:{_FRAME.pattern})+", re.M)
 
 
-def install(shell: Any) -> None:
-    """Have IPython fold them. Where its own name for it has moved it folds what JAX says."""
+def install(shell: Any, lost: Mapping[str, str]) -> None:
+    """Have IPython fold them, and fail of no exception.
+
+    Args:
+      lost: why names were lost, which an error about one says.
+    """
     renderer = shell.InteractiveTB
-    get_records = getattr(renderer, "get_records", None)
-    if get_records is None:
-        return
+    render, get_records = renderer.structured_traceback, getattr(renderer, "get_records", None)
+
+    def rendered(kind: Any, error: BaseException, *args: Any, **kwargs: Any) -> Any:
+        explain_lost(error, lost, shell.user_ns)
+        return plain_lines(error) if is_odd(error) else render(kind, error, *args, **kwargs)
 
     def folded(*args: Any, **kwargs: Any) -> Any:
+        assert get_records is not None
         records = get_records(*args, **kwargs)
-        return [one for one in records if not (_is_on() and _is_folded(one))]
+        return [one for one in records if not (_is_on() and is_folded(one.filename or ""))]
 
-    renderer.get_records = folded
-
-
-def _is_folded(record: Any) -> bool:
-    return owner(getattr(record, "filename", None) or "") == "folded"
+    renderer.structured_traceback = rendered
+    if get_records is not None:  # else its own name has moved: it folds what JAX says
+        renderer.get_records = folded
 
 
 def fold(text: str) -> str:
@@ -67,7 +73,7 @@ def _own(found: re.Match[str]) -> str:
     begin = next((n for n, file in enumerate(files) if cell_number(file) is not None), 0)
     if not any(file.startswith(OURS) or owner(file) == "kernel" for file in files[:begin]):
         begin = 0
-    return "".join(frame[0] for frame in frames[begin:] if owner(frame["file"]) != "folded")
+    return "".join(frame[0] for frame in frames[begin:] if not is_folded(frame["file"]))
 
 
 def _is_on() -> bool:
@@ -127,7 +133,7 @@ def is_odd(error: BaseException) -> bool:
         except BaseException:  # of the user's class
             return True
         walked = traceback.walk_tb(error.__traceback__)
-        depth = sum(not is_folded(frame.f_code) for frame, _ in walked)
+        depth = sum(not is_folded(frame.f_code.co_filename) for frame, _ in walked)
         if isinstance(error, BaseExceptionGroup) or is_long or depth > DEEP:
             return True
         error = error.__cause__ or error.__context__ or error

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from jaxcluster.rank import output
-from jaxcluster.rank.output import CellOutput, LogTail, RankStream
+from jaxcluster.rank.output import CellOutput, LogTail, RankStream, is_usable
 from jaxcluster.rank.places import CELL_DIRECTORY
 
 # --------------------------------------------------------------------------- the log
@@ -130,7 +130,7 @@ def test_what_only_looks_like_chatter_is_shown(log: Log) -> None:
 def test_what_python_writes_of_a_cell_names_the_cell_instead_of_its_file() -> None:
     file = f"{CELL_DIRECTORY}/9-0123456789ab.py"
     written: list[str] = []
-    stream = RankStream("stderr", 2, io.StringIO(), lambda name, text: bool(written.append(text)))
+    stream = RankStream("stderr", io.StringIO(), lambda name, text: bool(written.append(text)))
     stream.write(f'  File "{file}", line 5, in go\n')
     stream.write(f"{file}:7: UserWarning: hm\n")
     stream.write('  File "/home/a/train.py", line 5, in go\n')
@@ -143,11 +143,11 @@ def test_what_python_writes_of_a_cell_names_the_cell_instead_of_its_file() -> No
 
 def test_what_scripts_do_to_their_stream_costs_no_later_cell_its_output() -> None:
     sent: list[str] = []
-    stream = RankStream("stdout", 1, io.StringIO(), lambda name, text: sent.append(text) or True)
-    with pytest.raises(io.UnsupportedOperation):
-        stream.detach()
-    stream.reconfigure(encoding="latin-1", write_through=False)
+    stream = RankStream("stdout", io.StringIO(), lambda name, text: sent.append(text) or True)
     io.TextIOWrapper(stream.buffer, "utf-8").close()
-    stream.close()
     print("é \ud800", file=stream)
     assert "".join(sent) == "é \\ud800\n"
+    assert is_usable(stream)
+    print("own", file=io.TextIOWrapper(stream.detach(), "utf-8", write_through=True))
+    assert "".join(sent).endswith("\nown\n")
+    assert not is_usable(stream) and not is_usable(None)

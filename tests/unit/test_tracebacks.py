@@ -1,13 +1,16 @@
-"""Which frames are folded in tracebacks and stacks. JAX is not imported by this process (law 1)."""
+"""Whose code a frame is, and where a launch is made. This process imports no JAX (law 1)."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import linecache
+import sys
 from pathlib import Path
 
 from helpers import python
 
+from jaxcluster.agreement.refusals import Place
 from jaxcluster.rank import places, questions
 
 SCRIPT = """
@@ -53,3 +56,23 @@ def test_errors_that_ipython_can_not_show_have_the_users_lines_alone() -> None:
         assert sum("cell [1]" in line for line in lines) == 2
         assert not any("/jax/" in line for line in lines)
     assert said["off"] > len(said["odd"])
+
+
+FRAME = "import sys\nframe = sys._getframe()"
+
+
+def place(code: str, line: int = 2) -> Place:
+    """That of a line of a cell, which has this text."""
+    name = f"/tmp/ipykernel_1/cell-{hash(code)}.py"
+    linecache.cache[name] = len(code), None, f"\n{code}\n".splitlines(True), name
+    names: dict[str, object] = {}
+    exec(compile("\n" * (line - 2) + FRAME, name, "exec"), names)
+    frame = names["frame"]
+    assert isinstance(frame, type(sys._getframe()))
+    return places.place_of(frame, {name: 4}.get)
+
+
+def test_a_line_is_shown_as_it_was_typed() -> None:
+    assert place("total = x.sum()") == Place(4, 2, "total = x.sum()", "")
+    assert place("y = " + "a" * 90) == Place(4, 2, "y = " + "a" * 76, "")
+    assert place(r"get_ipython().run_line_magic('run', 'it\'s.py -n')").text == "%run it's.py -n"
