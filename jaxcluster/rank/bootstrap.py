@@ -168,7 +168,7 @@ def initialize(
     )
     coordination.join_cpu_slices()
     devices = [_device_info(d) for d in jax.local_devices()]
-    if is_checked:  # the backend has been given JAX's own client
+    if is_checked:
         coordination.announce_waits(agreement)
     _limit_blas_threads(request.num_processes)
     if jax.process_index() != request.process_id:

@@ -14,7 +14,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,6 @@ from jaxcluster.rank import log
 from jaxcluster.rank.arrays import is_ready
 from jaxcluster.rank.private import needs_names, programs
 
-# With one of these JAX keeps programs, or compiles them again on purpose.
-OTHERS = "compilation_cache_dir", "enable_pgle", "compilation_cache_expect_pgle"
 MAX_NBYTES = 512 << 20  # of all programs together: then the folder is emptied
 SHARE = 8  # an eighth of what may be written there, at most: it may be memory
 
@@ -91,7 +89,7 @@ def keep_compiled(folder: Path) -> None:
     key_of = compilation_cache.get_cache_key
     classes: Any = _jax
     by_itself, by_client = classes.LoadedExecutable.serialize, classes.Client.serialize_executable
-    is_on, others = config.enable_compilation_cache, [getattr(config, name) for name in OTHERS]
+    is_on, jaxs_folder = config.enable_compilation_cache, config.compilation_cache_dir
 
     def name_of(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
         """What a program is kept under: all that it was made from and for; None if it is not kept.
@@ -100,7 +98,7 @@ def keep_compiled(folder: Path) -> None:
         the devices. On GPU it leaves out which devices they are, and it never has the others'.
         """
         flags = [os.environ.get("XLA_FLAGS", ""), *(key for key, _ in options.env_option_overrides)]
-        is_off = not is_on.value or any(other.value for other in others)
+        is_off = not is_on.value or bool(jaxs_folder.value)
         is_off |= any("xla_dump" in flag for flag in flags)  # files are wanted from the compiler
         is_off |= programs.is_made_together(backend, devices.flat)
         if is_off or programs.calls_into_process(module):
@@ -113,18 +111,22 @@ def keep_compiled(folder: Path) -> None:
     @functools.wraps(original)
     def compile_or_get_cached(*given: Any, **more: Any) -> Any:
         name = None
-        with _told("loaded"):
+        try:
             backend, module, devices, options, callbacks, device_list, *_ = given
             name = None if callbacks else name_of(backend, module, devices, options)
             if name is not None and (kept := read(folder, name)) is not None:
                 executable = backend.deserialize_executable(kept, device_list, options)
                 hold(executable, functools.partial(read, folder, name))
                 return executable
+        except Exception as error:  # go on as without the folder
+            _tell("loaded", error)
         executable = original(*given, **more)
         hold(executable)
-        with _told("kept"):
+        try:
             if name is not None and not (folder / name).exists():
                 write(folder, name, executable.serialize())
+        except Exception as error:
+            _tell("kept", error)
         return executable
 
     def as_loaded(original: Callable[..., bytes]) -> Callable[..., bytes]:
@@ -137,21 +139,14 @@ def keep_compiled(folder: Path) -> None:
     classes.Client.serialize_executable = as_loaded(by_client)
 
 
-_tell = functools.cache(log.write)  # what the log does not say yet
+def _tell(done: str, error: Exception) -> None:
+    _tell_once(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
 
 
-@contextlib.contextmanager
-def _told(done: str) -> Iterator[None]:
-    """Go on after an error, as without the folder, and say it in the log."""
-    try:
-        yield
-    except Exception as error:
-        _tell(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
-
-
-Held = tuple[Any, Callable[[], bytes | None]]
-_held: dict[int, Held] = {0: (object(), bytes)}  # by id: executables take no weak references
+_tell_once = functools.cache(log.write)
+Held = tuple[Any, Callable[[], bytes | None]]  # with what reads the bytes it was loaded from
 _NONE: Held = (None, bytes)
+_held: dict[int, Held] = {0: (object(), bytes)}  # by id: executables take no weak references
 _OURS = sys.getrefcount(_held.get(0, _NONE)[0])  # references where nobody else has it
 
 
@@ -160,9 +155,6 @@ def hold(executable: Any, loaded: Callable[[], bytes | None] = bytes) -> None:
 
     CUDA unloads a program only once all that runs on its device has ended, and whoever drops the
     last reference waits for that with Python's lock: the garbage collector, on any thread.
-
-    Args:
-      loaded: reads the bytes that it was loaded from.
     """
     unused = [n for n in list(_held) if sys.getrefcount(_held.get(n, _NONE)[0]) <= _OURS]
     if unused and all(map(is_ready, jax.live_arrays())):

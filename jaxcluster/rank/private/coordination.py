@@ -107,41 +107,25 @@ def coordinate_elsewhere() -> None:
 
 @needs_names("waits", "a wait in JAX's coordination service can't be stopped")
 def announce_waits(agreement: Agreement) -> None:
-    """Have waits in the coordination service be agreed on, once JAX is initialized."""
-    from jax._src import distributed
+    """Have waits for other processes in the coordination service be agreed on.
+
+    Libraries (Orbax) reach it by ``jax._src.distributed.global_state.client``.
+    """
+    import jax
     from jax._src.lib import _jax
 
-    state, its = distributed.global_state, _jax.DistributedRuntimeClient
-    _ = its.wait_at_barrier, *(getattr(its, name) for name in GETS)
-    if state.client is not None:
-        state.client = Client(state.client, agreement)
-
-
-class Client:
-    """JAX's client of the coordination service, whose waits for other processes are agreed on.
-
-    Libraries (Orbax) reach it by ``jax._src.distributed.global_state.client``. All but the waits
-    goes to ``client``, which is JAX's own.
-    """
-
-    def __init__(self, client: Any, agreement: Agreement) -> None:
-        self._client, self._agreement = client, agreement
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
-        return functools.partial(self._get, found) if name in GETS else found
+    its: Any = _jax.DistributedRuntimeClient
+    wait = its.wait_at_barrier
 
     def wait_at_barrier(
-        self, barrier_id: str, timeout_in_ms: int, process_ids: Sequence[int] | None = None
+        client: Any, barrier_id: str, timeout_in_ms: int, process_ids: Sequence[int] | None = None
     ) -> None:
         """Go on once all processes are there. A stop, an early end or a death ends the wait."""
-        import jax
-
-        its = barrier_id, timeout_in_ms, process_ids
+        arguments = client, barrier_id, timeout_in_ms, process_ids
         everyone = range(jax.process_count())
         processes = tuple(sorted(map(int, process_ids))) if process_ids else tuple(everyone)
-        if self._agreement.rank not in processes:  # an error of JAX's
-            self._client.wait_at_barrier(*its)
+        if agreement.rank not in processes:  # an error of JAX's
+            wait(*arguments)
             return
         name, seconds = f"wait_at_barrier({str(barrier_id)!r})", timeout_in_ms / 1000
         program = Program(processes, hash_of(name), name, meets_all=True)
@@ -149,19 +133,27 @@ class Client:
             f"DEADLINE_EXCEEDED: Barrier timed out. Id: {barrier_id}. Not all of processes "
             f"{', '.join(map(str, processes))} were there within {seconds:g} s."
         )
-        with self._agreement.limited(seconds, late):
-            self._agreement.launch(program, self._client.wait_at_barrier, *its)
+        with agreement.limited(seconds, late):
+            agreement.launch(program, wait, *arguments)
 
-    def _get(self, get: Callable[[str, int], Any], key: str, timeout_in_ms: int) -> Any:
-        """What stands at a key, once it does. A stop ends the wait."""
-        deadline = time.monotonic() + timeout_in_ms / 1000
-        while True:
-            left_ms = int(1000 * (deadline - time.monotonic()))
-            try:
-                return get(key, max(1, min(left_ms, LOOK_MS)))
-            except RuntimeError as error:
-                if "DEADLINE_EXCEEDED" not in str(error) or left_ms <= LOOK_MS:
-                    raise
+    def in_steps(get: Any) -> Any:
+        """What gets a value once it is there. A stop ends the wait."""
+
+        def get_in_steps(client: Any, key: str, timeout_in_ms: int) -> Any:
+            deadline = time.monotonic() + timeout_in_ms / 1000
+            while True:
+                left_ms = int(1000 * (deadline - time.monotonic()))
+                try:
+                    return get(client, key, max(1, min(left_ms, LOOK_MS)))
+                except RuntimeError as error:
+                    if "DEADLINE_EXCEEDED" not in str(error) or left_ms <= LOOK_MS:
+                        raise
+
+        return get_in_steps
+
+    gets = [(name, in_steps(getattr(its, name))) for name in GETS]
+    for name, replacement in (("wait_at_barrier", wait_at_barrier), *gets):
+        setattr(its, name, replacement)
 
 
 # --------------------------------------------------------------------------- scripts

@@ -13,14 +13,9 @@ from cloudpickle import cloudpickle
 from jaxcluster.rank.names import is_own_module
 from jaxcluster.rank.private import needs_names
 
-# How a class is registered as a pytree node: the fields of a dataclass; or the functions (flatten,
-# unflatten, flatten with keys).
-Registration = dict[str, list[str]] | tuple[Any, ...]
-
+Registration = functools.partial[Any]  # JAX's public function, but for the class
 OF_CELLS = "__main__"
 _module: Any = type.__dict__["__module__"]  # a metaclass of the user's is not asked
-FIELDS = {"data_fields", "meta_fields"}
-WITH_KEYS = "flatten_with_keys"
 
 
 class Kinds(NamedTuple):
@@ -123,15 +118,20 @@ def registration_of(cls: type) -> Registration | None:
 
     if (entry := tree_util._registry.get(cls)) is None:
         return None
-    flatten, unflatten = entry.to_iter, entry.from_iter
-    keyed = None
+    flatten, how = entry.to_iter, {"unflatten_func": entry.from_iter}
     if getattr(flatten, "__module__", "") == tree_util.__name__ and flatten.__closure__:
         names = flatten.__code__.co_freevars
         held = dict(zip(names, (cell.cell_contents for cell in flatten.__closure__), strict=True))
-        if held.keys() >= FIELDS:
-            return {name: list(held[name]) for name in sorted(FIELDS)}
-        keyed = held.get(WITH_KEYS)
-    return (None if keyed else flatten), unflatten, keyed
+        if "data_fields" in held:
+            its = {name: list(held[name]) for name in ("data_fields", "meta_fields")}
+            fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+            known = {*its["data_fields"], *its["meta_fields"]}
+            drop = [field.name for field in fields if field.init and field.name not in known]
+            return Registration(jax.tree_util.register_dataclass, **its, drop_fields=drop)
+        if keyed := held.get("flatten_with_keys"):
+            make: Any = jax.tree_util.register_pytree_with_keys
+            return Registration(make, flatten_with_keys=keyed, **how)
+    return Registration(jax.tree_util.register_pytree_node, flatten_func=flatten, **how)
 
 
 def registered_by_cells() -> list[tuple[type, Registration]]:
@@ -149,23 +149,17 @@ def registered_by_cells() -> list[tuple[type, Registration]]:
         is_by_cell = OF_CELLS in {getattr(one, "__module__", "") for one in functions}
         if module != OF_CELLS and (is_by_cell or is_own_module(module)):
             how = registration_of(cls)
-            if how is not None and (is_by_cell or isinstance(how, dict)):
+            if how is not None and (is_by_cell or is_by_fields(how)):
                 found.append((cls, how))
     return found
 
 
+def is_by_fields(how: Registration) -> bool:
+    """Whether it is that of a dataclass, which needs no function of its own."""
+    return how.func is jax.tree_util.register_dataclass
+
+
 def register(cls: type, how: Registration) -> None:
     """Register a class as another one was, unless it is registered."""
-    if registration_of(cls) is not None:
-        return
-    if isinstance(how, dict):
-        data, meta = how["data_fields"], how["meta_fields"]
-        fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-        drop = [f.name for f in fields if f.init and f.name not in (*data, *meta)]
-        jax.tree_util.register_dataclass(cls, data, meta, drop)
-        return
-    flatten, unflatten, keyed = how
-    if keyed is not None:
-        jax.tree_util.register_pytree_with_keys(cls, keyed, unflatten)
-    else:
-        jax.tree_util.register_pytree_node(cls, flatten, unflatten)
+    if registration_of(cls) is None:
+        how(cls)

@@ -6,7 +6,6 @@ import copy
 import functools
 import operator
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.agreement.client import Agreement
@@ -89,23 +88,6 @@ def announce_launches(agreement: Agreement) -> None:
     value_of = operator.itemgetter(1)
     register(Confirmed, lambda node: ((node.first, node.value), value_of), operator.call)
 
-    def asking(data: Any, program: Program, executable: Any, arguments: Sequence[Any]) -> Any:
-        """A fast path that asks, or None where nothing of Python comes right before the launch.
-
-        What does not span the devices is converted in Python, after the last one's layout is asked.
-        """
-        kept = [a for a, keep in zip(arguments, data.kept_var_bitvec, strict=True) if keep]
-        spans = len(executable._unloaded_executable.device_list)
-        if not kept or type(kept[-1]) is not ArrayImpl or kept[-1].sharding.num_devices != spans:
-            return None
-        *others, own = data.in_device_local_layouts
-        if (own := own or executable._xla_in_layouts[-1]) is None:  # this runtime tells none
-            return None
-        asked = copy.copy(own)
-        preparations = agreement.preparations(program, own._to_xla_layout(kept[-1].dtype))
-        asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
-        return data._replace(in_device_local_layouts=[*others, asked])
-
     def build_unsafe_call(self: Any) -> Any:
         call = original_build(self)
         if self.device_list is not None and not self.device_list.is_fully_addressable:
@@ -115,16 +97,30 @@ def announce_launches(agreement: Agreement) -> None:
         return call
 
     def get_fastpath_data(executable: Any, out: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """A fast path that asks, or None where nothing of Python comes right before the launch."""
         data = original_fastpath(executable, out, inputs, *args, **kwargs)
         if data is None or (program := program_of(executable)) is None:
             return data
-        data = asking(data, program, executable, [*data.const_args, *inputs])
-        if data is None:
+        arguments = zip([*data.const_args, *inputs], data.kept_var_bitvec, strict=True)
+        last = [None, *(argument for argument, is_kept in arguments if is_kept)][-1]
+        spans = len(executable._unloaded_executable.device_list)
+        # Python converts what does not span the devices, and asks for the layouts in this order.
+        if type(last) is not ArrayImpl or last.sharding.num_devices != spans:
             return None
+        *others, own = data.in_device_local_layouts
+        if own is None and not last.is_deleted():
+            own = last.format.layout
+        if (own := own or executable._xla_in_layouts[-1]) is None:  # this runtime tells none
+            return None
+        asked: Any = copy.copy(own)
+        preparations = agreement.preparations(program, own._to_xla_layout(last.dtype))
+        asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
         _, outer = tree_util.dispatch_registry.flatten(Confirmed(0), None)
         # Composed, not unflattened and flattened again: key arrays and many users' classes can't be
         # made of placeholders.
-        return data._replace(out_pytree_def=outer.compose(data.out_pytree_def))
+        out_pytree_def = outer.compose(data.out_pytree_def)
+        layouts = [*others, asked]
+        return data._replace(in_device_local_layouts=layouts, out_pytree_def=out_pytree_def)
 
     # Under its old name, or cloudpickle takes it for a part of every jitted function.
     functools.update_wrapper(get_fastpath_data, original_fastpath)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from cloudpickle import cloudpickle
 
-from jaxcluster.rank.private.kinds import register, registration_of
+from jaxcluster.rank.private.kinds import is_by_fields, register, registration_of
 from jaxcluster.rank.state.arrays import Lost
 
 CELLS = "__main__"
@@ -133,7 +133,7 @@ def reduce(
       Lost: its library has looked at its body, which can't be run again.
     """
     how = registration_of(cls)
-    if isinstance(how, tuple) and not any(map(_is_of_cells, how)):
+    if how and not is_by_fields(how) and not any(map(_is_of_cells, how.keywords.values())):
         how = None  # its library registers it again
         if found is None:
             raise Lost(f"class {cls.__qualname__} is not at the top level of a cell")
