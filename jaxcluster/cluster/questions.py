@@ -90,7 +90,7 @@ class KernelPrompt(Prompt):
         import zmq
 
         kernel = self.kernel
-        if not kernel_private.allows_stdin(kernel):
+        if (asker := kernel_private.asker(kernel)) is None:
             raise CannotAsk(NOBODY)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -102,7 +102,7 @@ class KernelPrompt(Prompt):
             "input_request",
             {"prompt": text, "password": question.secret},
             kernel.get_parent("shell"),
-            ident=kernel_private.shell_ident(kernel),
+            ident=asker,
         )
         self._asked = sent["header"]["msg_id"]
 

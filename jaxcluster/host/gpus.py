@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxcluster.text import format_nbytes
@@ -23,9 +22,9 @@ def gpu_uses(visible: Sequence[str]) -> list[GpuUse]:
     cards are of one kind.
     """
     found = []
-    for name in visible if _library() is not None else ():
+    for name in visible:
         percent = None
-        with contextlib.suppress(Exception):  # NVMLError: it is off the bus, or not ours to see
+        with contextlib.suppress(Exception):  # no NVML; or off the bus, or not ours to see
             memory = _library().nvmlDeviceGetMemoryInfo(_card(name))
             with contextlib.suppress(Exception):  # a part of a card (MIG) has none
                 percent = float(_library().nvmlDeviceGetUtilizationRates(_card(name)).gpu)
@@ -45,7 +44,7 @@ def gpus_in_use(visible: Sequence[str]) -> list[str]:
             running = _library().nvmlDeviceGetComputeRunningProcesses(_card(use.name))
         pids = sorted({int(one.pid) for one in running})
         if pids or use.used_nbytes > use.total_nbytes / 4:
-            whose = ", ".join(f"process {pid}{_command(pid)}" for pid in pids[:4])
+            whose = ", ".join(f"process {pid}" for pid in pids[:4])
             said.append(
                 f"GPU {use.name} has {format_nbytes(use.used_nbytes)} of its "
                 f"{format_nbytes(use.total_nbytes)} in use by {whose or 'an unseen process'}"
@@ -61,14 +60,6 @@ def _library() -> Any:
     except Exception:  # not installed, or without a driver: each has errors of its own
         return None
     return nvml
-
-
-def _command(pid: int) -> str:
-    """Its command in brackets, where that can be seen."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-        return f" ({' '.join(words.replace(chr(0), ' ').split())[:60]})"
-    return ""
 
 
 def _card(name: str) -> Any:

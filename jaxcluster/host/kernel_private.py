@@ -14,14 +14,10 @@ def replace_cancelling(kernel: Any, cancelling: Callable[..., Any]) -> None:
     kernel._cancel_on_sigint = cancelling
 
 
-def allows_stdin(kernel: Any) -> bool:
-    """Whether the page of the running cell answers questions; where it is not known, not."""
-    return bool(getattr(kernel, "_allow_stdin", False)) and hasattr(kernel, "_parent_ident")
-
-
-def shell_ident(kernel: Any) -> Any:
-    """Who has sent the running cell: who is to be asked."""
-    return kernel._parent_ident["shell"]
+def asker(kernel: Any) -> Any:
+    """Who has sent the running cell, if its page answers questions; None where not, or unknown."""
+    allows = getattr(kernel, "_allow_stdin", False)
+    return getattr(kernel, "_parent_ident", {}).get("shell") if allows else None
 
 
 def mark_closed(comm: Any) -> None:

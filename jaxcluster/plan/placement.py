@@ -307,8 +307,7 @@ def _tpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> list[_Share]
             raise _unsupported_tpu_split(spec, facts, len(by_host))
     if processes == 1:
         _check_slice(spec, facts)
-        all_chips = [",".join(map(str, range(fact.tpu_chips))) for fact in facts]
-        return [(f"TPU {own}", dict(spec.env)) for own in all_chips]
+        return [(f"TPU {','.join(map(str, range(f.tpu_chips)))}", dict(spec.env)) for f in facts]
     process_bounds, chips_per_process_bounds = TPU_TOPOLOGY[chips, processes]
     ports = [TPU_FIRST_PORT + rank for rank in range(processes)]
     shares = list[_Share]()

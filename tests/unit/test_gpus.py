@@ -73,8 +73,7 @@ def test_what_others_compute_on_a_card_is_told(monkeypatch: pytest.MonkeyPatch) 
         ),
     )
     (said,) = gpus.gpus_in_use(["0", "1"])
-    whose = f"process {os.getpid()} ("
-    assert said.startswith(f"GPU 0 has 60.0 GiB of its 80.0 GiB in use by {whose}")
+    assert said == f"GPU 0 has 60.0 GiB of its 80.0 GiB in use by process {os.getpid()}"
     used["card 1"] = 40 << 30  # by a container whose processes NVML does not tell
     assert gpus.gpus_in_use(["1"])[0].endswith("in use by an unseen process")
     assert gpus.gpus_in_use([]) == []

@@ -36,6 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"gpus": ["0", "1", "2"]}, "cuda", 3),
         ({"gpus": ["0", "1", "2"], "gpu_plugin": False}, "cpu", 2),
         ({"tpu_chips": 4}, "tpu", 4),
+        ({"tpu_chips": 2}, "tpu", 1),  # which can't be split
     ],
 )
 def test_one_process_per_accelerator_that_is_here_else_two_on_cpu(

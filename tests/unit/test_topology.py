@@ -55,20 +55,6 @@ def visible_gpus(made: RankPlan) -> list[str | None]:
     return [request.env.get("CUDA_VISIBLE_DEVICES") for request in made.requests]
 
 
-# --------------------------------------------------------------------------- choices
-
-
-@pytest.mark.parametrize(
-    ("platform", "gpus", "tpu_chips", "expected"),
-    [("cpu", 0, 0, 2), ("cuda", 3, 0, 3), ("tpu", 0, 4, 4), ("tpu", 0, 8, 8), ("tpu", 0, 2, 1)],
-)
-def test_default_is_one_process_per_gpu_or_tpu_chip_else_two(
-    platform: str, gpus: int, tpu_chips: int, expected: int
-) -> None:
-    assert default_num_processes(platform, ["0"] * gpus, tpu_chips) == expected
-    assert default_num_processes("cpu", ["0"] * gpus, tpu_chips) == 2
-
-
 # --------------------------------------------------------------------------- arguments
 
 
