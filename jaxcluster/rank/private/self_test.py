@@ -26,7 +26,7 @@ def missing() -> dict[str, str]:
     It changes this process's JAX, as a rank does.
     """
     agreement = Agreement(0)
-    coordination.set_collectives_address("127.0.0.1")
+    coordination.set_collectives_address("127.0.0.1", 0)
     coordination.join_cpu_slices()
     coordination.coordinate_elsewhere()
     coordination.announce_waits(agreement)
