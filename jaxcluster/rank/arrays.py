@@ -1,4 +1,4 @@
-"""What a rank says of its jax.Arrays, and the pieces of them that it hands out.
+"""A rank's jax.Arrays: what they are in, whether they are computed, and what they hold.
 
 Everything here uses addressable shards alone: no collective is run, so nothing here can hang on
 another rank. A value that is still being computed is waited for, for a bounded time.
@@ -11,16 +11,13 @@ import hashlib
 import operator
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 from jax.tree_util import GetAttrKey, default_registry
 
 from jaxcluster.rank.private.kinds import numpy_view
-
-if TYPE_CHECKING:  # jaxcluster.agree sends no messages, and imports this module
-    from jaxcluster import wire
 
 Bounds = tuple[tuple[int, int], ...]
 Leaf = tuple[tuple[str, ...], Any]
@@ -112,44 +109,6 @@ def is_living(value: Any) -> bool:
     return is_array(value) and not value.is_deleted()
 
 
-def describe(array: Any) -> wire.ArrayInfo:
-    """One rank's view of an array, or of another leaf of a pytree.
-
-    It has no values, so it neither waits nor copies.
-    """
-    from jaxcluster import wire
-
-    if not is_array(array):
-        return wire.ArrayInfo((), "", note=type(array).__name__)
-    if array.is_deleted():
-        return wire.ArrayInfo(array.shape, str(array.dtype), note="deleted or donated")
-    sharding = array.sharding
-    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
-    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True) if mesh is not None else ()
-    return wire.ArrayInfo(
-        array.shape,
-        str(array.dtype),
-        spans=not array.is_fully_addressable,
-        shards=tuple(
-            wire.Shard(
-                shard.device.process_index,
-                shard.device.id,
-                bounds(shard.index, array.shape),
-                shard.data.nbytes,
-                shard.replica_id,
-            )
-            for shard in array.addressable_shards
-        ),
-        nbytes=array.nbytes,
-        ready=is_ready(array),
-        sharding=shorten(str(sharding)),
-        mesh=tuple((str(name), size) for name, size in sizes),
-        spec=shorten(str(spec)) if spec is not None else "",
-        split=split_of(spec, array.ndim) if spec is not None else (),
-        on=devices_hash(array),
-    )
-
-
 def devices_hash(array: Any) -> str:
     """Equal on ranks whose array lies on the same devices."""
     ids = sorted(device.id for device in array.sharding.device_set)
@@ -176,18 +135,6 @@ def is_any_unfinished() -> bool:
         and not array.is_fully_addressable
         for array in jax.live_arrays()
     )
-
-
-def split_of(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
-    """For each axis of an array the mesh axes that cut it, by its PartitionSpec."""
-    parts = [*tuple(spec)[:ndim], *[None] * (ndim - len(spec))]
-    names = [part if isinstance(part, tuple) else () if part is None else (part,) for part in parts]
-    return tuple(tuple(map(str, part)) for part in names)
-
-
-def shorten(text: str, limit: int = 400) -> str:
-    """``text``, its middle left out where it is long: some shardings print every device."""
-    return text if len(text) <= limit else f"{text[: limit - 60]} ... {text[-50:]}"
 
 
 def bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:

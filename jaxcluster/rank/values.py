@@ -37,7 +37,7 @@ from jaxcluster.rank.arrays import (
     Unavailable,
     arrays_of,
     bounds,
-    describe,
+    devices_hash,
     host_values,
     is_array,
     is_living,
@@ -49,7 +49,6 @@ from jaxcluster.rank.arrays import (
 )
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.given import hashes
-from jaxcluster.rank.inspection import rss_nbytes
 from jaxcluster.rank.names import is_users
 from jaxcluster.rank.private import kinds
 from jaxcluster.rank.private.kinds import numpy_view
@@ -63,6 +62,7 @@ PLACE_CHARS = 80
 MAX_ROWS = 20_000  # leaves of a tree that are told of
 LONG = 10_000  # a longer list is not looked through for arrays
 VARIABLES_S = 1.5  # past it containers are not entered any more
+SHARDING_CHARS = 400  # some print every device
 CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
 WHO = "%spmd %who lists the ranks' variables"
 
@@ -322,7 +322,6 @@ class Values:
             other=held(jax.live_arrays()),
             in_use=[s.get("bytes_in_use") for s in stats],
             limit=[s.get("bytes_limit") for s in stats],
-            rss_nbytes=rss_nbytes(),
         )
 
     # ------------------------------------------------------------------ pull
@@ -428,6 +427,49 @@ def _likeness(leaf: Any) -> Any:
         return type(leaf)
     is_deleted = leaf.is_deleted()
     return leaf.shape, leaf.dtype, is_deleted or leaf.sharding, is_deleted or is_ready(leaf)
+
+
+def describe(array: Any) -> wire.ArrayInfo:
+    """One rank's view of an array, or of another leaf of a pytree.
+
+    It has no values, so it neither waits nor copies.
+    """
+    if not is_array(array):
+        return wire.ArrayInfo((), "", note=type(array).__name__)
+    if array.is_deleted():
+        return wire.ArrayInfo(array.shape, str(array.dtype), note="deleted or donated")
+    sharding = array.sharding
+    mesh, spec = getattr(sharding, "mesh", None), getattr(sharding, "spec", None)
+    sizes = zip(mesh.axis_names, mesh.axis_sizes, strict=True) if mesh is not None else ()
+    return wire.ArrayInfo(
+        array.shape,
+        str(array.dtype),
+        spans=not array.is_fully_addressable,
+        shards=tuple(
+            wire.Shard(
+                shard.device.process_index,
+                shard.device.id,
+                bounds(shard.index, array.shape),
+                shard.data.nbytes,
+                shard.replica_id,
+            )
+            for shard in array.addressable_shards
+        ),
+        nbytes=array.nbytes,
+        ready=is_ready(array),
+        sharding=wire.shorten(str(sharding), SHARDING_CHARS),
+        mesh=tuple((str(name), size) for name, size in sizes),
+        spec=wire.shorten(str(spec), SHARDING_CHARS) if spec is not None else "",
+        split=split_of(spec, array.ndim) if spec is not None else (),
+        on=devices_hash(array),
+    )
+
+
+def split_of(spec: Any, ndim: int) -> tuple[tuple[str, ...], ...]:
+    """For each axis of an array the mesh axes that cut it, by its PartitionSpec."""
+    parts = [*tuple(spec)[:ndim], *[None] * (ndim - len(spec))]
+    names = [part if isinstance(part, tuple) else () if part is None else (part,) for part in parts]
+    return tuple(tuple(map(str, part)) for part in names)
 
 
 def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:

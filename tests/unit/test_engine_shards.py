@@ -88,7 +88,7 @@ def test_objects_that_lie_or_raise_hide_no_others_and_a_buffer_counts_once() -> 
     asked = SimpleNamespace(body=None)
     memory = values.memory(asked)  # type: ignore[arg-type]
     assert memory.names == {"large": [4 << 20, *[0] * (len(memory.devices) - 1)]}
-    assert memory.other[0] >= 2 << 20 and memory.rss_nbytes > 0
+    assert memory.other[0] >= 2 << 20
     assert "mesh" in {one.name for one in values.meshes(asked)}  # type: ignore[arg-type]
     found = values.variables(asked)  # type: ignore[arg-type]
     assert found.keys() >= {"large", "alias"} and found["large"].infos[0].nbytes == 4 << 20

@@ -29,8 +29,9 @@ import cloudpickle
 import jax
 import numpy as np
 
+from jaxcluster import wire
 from jaxcluster.model.pickling import FILES, reference_to
-from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash, shorten
+from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
@@ -391,4 +392,4 @@ def load(
 
 def why(error: Exception) -> str:
     """What is told of an error, in a line."""
-    return shorten(str(error) or type(error).__name__, WHY_CHARS)
+    return wire.shorten(str(error) or type(error).__name__, WHY_CHARS)

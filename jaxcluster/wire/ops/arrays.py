@@ -92,7 +92,6 @@ class MemoryReport(Message):
     other: list[int]  # live arrays that no variable reaches
     in_use: list[int | None]  # by the allocator, where the platform says so
     limit: list[int | None]
-    rss_nbytes: int = 0  # of the process
 
 
 class Arrays(Operation[ValueReport], op="arrays"):
