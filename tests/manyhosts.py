@@ -190,14 +190,7 @@ class Ranks:
         return None
 
     def state(self, rank: Rank) -> wire.RankState:
-        state = wire.RankState(
-            rank.number,
-            rank.pid,
-            rank.host,
-            "idle",
-            [f"cpu:{rank.number}"],
-            rss_nbytes=200 << 20,
-        )
+        state = wire.RankState(rank.number, "idle")
         if not rank.seq:
             return state
         cell, _ = rank.has[rank.seq]

@@ -253,10 +253,8 @@ class World:
         return [
             told[rank]
             if rank in told
-            else wire.RankState(
-                rank, facts.pid, facts.hostname, "dead" if rank in self.dead else "silent"
-            )
-            for rank, facts in enumerate(self.record.facts)
+            else wire.RankState(rank, "dead" if rank in self.dead else "silent")
+            for rank in range(self.num_processes)
         ]
 
     def look(self, launches: int = 0, timeout_s: float = ASK_S) -> Looked | None:

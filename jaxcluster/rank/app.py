@@ -109,7 +109,7 @@ class Rank:
         handle(cells.Answer, "now", self.runner.asking.on_answer)
         handle(agreement.Look, "later", turns.look)
         handle(status.State, "now", lambda request: self._state())
-        handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state()))
+        handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state().state))
         handle(status.Resources, "side", self.meter.read)
         handle(cells.Help, "side", lambda request: inspection.help_with(self.runner, request.body))
         handle(values.Pull, "later", in_turn(self.values.pull))
@@ -129,8 +129,7 @@ class Rank:
         handle(arrays.Variables, "side", self.values.variables)
 
     def _state(self) -> wire.RankState:
-        devices = [f"{d.platform}:{d.id}" for d in self.devices]
-        return inspection.rank_state(self.runner, self.facts.hostname, devices, not self.attached)
+        return inspection.rank_state(self.runner, not self.attached)
 
     def _interrupt(self, request: Request[cells.Interrupt]) -> bool:
         """Stop a cell on all its ranks, or (None) what runs; again, if it was stopped before."""

@@ -25,9 +25,7 @@ WAITS_S = 0.7  # for another completion; then who has asked listens no more
 _completing = threading.Lock()
 
 
-def rank_state(
-    runner: CellRunner, hostname: str, devices: list[str], is_starting: bool = False
-) -> wire.RankState:
+def rank_state(runner: CellRunner, is_starting: bool = False) -> wire.RankState:
     """What this rank's main thread is doing, read from another thread in microseconds."""
     running, refusals = runner.current, runner.agreement.refusals
     launching = runner.agreement.launching(frames_of(runner.main_thread_id)) or ("", 0.0)
@@ -47,11 +45,7 @@ def rank_state(
         }
     return wire.RankState(
         rank=runner.rank,
-        pid=os.getpid(),
-        hostname=hostname,
-        devices=devices,
         queued=len(runner.turns),
-        rss_nbytes=rss_nbytes(),
         paused=runner.asking.kind,
         launching=launching[0],
         launching_s=launching[1],
@@ -71,7 +65,7 @@ def told_stack(stack: Sequence[Place]) -> list[list[Any]]:
     return told
 
 
-def report(runner: CellRunner, state: wire.RankState) -> wire.RankReport:
+def report(runner: CellRunner, state: str) -> wire.RankReport:
     """Where this rank is. Any thread; microseconds."""
     stack = stack_of(runner.main_thread_id)
     threads = {}
@@ -102,15 +96,6 @@ def help_with(runner: CellRunner, body: Help) -> dict[str, Any]:
         _completing.release()
 
 
-def rss_nbytes() -> int:
-    """This process's memory; 0 where that can't be told."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
-
-
 class Meter:
     """Reads what the process uses, once a second at most, for all who ask.
 
@@ -129,12 +114,14 @@ class Meter:
         if now > self._at + READING_S:
             percent = 100.0 * (cpu_s - self._cpu_s) / (now - self._at)
             self._at, self._cpu_s = now, cpu_s
+            with open("/proc/self/statm") as statm:
+                rss_nbytes = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
             uses = gpu_uses(self.gpus)
             known = [use.percent for use in uses if use.percent is not None]
             self._last = wire.RankResources(
                 self._last.rank,
                 percent,
-                rss_nbytes(),
+                rss_nbytes,
                 sum(known) / len(known) if known else None,
                 sum(use.used_nbytes for use in uses),
                 sum(use.total_nbytes for use in uses),

@@ -38,6 +38,7 @@ _following: dict[str, threading.Event] = {}  # by the notebook's cell
 
 
 def table(
+    record: ClusterRecord,
     states: Sequence[wire.RankState],
     dead: Mapping[int, wire.Death],
     used: Mapping[int, wire.RankResources] | None = None,
@@ -45,24 +46,23 @@ def table(
     """One row a rank: where it runs, what it is doing, and what it uses.
 
     Args:
-      used: what each uses. Without it there is the memory alone.
+      used: what each uses, if that is to be told.
     """
-    hosts = several_hosts({s.rank: s.hostname for s in states})
+    hosts = several_hosts({one.rank: one.hostname for one in record.facts})
     rows: list[Row] = []
     for s in states:
         found = (used or {}).get(s.rank)
-        rss = found.rss_nbytes if found is not None else s.rss_nbytes
         line = f" line {s.line}" if s.line else ""
         rows.append(
             {
                 "rank": str(s.rank),
-                "pid": str(s.pid),
+                "pid": str(record.pids[s.rank]),
                 "host": hosts.get(s.rank),
-                "devices": " ".join(s.devices),
+                "devices": " ".join(f"{d.platform}:{d.id}" for d in record.devices[s.rank].devices),
                 "state": _doing(s, dead),
                 "cell": f"[{s.cell}]{line}" if s.cell is not None else "",
                 "for": f"{s.seconds:.1f} s" if s.cell is not None else "",
-                "memory": format_nbytes(rss) if rss else "",
+                "memory": format_nbytes(found.rss_nbytes) if found is not None else "",
                 "CPU": None if used is None else _cpu(found),
                 "GPU": _gpu(found),
             }
@@ -103,7 +103,7 @@ def look(cluster: Cluster) -> list[Block]:
     late = waiting.find_late(looked)
     told = [waiting.line(seq, running, [], looked, hosts), late.told(hosts) if late else ""]
     used = replies(link.gather(link.ranks, Resources(), timeout_s=WAIT_S))
-    return [table(states, cluster.dead, used), *filter(None, told)]
+    return [table(cluster.record, states, cluster.dead, used), *filter(None, told)]
 
 
 def seen(cluster: Cluster | None) -> Bundle:
@@ -204,9 +204,7 @@ def stacks(reports: Mapping[int, wire.RankReport]) -> str:
 
 def _stack(report: wire.RankReport) -> str:
     """Where the main thread is in its cell, and where other threads of the user's are."""
-    state, frames = report.state.state, report.stack
-    if state == "dead":
-        return "died"
+    state, frames = report.state, report.stack
     first = next((i for i, frame in enumerate(frames) if frame[4] is not None), len(frames) - 1)
     parts = [_frames(frames[first:]) if state == "running" else f"{state}, in no cell"]
     parts += [f"thread {name!r}:\n{_frames(stack)}" for name, stack in report.threads.items()]

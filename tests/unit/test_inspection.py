@@ -16,8 +16,6 @@ from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.wire import GpuUse
 from jaxcluster.wire.ops.cells import Help
 
-PROCESS = ("here", ["cpu:0"])
-
 
 class Runner:
     """A rank whose main thread is another thread, which runs a cell's code."""
@@ -54,7 +52,7 @@ def runner() -> Iterator[Any]:
 def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
     runner.runs()
     runner.asking.kind = "debugger"
-    found = inspection.rank_state(runner, *PROCESS)
+    found = inspection.rank_state(runner)
     assert (found.state, found.seq, found.cell, found.line) == ("running", 70, 7, 3)
     assert found.seconds > 0
     assert (found.paused, found.launching) == ("debugger", "")
@@ -62,7 +60,7 @@ def test_a_rank_in_a_cell_says_in_which_line_it_is(runner: Any) -> None:
 
 def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> None:
     runner.runs()
-    found = inspection.report(runner, inspection.rank_state(runner, *PROCESS))
+    found = inspection.report(runner, "running")
     functions = [frame[2] for frame in found.stack]
     assert functions.index("<module>") < functions.index("f")
     (line,) = [frame for frame in found.stack if frame[2] == "f"]
@@ -71,7 +69,7 @@ def test_a_report_has_the_stack_and_other_threads_of_the_users(runner: Any) -> N
     runner.main_thread_id = threading.get_ident()
     idle = threading.Thread(target=runner.go.wait, name="idle in the standard library")
     idle.start()
-    threads = inspection.report(runner, inspection.rank_state(runner, *PROCESS)).threads
+    threads = inspection.report(runner, "running").threads
     assert ["f", "wait(60)", 7] in [frame[2:5] for frame in threads["a loader"]]
     assert idle.name not in threads
     runner.go.set()

@@ -84,7 +84,7 @@ class Running:
 
 
 def state(rank: int, what: str = "idle", **more: Any) -> wire.RankState:
-    return wire.RankState(rank, 100 + rank, "host-a", what, rss_nbytes=200 << 20, **more)
+    return wire.RankState(rank, what, **more)
 
 
 def end(cell: Any, *replies: str) -> None:

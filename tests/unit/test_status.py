@@ -18,8 +18,8 @@ from jaxcluster.views.live import StartDisplay
 
 GIB = 1 << 30
 STATES = [
-    wire.RankState(0, 100, "host-a", "running", ["cpu:0"], 5, 7, 3, seconds=2.25),
-    wire.RankState(1, 101, "host-a", "dead", ["cpu:1"]),
+    wire.RankState(0, "running", 5, 7, 3, seconds=2.25),
+    wire.RankState(1, "dead"),
 ]
 DEAD = {1: wire.Death("killed by SIGKILL <9>")}
 
@@ -34,8 +34,15 @@ def read(table: str) -> list[dict[str, str]]:
     return [dict(zip(head, line, strict=False)) for line in lines]
 
 
-def rows(*states: wire.RankState, **more: Any) -> list[dict[str, str]]:
-    return read(blocks.text([status.table(states, DEAD, **more)]))
+def rows(*states: wire.RankState, host: str = "host-a", **more: Any) -> list[dict[str, str]]:
+    """The table of ranks of which the last is on this host."""
+    return read(blocks.text([status.table(ranks_of(host), states, DEAD, **more)]))
+
+
+def ranks_of(host: str = "host-a") -> Any:
+    facts = [wire.EngineFacts(n, 0, name, name, "") for n, name in enumerate(["host-a", host])]
+    devices = [wire.InitializeReply([wire.DeviceInfo(n, "", "cpu", n)]) for n in range(2)]
+    return types.SimpleNamespace(pids=[100, 101], facts=facts, devices=devices)
 
 
 def test_the_table_says_where_a_rank_is_and_what_it_does_and_uses() -> None:
@@ -49,8 +56,7 @@ def test_the_table_says_where_a_rank_is_and_what_it_does_and_uses() -> None:
     assert rows(*STATES, used=used(250.0, 40.0, 8 * GIB))[0]["GPU"] == "40 %, 2.0 GiB of 8.0 GiB"
     assert rows(*STATES, used=used(250.0))[0]["CPU"] == "2.5 CPUs"
     assert rows(replace(STATES[0], queued=2))[0]["state"] == "running, 2 waiting"
-    hosts = rows(STATES[0], replace(STATES[1], hostname="other"))
-    assert [row["host"] for row in hosts] == ["host-a", "other"]
+    assert [row["host"] for row in rows(*STATES, host="other")] == ["host-a", "other"]
 
 
 def test_a_live_display_is_no_use_of_the_kernel() -> None:
@@ -91,6 +97,7 @@ def test_it_is_shown_again_after_each_look(monkeypatch: pytest.MonkeyPatch) -> N
     link = types.SimpleNamespace(ranks=[0, 1], gather=lambda *asked, timeout_s: answers)
     cluster: Any = types.SimpleNamespace(
         status=lambda: STATES,
+        record=ranks_of(),
         dead=DEAD,
         look=lambda launches: None,
         cells=[],
@@ -190,11 +197,9 @@ def test_stacks_are_shown_from_the_cell_inwards_and_equal_ones_once() -> None:
         frame("pjit.py", "call", folded=True),
         frame("pxla.py", "execute", folded=True),
     ]
-    running, idle = STATES[0], replace(STATES[0], state="idle")
-    reports = {rank: wire.RankReport(running, stack) for rank in (0, 2)}
-    reports[1] = wire.RankReport(idle, [frame("kernel.py", "run")])
-    reports[3] = wire.RankReport(idle, [], {"saver": [frame("orbax.py", "save")]})
-    reports[4] = wire.RankReport(STATES[1], [])
+    reports = {rank: wire.RankReport("running", stack) for rank in (0, 2)}
+    reports[1] = wire.RankReport("idle", [frame("kernel.py", "run")])
+    reports[3] = wire.RankReport("idle", [], {"saver": [frame("orbax.py", "save")]})
     assert status.stacks(reports) == (
         "── ranks 0, 2 ──\n"
         "  cell [7] line 3, in <module>\n    <module>()\n"
@@ -202,6 +207,5 @@ def test_stacks_are_shown_from_the_cell_inwards_and_equal_ones_once() -> None:
         "  [... 2 frames of JAX, the innermost in execute]\n"
         "── rank 1 ──\nidle, in no cell\n"
         "── rank 3 ──\nidle, in no cell\n"
-        "thread 'saver':\n  orbax.py:3, in save\n    save()\n"
-        "── rank 4 ──\ndied"
+        "thread 'saver':\n  orbax.py:3, in save\n    save()"
     )

@@ -14,7 +14,7 @@ from jaxcluster.wire.ops.agreement import Looked, Waiting
 
 def state(rank: int, **more: Any) -> tuple[int, wire.RankState]:
     told = {"state": "running", "line": 3, "seconds": 6.0, **more}
-    return rank, wire.RankState(rank, 100 + rank, "box", **told)
+    return rank, wire.RankState(rank, **told)
 
 
 def waiting(rank: int, missing: list[int], seq: int = 7) -> Waiting:

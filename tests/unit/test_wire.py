@@ -93,8 +93,8 @@ def test_a_newer_peers_fields_are_dropped() -> None:
 
 
 def test_an_older_peers_missing_fields_take_their_defaults() -> None:
-    state = wire.parse(wire.RankState, {"rank": 3, "pid": 1, "hostname": "h", "state": "idle"})
-    assert state == wire.RankState(3, 1, "h", "idle")
+    state = wire.parse(wire.RankState, {"rank": 3, "state": "idle"})
+    assert state == wire.RankState(3, "idle")
 
 
 def test_half_a_surrogate_pair_travels_as_its_escape() -> None:
@@ -112,7 +112,7 @@ def refused_at(text: str) -> Refusal:
 
 def test_another_protocol_version_says_what_to_install() -> None:
     data = json.dumps({"v": 99, "op": "cell", "id": "1"}).encode()
-    with pytest.raises(ValueError, match=r"protocol 99, not \d: install the same jaxcluster"):
+    with pytest.raises(ValueError, match=r"protocol 99, not \d+: install the same jaxcluster"):
         wire.decode(data)
 
 

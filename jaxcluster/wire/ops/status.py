@@ -12,16 +12,12 @@ class RankState(Message):
     """What a rank's control channel says of its main thread, at any time."""
 
     rank: int
-    pid: int
-    hostname: str
     state: str  # starting, idle or running; the notebook adds dead and silent
-    devices: list[str] = field(default_factory=list)
     seq: int = 0  # of the running cell
     cell: int | None = None  # its number
     line: int | None = None  # the innermost line of the running cell
     seconds: float = 0.0
     queued: int = 0  # cells that wait for their turn
-    rss_nbytes: int = 0
     paused: str = ""  # what a person holds it by: "debugger", or "input" after a question
     launching: str = ""  # the program that it launches, or waits to launch
     launching_s: float = 0.0
@@ -35,7 +31,7 @@ class RankReport(Message):
     is JAX's own or jaxcluster's].
     """
 
-    state: RankState
+    state: str  # as ``RankState`` has it
     stack: list[list[Any]]  # of the main thread
     threads: dict[str, list[list[Any]]] = field(default_factory=dict)  # the user's others, by name
 
