@@ -185,7 +185,7 @@ class Ranks:
             case "look":
                 return self.referee.look(time.monotonic(), body["launches"])
             case "resources":
-                return wire.RankResources(number, 1.0, 200 << 20)
+                return wire.RankResources(1.0, 200 << 20)
         send("error", {"ename": "ValueError", "message": f"no {op!r} here", "hint": ""})
         return None
 

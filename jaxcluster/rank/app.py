@@ -96,7 +96,7 @@ class Rank:
         self.values.last_result = lambda: self.runner.last_result
         self.runner.lost = self.values.lost
         self.facts = engine_facts(rank, host)
-        self.meter = Meter(rank)
+        self.meter = Meter()
         self.attached = False
         self.devices: list[wire.DeviceInfo] = []
         self._initialize = self.control.inbox(wire.InitializeRequest)

@@ -103,9 +103,9 @@ class Meter:
       gpus: those that are the rank's, as CUDA_VISIBLE_DEVICES has them.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self) -> None:
         self.gpus: list[str] = []
-        self._last = wire.RankResources(rank, 0.0, 0)
+        self._last = wire.RankResources(0.0, 0)
         self._at, self._cpu_s = -math.inf, 0.0
 
     def read(self, request: object = None) -> wire.RankResources:
@@ -119,7 +119,6 @@ class Meter:
             uses = gpu_uses(self.gpus)
             known = [use.percent for use in uses if use.percent is not None]
             self._last = wire.RankResources(
-                self._last.rank,
                 percent,
                 rss_nbytes,
                 sum(known) / len(known) if known else None,

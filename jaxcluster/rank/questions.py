@@ -83,9 +83,7 @@ class Asking:
         answers: wire.Inbox[Answer | None] = wire.Inbox()
         number = next(self._ids)
         text = wire.clean(wire.shorten(prompt, PROMPT_CHARS))
-        is_debugger = self.kind == DEBUGGER
-        seq = running.cell.seq
-        question = wire.Question(runner.rank, seq, number, text, is_secret, is_debugger)
+        question = wire.Question(runner.rank, number, text, is_secret, self.kind == DEBUGGER)
         try:
             with self.held_by(INPUT):
                 self._open[number] = (threading.get_ident(), answers)

@@ -19,7 +19,7 @@ T0 = 100.0
 
 
 def question(rank: int, id: int = 1, prompt: str = "? ", **more: Any) -> wire.Question:
-    return wire.Question(rank, 1, id, prompt, **more)
+    return wire.Question(rank, id, prompt, **more)
 
 
 def pdb(rank: int, id: int = 1) -> wire.Question:

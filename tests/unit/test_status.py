@@ -25,7 +25,7 @@ DEAD = {1: wire.Death("killed by SIGKILL <9>")}
 
 
 def used(cpu: float, gpu: float | None = None, total: int = 0) -> dict[int, wire.RankResources]:
-    return {0: wire.RankResources(0, cpu, 2 * GIB, gpu, total // 4, total)}
+    return {0: wire.RankResources(cpu, 2 * GIB, gpu, total // 4, total)}
 
 
 def read(table: str) -> list[dict[str, str]]:

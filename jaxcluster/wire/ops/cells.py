@@ -108,7 +108,6 @@ class Question(Message):
     """What a rank asks the notebook whose cell it runs; an ``Answer`` with its id follows."""
 
     rank: int
-    seq: int
     id: int
     prompt: str
     secret: bool = False  # what is typed is not shown

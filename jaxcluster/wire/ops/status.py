@@ -51,7 +51,6 @@ class RankResources(Message):
     GPUs have values with nvidia-ml-py alone; their memory is that of all processes on them.
     """
 
-    rank: int
     cpu: float  # since the reading before
     rss_nbytes: int
     gpu: float | None = None
