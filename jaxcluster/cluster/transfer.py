@@ -43,7 +43,7 @@ from jaxcluster.errors import (
 )
 from jaxcluster.host.free_space import take_memory
 from jaxcluster.host.memory import read_memory
-from jaxcluster.hosts.states import Memory, NoRoom, recall
+from jaxcluster.hosts.states import NoRoom, in_memory, recall
 from jaxcluster.model import layout, notices, pickling
 from jaxcluster.model.layout import ArrayLayout, array_layout, volume
 from jaxcluster.ranks import name_ranks
@@ -233,14 +233,6 @@ def _is_here(world: World, rank: int) -> bool:
     return is_host and world.record.pid_space == pid_space()
 
 
-def _memory(world: World, ranks: Sequence[int]) -> contextlib.AbstractContextManager[Memory]:
-    """A folder in the memory of other hosts, all of which can be reached."""
-    for rank in ranks:
-        if (death := world.dead.get(rank)) is not None:
-            unwrap(Event(rank, "died", "", death))
-    return Memory({rank: world.fleet.host_of(rank) for rank in ranks})
-
-
 @contextlib.contextmanager
 def _written(
     world: World, ranks: Iterable[int], buffers: Mapping[int, memoryview], total: int
@@ -270,9 +262,11 @@ def _written(
                     mapped[at : at + raw.nbytes] = raw
             paths = dict.fromkeys(here, f"/proc/{os.getpid()}/fd/{memory}")
         if others := [rank for rank in ranks if rank not in paths]:
-            there = stack.enter_context(_memory(world, others))
-            there.put("value", buffers)
-            paths |= {rank: there.path(rank, "value") for rank in others}
+            for rank in others:  # a host that can't be reached would be waited for
+                if (death := world.dead.get(rank)) is not None:
+                    unwrap(Event(rank, "died", "", death))
+            places = {rank: world.fleet.host_of(rank) for rank in others}
+            paths |= stack.enter_context(in_memory(places, buffers))
         yield paths
 
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from jaxcluster.errors import LaunchError
 from jaxcluster.hosts.agent.client import Asked, answers
@@ -89,63 +89,41 @@ class NoRoom(Exception):
     """There is no memory on the way for so many bytes: they travel as frames."""
 
 
-class Memory:
-    """A folder in the memory of the hosts of ranks, by which bytes go there.
-
-    It is there in a ``with``.
+@contextlib.contextmanager
+def in_memory(
+    places: Mapping[int, Host], buffers: Mapping[int, memoryview]
+) -> Iterator[dict[int, str]]:
+    """A file in the memory of the hosts of ranks, while the ``with`` lasts: its path, by rank.
 
     Args:
       places: by rank.
+      buffers: what is in it, by where it begins.
 
     Raises:
-      NoRoom: it would be this machine's, which they share already.
+      NoRoom: a host has none, or it is this machine, which they share already.
       LaunchError: a host does not answer.
     """
-
-    def __init__(self, places: Mapping[int, Host]) -> None:
-        name = f"value-{secrets.token_hex(6)}"
-        self._places = places
-        self._folders = {host: f"{host.memory}/{name}" for host in places.values()}
-
-    def __enter__(self) -> Self:
-        if any(host.is_here for host in self._folders):
-            raise NoRoom
+    name = f"value-{secrets.token_hex(6)}"
+    folders = {host: f"{host.memory}/{name}" for host in places.values()}
+    if any(host.is_here for host in folders):
+        raise NoRoom
+    paths = {host: f"{folder}/value" for host, folder in folders.items()}
+    parts = [(0, memoryview(b""))]
+    for begin, buffer in buffers.items():
+        for at in range(0, len(buffer), PART_NBYTES):
+            parts.append((begin + at, buffer[at : at + PART_NBYTES]))
+    with contextlib.ExitStack() as stack:
+        for host, folder in folders.items():
+            stack.callback(host.begin, Remove(folder))
+        asked = [(host, host.begin(Mkdir(folder))) for host, folder in folders.items()]
+        answers(asked, ASK_S, passed_over=())
         try:
-            asked = [(host, host.begin(Mkdir(path))) for host, path in self._folders.items()]
-            answers(asked, ASK_S, passed_over=())
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for host, path in self._folders.items():
-            host.begin(Remove(path))
-
-    def path(self, rank: int, name: str) -> str:
-        """The path of a file in it, for a rank."""
-        return f"{self._folders[self._places[rank]]}/{name}"
-
-    def put(self, name: str, buffers: Mapping[int, memoryview]) -> None:
-        """Write one file into the memory of each host.
-
-        Args:
-          buffers: what is in it, by where it begins.
-
-        Raises:
-          NoRoom: a host has none.
-          LaunchError: a host does not answer.
-        """
-        parts = [(0, memoryview(b""))]
-        for begin, buffer in buffers.items():
-            for at in range(0, len(buffer), PART_NBYTES):
-                parts.append((begin + at, buffer[at : at + PART_NBYTES]))
-        try:
-            _write({host: f"{path}/{name}" for host, path in self._folders.items()}, parts)
+            _write(paths, parts)
         except LaunchError as error:
             if os.strerror(errno.ENOSPC) in error.message:
                 raise NoRoom from None
             raise
+        yield {rank: paths[host] for rank, host in places.items()}
 
 
 # --------------------------------------------------------------------------- saved variables
