@@ -70,16 +70,6 @@ def test_arrays_of_one_rank_each_are_not_taken_for_one() -> None:
     assert "another sharding" in layout.array_layout("x", spanning, known).notes[1]
 
 
-def test_an_array_on_one_ranks_devices_is_one_array() -> None:
-    """A stage of a pipeline: its owner can't know that the others have it too."""
-    known = layouts.devices(4, 1)
-    theirs = wire.ArrayInfo((8,), "float32", True, nbytes=32, on="2")
-    for owner in range(4):
-        infos = dict.fromkeys(range(4), theirs) | {owner: replace(own(owner, 8), on="2")}
-        found = layout.array_layout("x", infos, known)
-        assert (found.spans, found.ranks, found.missing, found.notes) == (True, (owner,), 0, {})
-
-
 @pytest.mark.parametrize("gone_on", [range(1), range(4)])
 def test_a_deleted_array_has_a_note(gone_on: range) -> None:
     known = layouts.devices(4, 1)
