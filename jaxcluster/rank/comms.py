@@ -131,9 +131,8 @@ class Comms:
                 return
             # That an Output takes messages is not for the page.
             if not (opened.is_output and set(state) == {"msg_id"}):
-                frames = [memoryview(buffer).tobytes() for buffer in buffers or ()]
                 told = {"data": data or {}, "metadata": metadata or {}, **keys}
-                self._push(this.comm_id, opened, msg_type, told, frames)
+                self._push(opened, msg_type, this.comm_id, told, buffers or ())
             if msg_type == "comm_close":
                 self._twins.pop(opened.twin, None)
                 state = {"msg_id": ""}
@@ -156,15 +155,14 @@ class Comms:
         self._twins[twin] = this
         this.opened = Opened(this, home, twin, is_output=model == OUTPUT)
 
-    def _push(
-        self, id: str, opened: Opened, kind: str, told: dict[str, Any], frames: list[bytes]
-    ) -> None:
+    def _push(self, opened: Opened, kind: str, id: str, told: Any, buffers: Any) -> None:
         """Send it to the notebook of its cell, if that is shown, under the last cell."""
         home, rank = opened.home, self._runner.rank
         if rank in home.body.shown_ranks:
             parent = (self._runner.home or home).body.parent
             number, ranks = home.body.execution_count, home.body.ranks
             push = wire.CommPush(rank, kind, id, opened.twin, parent, number, ranks, **told)
+            frames = [memoryview(buffer).tobytes() for buffer in buffers]
             self._runner.control.post(home.ident, wire.encode("push", "", push), frames)
 
     def is_shown(self, id: str) -> bool:
