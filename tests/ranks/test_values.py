@@ -24,7 +24,7 @@ LARGE = 300_000  # elements: well above what a frame is quicker for
 @pytest.fixture(params=["memory", "refused memory", "agent"])
 def way(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cluster: jaxcluster.Cluster
-) -> str:
+) -> Iterator[str]:
     """The ways of large arrays: through memory, here or by the agent, and as frames if refused."""
     monkeypatch.setattr(cluster.world, "is_readable", True)
     if request.param == "agent":
@@ -35,7 +35,8 @@ def way(
             raise PermissionError
 
         monkeypatch.setattr(transfer, "read_memory", refuse)
-    return str(request.param)
+    yield request.param
+    assert cluster.world.is_readable or request.param == "refused memory"
 
 
 @pytest.fixture(autouse=True)
