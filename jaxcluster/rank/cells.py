@@ -18,7 +18,7 @@ from jaxcluster.agreement.cells import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.model.words import explain
-from jaxcluster.rank import debugging, interrupts, log, magics, tracebacks
+from jaxcluster.rank import interrupts, log, magics, tracebacks
 from jaxcluster.rank.arrays import READY_POLL_S, is_any_unfinished
 from jaxcluster.rank.comms import Comms
 from jaxcluster.rank.control import ControlChannel, Request
@@ -28,7 +28,7 @@ from jaxcluster.rank.interrupts import Interrupts
 from jaxcluster.rank.names import is_users
 from jaxcluster.rank.output import CellOutput, LogTail, RankStream, is_usable
 from jaxcluster.rank.places import CELL_DIRECTORY, in_a_cell, place_of
-from jaxcluster.rank.questions import Asking
+from jaxcluster.rank.questions import QUIT, Asking
 from jaxcluster.rank.turns import Turns
 
 FINISH_S = 1.0  # in which XLA ends what was launched, or waits for another rank
@@ -77,7 +77,7 @@ class Running:
         # In a callback of JAX's on CPU, XLA has told of a stop.
         of_xla = "CpuCallback error" in error.evalue and "KeyboardInterrupt" in error.evalue
         is_of_a_stop = of_xla or error.ename in ("KeyboardInterrupt", "CancelledError")
-        is_left = error.ename == debugging.QUIT  # by the user, in the debugger
+        is_left = error.ename == QUIT  # by the user, in the debugger
         if isinstance(raised, Stopped) or is_left or (self.interrupted and is_of_a_stop):
             self.status = "interrupted"
         else:
@@ -134,7 +134,6 @@ class CellRunner:
         self._inner = {"stdout": sys.stdout, "stderr": sys.stderr}
         sys.stdout = sys.stderr = None
         self._tidy()
-        debugging.install(self)
         tracebacks.install(shell, self.lost)
         self.control.on_tick = self.output.show_log
         # Looked up at each call: the main thread is in this loop from now on.
@@ -239,7 +238,6 @@ class CellRunner:
         self._end_turn(running)
         running.profile.close()
         self.asking.end()
-        debugging.end()
         self.control.ticking = False
         self._tidy()
         self.output.show_log(last=True)
