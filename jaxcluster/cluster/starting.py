@@ -130,7 +130,8 @@ class Starting:
                 print(f"Note: {note}.", file=sys.stderr)
         if self.script is None:
             self.say("connecting engines ...")
-            self._ask(dict.fromkeys(ranks, Serve()), "did not become an ipyparallel engine")
+            serve = Serve(processes.engine_file(self.left_s, self._check))
+            self._ask(dict.fromkeys(ranks, serve), "did not become an ipyparallel engine")
         else:
             # Some may have ended before others have begun: that is the script's end.
             self._has_begun = True

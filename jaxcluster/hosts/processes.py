@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,13 +15,13 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import Silence, explain
 from jaxcluster.host.ringfile import Part
 from jaxcluster.hosts.agent.client import Asked, OnMessage, answers
-from jaxcluster.hosts.agent.requests import Get, Look, Mkdir, Put, RelayFrames, Ring, Tail
-from jaxcluster.hosts.fleet import Fleet, Host, ask_each
+from jaxcluster.hosts.agent.requests import Get, Look, Mkdir, RelayFrames, Ring, Tail
+from jaxcluster.hosts.fleet import Fleet, Host
 from jaxcluster.hosts.records import registry
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.hosts.states import HostStates
+from jaxcluster.supervision.ends import wait
 from jaxcluster.wire.forks import (
-    ENGINE,
     HISTORY,
     RANKS,
     SECURITY,
@@ -41,9 +40,9 @@ R = TypeVar("R")
 
 ASK_S = 10.0
 LOOK_S = 1.0
-FILE_S = 30.0  # for the controller to say how engines reach it
+FILE_S = 0.01  # between looks whether the controller has said how engines reach it
 LOG_NBYTES = 4 << 20
-KINDS = ("engine", "client")  # of ipyparallel's connection files
+DOCTOR = "%jaxcluster doctor checks this machine."
 
 REFEREE = f"{RANKS}/referee.sock"  # in each agent's folder
 
@@ -85,10 +84,6 @@ class Processes:
         asked += [h.begin(Spawn([self._rank(r, h, role) for r in h.ranks])) for h in self.hosts]
         found = [one.wait(max(0.1, deadline - time.monotonic()))[0] for one in asked]
         self._pids = [pid for pids in found[not are_scripts :] for pid in pids]
-        if not are_scripts:
-            threading.Thread(
-                target=self._hand_out, name="jaxcluster-controller", daemon=True
-            ).start()
         return self._pids
 
     def _begin_controller(self) -> Asked[list[int]]:
@@ -109,28 +104,29 @@ class Processes:
         log = f"{where.folder}/{RANKS}/{name or role}.log"
         return Process(role, self.spec.env, os.getcwd(), log, about)
 
-    def _hand_out(self) -> None:
-        """Bring the controller's connection file to the hosts, and its client's to the notebook."""
-        first, *others = self.hosts
-        security = f"{SECURITY}/ipcontroller"
-        deadline = time.monotonic() + FILE_S
-        while time.monotonic() < deadline:
-            try:
-                asked = {kind: first.begin(Get(f"{security}-{kind}.json")) for kind in KINDS}
-                found = {kind: bytes(one.wait(FILE_S)[1]) for kind, one in asked.items()}
-                for text in found.values():
-                    json.loads(text)
-            except (LaunchError, ValueError):  # it is not there yet, or not whole
-                time.sleep(0.02)
-                continue
-            with contextlib.suppress(LaunchError, OSError):
-                ask_each(others, Put(ENGINE), FILE_S, data=found["engine"])
+    def engine_file(self, timeout_s: float, check: Callable[[], object]) -> dict[str, Any]:
+        """How engines reach the controller. How its clients do is in a file here then.
+
+        Args:
+          check: called now and then; raises where this is not to be waited for.
+
+        Raises:
+          LaunchError: the controller has not said so in time.
+        """
+        for _ in wait(timeout_s, lambda: True):
+            check()
+            names = (f"{SECURITY}/ipcontroller-{kind}.json" for kind in ("engine", "client"))
+            asked = [self.hosts[0].begin(Get(name)) for name in names]
+            with contextlib.suppress(LaunchError, ValueError):  # not there yet, or not whole
+                engine, client = (json.loads(bytes(one.wait(ASK_S)[1])) for one in asked)
                 path = registry.client_file(self.spec.name)
                 for folder in (path.parent.parent, path.parent):
-                    folder.mkdir(exist_ok=True)  # the cluster's own may be gone by now
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                    file.write(found["client"])
-            return
+                    folder.mkdir(exist_ok=True)
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                    json.dump(client, file)
+                return dict(engine)
+            time.sleep(FILE_S)
+        raise LaunchError("ipyparallel's controller did not start in time.", DOCTOR)
 
     def connect(self) -> Link:
         """The way to the ranks."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ from jaxcluster.supervision.starting import begin_users_code
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
 
-CONNECTION_FILE_TIMEOUT_S = 60.0
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
 
@@ -162,13 +161,9 @@ class Rank:
         self.devices += become_jax_process(self._initialize, self.runner, print, compiled)
         self._serving = self._serve.get()
         self.meter.gpus = own_gpus(self.devices)
-        # The controller's own, or what was brought from its host.
-        names = f"{forks.SECURITY}/ipcontroller-engine.json", forks.ENGINE
-        paths = [f"{self.folder}/{name}" for name in names]
-        deadline = time.monotonic() + CONNECTION_FILE_TIMEOUT_S
-        while not any(map(os.path.exists, paths)) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        file = next(filter(os.path.exists, paths), paths[0])
+        file = Path(self.folder, forks.RANKS, f"rank-{self.rank}.json")
+        file.touch(0o600)
+        file.write_text(json.dumps(self._serving.body.engine))
         ipyparallel_app.Kernel = RankKernel
         app = JaxEngine.instance()
         app.rank = self

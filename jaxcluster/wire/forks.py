@@ -19,7 +19,6 @@ HISTORY = "history"  # what cells printed
 COMPILED = "compiled"  # programs
 OUTLIVING = (HISTORY, COMPILED)  # they outlive a generation
 SECURITY = f"{RANKS}/profile/security"  # of ipyparallel's controller
-ENGINE = f"{RANKS}/engine.json"  # on hosts without it: how engines reach it
 
 
 def rank_socket(folder: str, rank: int) -> str:

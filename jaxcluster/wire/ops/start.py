@@ -109,3 +109,5 @@ class Script(Operation[None], op="script"):
 
 class Serve(Operation[RankState], op="serve"):
     """Become an ipyparallel engine, and run cells. The last step."""
+
+    engine: dict[str, Any]  # how it reaches ipyparallel's controller, as its connection file has it
