@@ -174,7 +174,7 @@ class Ranks:
             case "variables":
                 return []
             case "initialize":
-                return wire.InitializeReply([wire.DeviceInfo(number, "cpu", "cpu", number, 0)])
+                return wire.InitializeReply([wire.DeviceInfo(number, "cpu", "cpu", 0)])
             case "serve" | "state":
                 return self.state(rank)
             case "cell":

@@ -119,10 +119,8 @@ class ForkServer:
             self._end()
 
     def _say(self, line: bytes) -> None:
-        data = line + b"\n"
-        with contextlib.suppress(OSError):  # the agent is gone
-            while data:
-                data = data[os.write(0, data) :]
+        with contextlib.suppress(OSError), open(0, "wb", closefd=False) as agent:
+            agent.write(line + b"\n")  # it may be gone
 
     def _fork(self, proc: forks.Process) -> int:
         """Start a process; returns its pid. It never returns in the child."""
@@ -168,7 +166,7 @@ class ForkServer:
                 if pid in self.children:
                     self.children.discard(pid)
                     ends.end_group(pid)  # what it has started, if it ended by itself
-                    self._say(forks.line_of(forks.Ended(pid, code)))
+                    self._say(wire.encode("ended", "", [pid, code]))
         if not self.children:
             ends.end_children(2)
 

@@ -197,12 +197,11 @@ def keep_proxies_away(coordinator_address: str) -> None:
 def _device_info(device: Any) -> wire.DeviceInfo:
     coords = getattr(device, "coords", None)
     return wire.DeviceInfo(
-        id=device.id,
-        kind=device.device_kind,
-        platform=device.platform,
-        process_index=device.process_index,
-        local_hardware_id=getattr(device, "local_hardware_id", None),
-        coords=list(coords) if coords is not None else None,
+        device.id,
+        device.device_kind,
+        device.platform,
+        getattr(device, "local_hardware_id", None),
+        list(coords) if coords is not None else None,
     )
 
 

@@ -63,18 +63,11 @@ class Lost(Message):
     why: str = ""
 
 
-class Ended(Message):
-    """From a fork server: a process has ended."""
-
-    pid: int
-    code: int
-
-
 Event = Exit | Stopping | Lost
-EVENTS.update(exit=Exit, stopping=Stopping, lost=Lost, ended=Ended)
+EVENTS.update(exit=Exit, stopping=Stopping, lost=Lost)
 
 
-def line_of(event: Event | Ended) -> bytes:
+def line_of(event: Event) -> bytes:
     """As it goes to those that are connected."""
     return encode(type(event).__name__.lower(), "", event)
 

@@ -98,8 +98,8 @@ def test_without_the_library_or_a_driver_there_is_nothing(monkeypatch: pytest.Mo
 def test_a_ranks_gpus_are_those_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-b,6")
     devices = [
-        wire.DeviceInfo(8, "H200", "gpu", 1, local_hardware_id=1),
-        wire.DeviceInfo(9, "H200", "cuda", 1, local_hardware_id=2),
+        wire.DeviceInfo(8, "H200", "gpu", local_hardware_id=1),
+        wire.DeviceInfo(9, "H200", "cuda", local_hardware_id=2),
     ]
     assert own_gpus(devices) == ["GPU-b", "6"]
-    assert own_gpus([wire.DeviceInfo(0, "cpu", "cpu", 0, local_hardware_id=0)]) == []
+    assert own_gpus([wire.DeviceInfo(0, "cpu", "cpu", local_hardware_id=0)]) == []

@@ -35,7 +35,7 @@ class Running:
     def __init__(self) -> None:
         self.spec = wire.ClusterSpec("main", 4)
         facts = [wire.EngineFacts(r, 100 + r, "host-a", "k", "") for r in self.ranks]
-        devices = [wire.InitializeReply([wire.DeviceInfo(r, "cpu", "cpu", r)]) for r in self.ranks]
+        devices = [wire.InitializeReply([wire.DeviceInfo(r, "cpu", "cpu")]) for r in self.ranks]
         self.record = ClusterRecord(
             "main", self.spec, "", 5_000_000, "host-a", pids=[100 + r for r in self.ranks],
             facts=facts, devices=devices,

@@ -29,7 +29,7 @@ def test_an_owner_that_has_ended_is_none() -> None:
 
 def record(name: str = "main", created_ns: int = 1) -> ClusterRecord:
     facts = wire.EngineFacts(0, 12, "box", "key", "0.10", ["0"])
-    reply = wire.InitializeReply([wire.DeviceInfo(0, "cpu", "cpu", 0)])
+    reply = wire.InitializeReply([wire.DeviceInfo(0, "cpu", "cpu")])
     return ClusterRecord(
         name=name,
         spec=wire.ClusterSpec(name, 1, env={"A": "1"}, local_device_ids=[[0]]),

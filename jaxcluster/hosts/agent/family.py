@@ -18,7 +18,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.hosts.agent import folder as folders
 from jaxcluster.supervision import ends, processes, starting
-from jaxcluster.wire.forks import Ended, Exit, Process, Spawn, event_in
+from jaxcluster.wire.forks import Exit, Process, Spawn
 
 ENDING_S = 2.0  # for the processes of a fork server that was killed
 
@@ -155,8 +155,7 @@ class Family:
 
     def _take(self, envelope: Mapping[str, Any]) -> None:
         if envelope["op"] == "ended":
-            ended: Ended = event_in(envelope)
-            self._has_ended(ended.pid, ended.code)
+            self._has_ended(*envelope["body"])
         elif self._spawning is not None:
             procs, pids = self._spawning
             self.members |= dict(zip(envelope["body"], procs, strict=True))

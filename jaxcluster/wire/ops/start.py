@@ -61,7 +61,6 @@ class DeviceInfo(Message):
     id: int
     kind: str
     platform: str
-    process_index: int
     local_hardware_id: int | None = None
     coords: list[int] | None = None
 
