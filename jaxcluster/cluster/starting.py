@@ -166,20 +166,20 @@ class Starting:
         Returns: the plan, and the pid of the referee's process.
         """
         own = own_addresses(world.fleet.hosts)
-        address, placed = own[0], is_placed(self.spec)
+        address, chosen = own[0], chosen_address(self.spec)
         # The referee runs beside the ranks, and JAX's coordination service with it. So rank 0 may
-        # die as well. A coordinator that the user placed stays where JAX puts it: in rank 0.
+        # die as well.
         #
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
         # it listens on a Unix socket in the cluster's folder, which only this user can enter.
         service = f"{address}:0"
         relays = "" if address == LOOPBACK else address
         key = secrets.token_hex(32) if relays else ""
-        if not (relays or placed):  # gRPC reads it as a URI
+        if not (relays or chosen):  # gRPC reads it as a URI
             service = UNIX + quote(f"{world.fleet.hosts[0].folder}/{RANKS}/{COORDINATOR_SOCKET}")
-        pid = world.processes.start_coordinator("" if placed else service, relays, key)
+        pid = world.processes.start_coordinator(chosen or service, relays, key)
         relay_port, port = self._ports(world) if relays else (0, 0)
-        if relays and not placed:
+        if port:
             service = f"{address}:{port}"
         plan = placement.plan_ranks(
             self.spec,
@@ -188,12 +188,10 @@ class Starting:
             collectives_addresses=own,
         )
         paths = world.processes.referee_paths(relays, relay_port, key)
-        its: dict[str, Any] = {
-            "is_checked": os.environ.get("JAXCLUSTER_AGREE") != "0",
-            "coordinator_process": not placed,
-        }
+        is_checked = os.environ.get("JAXCLUSTER_AGREE") != "0"
         requests = tuple(
-            replace(request, referee=paths[request.process_id], **its) for request in plan.requests
+            replace(request, referee=paths[request.process_id], is_checked=is_checked)
+            for request in plan.requests
         )
         return replace(plan, requests=requests), pid
 
@@ -304,7 +302,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
     if not spec.is_here:
         return hosts.dry_run(spec)
     coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"
-    if is_placed(spec):
+    if chosen_address(spec):
         coordinator = f"{LOOPBACK}:<a free port>"
     head = (
         f"{spec.num_processes} ranks on this machine, forked from one preloaded process\n"
@@ -316,9 +314,9 @@ def dry_run(spec: wire.ClusterSpec) -> str:
         return head + str(error)
 
 
-def is_placed(spec: wire.ClusterSpec) -> bool:
-    """Whether the user has chosen where JAX's coordinator listens: it runs in rank 0 then."""
-    return (spec.coordinator_address or spec.coordinator_bind_address) is not None
+def chosen_address(spec: wire.ClusterSpec) -> str | None:
+    """Where JAX's coordinator listens, if the user has chosen that."""
+    return spec.coordinator_bind_address or spec.coordinator_address
 
 
 def plan_here(

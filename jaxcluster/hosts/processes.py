@@ -142,7 +142,7 @@ class Processes:
         """Start the referee beside rank 0, with JAX's coordination service; returns its pid.
 
         Args:
-          address: where JAX's service listens; at port 0 a free one. "": it is rank 0's own.
+          address: where JAX's service listens; at port 0 a free one.
           relays, key: where the referee hears other hosts, and what these have to know.
 
         Raises:

@@ -1,7 +1,7 @@
 """From a forked process to a JAX process.
 
 A ``jax.distributed.initialize`` that can't reach its coordinator aborts the process, without an
-exception, and a busy port segfaults it: so both are looked at first.
+exception: so that is looked at first.
 """
 
 from __future__ import annotations
@@ -18,20 +18,15 @@ from urllib.parse import unquote
 from jaxcluster import wire
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
-from jaxcluster.host.reachability import why_not_listen
 from jaxcluster.rank.cells import CellRunner
 from jaxcluster.rank.control import Request
+from jaxcluster.rank.coordinator import LEAVE_OUT, UNIX
 from jaxcluster.rank.job import Job, agree_on_launches
 from jaxcluster.rank.private import compilations, coordination, kinds, moved, transfers
 
 POLL_S = 0.002
 IDLE_NS = 200_000_000  # an idle rank of a notebook wakes some 5 times a second
 LOOPBACK = "127.0.0.1"
-LEAVE_OUT = (
-    "Leave out --coordinator-address, or say where it listens on rank 0's host: "
-    "--coordinator-bind-address"
-)
-UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
 
 def dial_until(dial: Callable[[], object], who: str, timeout_s: float) -> None:
@@ -56,17 +51,6 @@ def dial_until(dial: Callable[[], object], who: str, timeout_s: float) -> None:
                 told = f"{who} gave no answer in {timeout_s:.0f} s ({error})"
                 raise TimeoutError(told) from None
             time.sleep(POLL_S)
-
-
-def check_coordinator(address: str) -> None:
-    """Refuse an address at which rank 0 can't listen: JAX would abort, and others wait in vain.
-
-    Raises:
-      UsageError: it can't be resolved, is another host's, or its port is taken.
-    """
-    if not address.startswith(UNIX) and (why := why_not_listen(address)):
-        told = f"JAX's coordinator can't listen at {address} on rank 0's host ({why})."
-        raise UsageError(told, LEAVE_OUT)
 
 
 def _dial(address: str) -> None:
@@ -149,12 +133,9 @@ def initialize(
         with contextlib.suppress(ImportError, AttributeError, OSError):
             transfers.allow_transfers()
     keep_proxies_away(request.coordinator_address)
-    elsewhere = request.coordinator_process and coordination.coordinate_elsewhere()
-    if elsewhere or request.process_id != 0:
+    if coordination.coordinate_elsewhere() or request.process_id != 0:
         address = request.coordinator_address
         dial_until(lambda: _dial(address), f"the coordinator at {address}", wait_s)
-    else:
-        check_coordinator(request.coordinator_bind_address or request.coordinator_address)
     jax.distributed.initialize(
         coordinator_address=request.coordinator_address,
         num_processes=request.num_processes,

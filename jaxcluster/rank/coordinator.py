@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 
 from jaxcluster.agreement.server import Server
+from jaxcluster.host.reachability import why_not_listen
 
 SHUTDOWN_TIMEOUT_S = 5
+UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
+LEAVE_OUT = (
+    "Leave out --coordinator-address, or say where it listens on rank 0's host: "
+    "--coordinator-bind-address"
+)
 
 
 def main(
@@ -28,19 +35,24 @@ def main(
     """Serve until this process is ended: see ``hosts.processes.Processes.start_coordinator``.
 
     With ``relays`` it prints a line with the two ports: ``ports: 40001 40002``.
+
+    Raises:
+      SystemExit: the service can't listen at its address: JAX would crash there.
     """
+    if not address.startswith(UNIX) and (why := why_not_listen(address)):
+        print(f"JAX's coordinator can't listen at {address} on rank 0's host ({why}).\n{LEAVE_OUT}")
+        sys.exit(1)
     server = Server(num_processes, referee, key)
     service, held = None, None
     if address.endswith(":0"):
         held = hold_port(address.removesuffix(":0"))
         address = f"{address.removesuffix('0')}{held.getsockname()[1]}"
-    if address:
-        from jaxcluster.rank.private import coordination
+    from jaxcluster.rank.private import coordination
 
-        with contextlib.suppress(ImportError, AttributeError):  # a name has moved
-            service = coordination.coordination_service(
-                address, num_processes, heartbeat_timeout_s, SHUTDOWN_TIMEOUT_S
-            )
+    with contextlib.suppress(ImportError, AttributeError):  # a name has moved
+        service = coordination.coordination_service(
+            address, num_processes, heartbeat_timeout_s, SHUTDOWN_TIMEOUT_S
+        )
     if relays:
         server.listen(relays)
         port = held.getsockname()[1] if held is not None else 0

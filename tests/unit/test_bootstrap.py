@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
 from jaxcluster.errors import UsageError
-from jaxcluster.rank import bootstrap
+from jaxcluster.host.reachability import why_not_listen
+from jaxcluster.rank import bootstrap, coordinator
 from jaxcluster.rank.coordinator import hold_port
 
 LOOPBACK = "127.0.0.1"
@@ -17,20 +19,20 @@ LOOPBACK = "127.0.0.1"
 
 def test_the_coordinators_port_is_its_own() -> None:
     """gRPC listens with SO_REUSEPORT."""
-    with hold_port(LOOPBACK) as held, socket.socket() as coordinator:
+    with hold_port(LOOPBACK) as held, socket.socket() as service:
         port = held.getsockname()[1]
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind((LOOPBACK, port))
-        bootstrap.check_coordinator(f"{LOOPBACK}:{port}")
-        coordinator.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        coordinator.bind((LOOPBACK, port))
-        coordinator.listen()
+        assert not why_not_listen(f"{LOOPBACK}:{port}")
+        service.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        service.bind((LOOPBACK, port))
+        service.listen()
 
 
 def test_a_coordinator_is_waited_for_until_it_listens_and_named_if_it_never_does() -> None:
-    with socket.socket() as coordinator:
-        coordinator.bind((LOOPBACK, 0))
-        address = f"{LOOPBACK}:{coordinator.getsockname()[1]}"
+    with socket.socket() as service:
+        service.bind((LOOPBACK, 0))
+        address = f"{LOOPBACK}:{service.getsockname()[1]}"
 
         def wait(timeout_s: float) -> None:
             bootstrap.dial_until(lambda: bootstrap._dial(address), "it", timeout_s)
@@ -41,18 +43,22 @@ def test_a_coordinator_is_waited_for_until_it_listens_and_named_if_it_never_does
             bootstrap.dial_until(lambda: bootstrap._dial("no-such-host.invalid:1"), "it", 600)
         thread = threading.Thread(target=wait, args=[30])
         thread.start()
-        coordinator.listen()
+        service.listen()
         thread.join(30)
         assert not thread.is_alive()
 
 
-def test_rank_0_says_at_once_where_it_can_not_listen() -> None:
+def test_a_coordinator_says_at_once_where_it_can_not_listen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         addresses = (f"{LOOPBACK}:{taken.getsockname()[1]}", "192.0.2.1:8476", "no-such.invalid:1")
         for address in addresses:  # a taken port, another host's address, a name of nobody's
-            with pytest.raises(UsageError, match=f"can't listen at {address} on rank 0's host"):
-                bootstrap.check_coordinator(address)
-    bootstrap.check_coordinator("unix:/tmp/socket")
+            with pytest.raises(SystemExit):
+                coordinator.main(1, f"{tmp_path}/referee", 10, address, "", "")
+            told = capsys.readouterr().out
+            assert f"can't listen at {address} on rank 0's host (" in told
+            assert "--coordinator-bind-address" in told
 
 
 # --------------------------------------------------------------------------- proxies

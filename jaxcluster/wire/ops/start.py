@@ -87,7 +87,6 @@ class InitializeRequest(Operation[InitializeReply], op="initialize"):
     num_cpu_devices: int | None
     collectives_address: str | None
     env: dict[str, str] = field(default_factory=dict)
-    coordinator_process: bool = False  # the coordination service is its own; else rank 0 hosts it
     referee: str = ""  # the path of the referee's socket on this host
     is_checked: bool = True  # launches wait for the referee's word
 
