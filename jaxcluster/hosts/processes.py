@@ -122,7 +122,7 @@ class Processes:
                 path = registry.client_file(self.spec.name)
                 for folder in (path.parent.parent, path.parent):
                     folder.mkdir(exist_ok=True)
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                     json.dump(client, file)
                 return dict(engine)
             time.sleep(FILE_S)

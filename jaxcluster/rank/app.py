@@ -1,8 +1,8 @@
 """One rank: an ipyparallel engine whose id is its rank, with a control channel beside it.
 
 The process comes up in this order, each step on the notebook's word: control channel (answers at
-once), ``facts``, ``reserve`` and ``probe``, ``initialize`` (it is a JAX process now), ``serve`` (it
-is an ipyparallel engine now and runs cells).
+once), ``facts``, ``initialize`` (it is a JAX process now), ``serve`` (it is an ipyparallel engine
+now and runs cells).
 """
 
 from __future__ import annotations
@@ -100,13 +100,12 @@ class Rank:
         self.devices: list[wire.DeviceInfo] = []
         self._initialize = self.control.inbox(wire.InitializeRequest)
         self._serve = self.control.inbox(start.Serve)
-        handle, turns = self.control.handle, self.runner.turns
-        in_turn = turns.in_turn
+        handle, in_turn = self.control.handle, self.runner.turns.in_turn
         handle(start.Facts, "now", lambda request: self.facts)
         handle(wire.CellRequest, "later", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)
-        handle(agreement.Look, "later", turns.look)
+        handle(agreement.Look, "later", self.runner.turns.look)
         handle(status.State, "now", lambda request: self._state())
         handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state().state))
         handle(status.Resources, "side", self.meter.read)
