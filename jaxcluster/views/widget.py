@@ -14,7 +14,7 @@ from jaxcluster.errors import JaxClusterError
 
 FOLDER = Path(__file__).parents[1] / "static" / "shardview"
 
-# The only form in which these modules import names; tests/unit/test_drawing.py sees to it.
+# The only form in which these modules import names.
 IMPORT = re.compile(r"^(?:import|export) \{[^}]*\} from '\./(?P<file>\w+\.js)';\n", re.MULTILINE)
 
 
