@@ -50,16 +50,6 @@ def test_a_client_in_another_process_finds_the_engines(cluster: jaxcluster.Clust
     assert done.stdout == "[0, 1, 2, 3] [2, 2, 2, 2]\n"
 
 
-@pytest.mark.parametrize("coalescing", [False, True])
-def test_broadcast_views_answer(client: Any, coalescing: bool) -> None:
-    view = client.broadcast_view(is_coalescing=coalescing)
-    assert view.apply(pow, 2, 5).get(timeout=DEADLINE_S) == [32] * 4
-    view.execute("where = __import__('jax').process_index()").get(timeout=DEADLINE_S)
-    view.push({"pushed": 4}).get(timeout=DEADLINE_S)
-    some = client.broadcast_view([1, 3], is_coalescing=coalescing)
-    assert some.pull(["where", "pushed"]).get(timeout=DEADLINE_S) == [[1, 4], [3, 4]]
-
-
 # Each launch takes a few ms, and there is a pause after it: signals find the ranks launching.
 WORK = """
 large = jax.make_array_from_callback(

@@ -45,14 +45,6 @@ def test_an_error_that_single_process_jax_does_not_know_is_explained(
     assert failed.value.hint.count("\n") == 0
 
 
-@pytest.mark.parametrize("devices", ["jax.device_count()", "jax.local_device_count()"])
-def test_asking_for_as_many_cpu_devices_as_there_are_is_no_error(
-    cluster: jaxcluster.Cluster, devices: str
-) -> None:
-    source = f"jax.config.update('jax_num_cpu_devices', {devices})\nprint(jax.device_count())"
-    assert cluster.run(source, show=False).stdout(3) == "8\n"
-
-
 ARGPARSE = """
 import argparse, sys
 import jax

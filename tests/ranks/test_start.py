@@ -21,7 +21,6 @@ import jaxcluster
 from jaxcluster.cluster import make_spec, start_spec
 from jaxcluster.errors import (
     CellInterrupted,
-    ClusterExists,
     LaunchError,
     NoCluster,
 )
@@ -82,17 +81,6 @@ def test_a_chosen_coordinator_address_is_listened_on(start: Start) -> None:
     connections = psutil.Process(running.record.coordinator_pid).net_connections("inet")
     assert port in [c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN]
     assert running.spec.heartbeat_timeout_seconds == 50
-
-
-def test_a_name_that_is_taken_says_what_to_type(cluster: jaxcluster.Cluster) -> None:
-    with pytest.raises(ClusterExists) as caught:
-        jaxcluster.start(2, name="shared")
-    assert str(caught.value) == (
-        "Cluster 'shared' is already running.\n"
-        "%jaxcluster attach shared connects to it, %jaxcluster stop ends it, and %jaxcluster "
-        "start --name NAME starts another."
-    )
-    assert on_each_rank(cluster, "1") == ["1"] * 4
 
 
 # --------------------------------------------------------------------------- closed off

@@ -107,17 +107,6 @@ def test_one_that_was_killed_is_a_lost_host_and_is_replaced(make: Make) -> None:
     assert cluster.key != key
 
 
-def test_an_idle_one_that_was_killed_is_not_taken(make: Make) -> None:
-    cluster = make()
-    cluster.start()
-    pid, key = cluster.agent, cluster.key
-    cluster.allocation.end()
-    os.kill(pid, 9)
-    again = make()
-    again.start()
-    assert again.key != key
-
-
 @pytest.mark.parametrize("name", ["OF_NO_IMPORT", "JAX_ENABLE_X64"])
 def test_its_fork_server_is_another_where_imports_read_other_settings(
     make: Make, name: str, tmp_path: Path

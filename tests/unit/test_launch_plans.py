@@ -269,12 +269,6 @@ def test_which_mpiexec_it_is(version: str, flavour: str | None) -> None:
     assert flavour_of(version) == flavour
 
 
-def test_spaces_around_an_option_of_salloc_are_no_words_of_it() -> None:
-    launcher = Slurm(nodes=2, salloc=(" exclusive", " ", "--mem=1G"))
-    (command,) = launcher.render(AGENT, FOLDER).commands
-    assert command.argv[:4] == ("salloc", "--quiet", "--exclusive", "--mem=1G")
-
-
 # ------------------------------------------------------------------------------- agents' lines
 
 LINE = '{"jaxcluster-agent": 1, "pid": 1}'

@@ -1,8 +1,10 @@
-"""What went wrong, kept for those who ask later."""
+"""What went wrong, kept for those who ask later, and as it is shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from jaxcluster.agreement.refusals import Place
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 from jaxcluster.hosts.records.reports import MOST, Report, Reports, made_of
 from jaxcluster.model.outputs import CellRecord, RankRecord
+from jaxcluster.views import report as views
 from jaxcluster.wire import CellReply, ErrorInfo
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
@@ -94,3 +97,45 @@ def test_without_a_folder_this_process_has_its_last_one(folder: Path) -> None:
     reports.add(saved(1, 4))
     assert reports.last_own == reports.find() == saved(1, 4) and Reports("gone").find() is None
     assert list(folder.iterdir()) == []
+
+
+FOUND = Report(
+    "failed",
+    "main",
+    "",
+    7,
+    0,
+    "KeyError on rank 1: 'a'",
+    ["Rank 0 stopped before the next launch."],
+    [1],
+    source="k = d['a']\ny = f(x) < 1",
+    marked=[1],
+    launches="program  at\njit(f)   cell [7] line 2",
+)
+
+
+def test_it_says_what_happened_then_the_cell_and_the_launches() -> None:
+    shown = views.bundle(views.text(FOUND))
+    text, html = shown["text/plain"], shown["text/html"]
+    parts = [
+        "Cell [7] on cluster 'main', ", "KeyError on rank 1: 'a'", "Rank 0 stopped before",
+        "->   1  k = d['a']", "     2  y = f(x) < 1", f"{views.LAUNCHES}:", "jit(f)",
+    ]  # fmt: skip
+    at = [text.index(part) for part in parts]
+    assert at == sorted(at)
+    assert "KeyError on rank 1: &#x27;a&#x27;" in html and "y = f(x) &lt; 1" in html
+    assert "style=" not in html  # a saved notebook may have none
+
+
+def test_of_no_report_it_is_said_which_there_are() -> None:
+    kept: list[Report] = []
+    reports = SimpleNamespace(
+        find=lambda cell: FOUND if kept and cell in (None, 7) else None, all=lambda: kept
+    )
+    cluster: Any = SimpleNamespace(name="main", past_reports=reports)
+    told = views.of_cell(cluster, None)
+    assert told == "No cell has gone wrong on cluster 'main'."
+    kept += [FOUND, FOUND]
+    told = views.of_cell(cluster, 3)
+    assert "no report of cell [3]" in told and told.endswith("Reports: [7].")
+    assert views.of_cell(cluster, 7) == views.of_cell(cluster, None) == views.text(FOUND)

@@ -238,10 +238,3 @@ def test_another_user_s_lock_that_is_held_is_not_said_to_be_left(
     process.wait()
     with pytest.raises(RuntimeError, match=r"Permission denied.*: sudo rm "):
         wait_for_libtpu(60, path)
-
-
-def test_a_lock_of_nobody_s_is_not_waited_for(tmp_path: Path) -> None:
-    wait_for_libtpu(0, tmp_path / "none")
-    (tmp_path / "left").touch()  # by a process that was killed
-    wait_for_libtpu(0, tmp_path / "left")
-    assert not (tmp_path / "none").exists()

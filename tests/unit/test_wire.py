@@ -1,4 +1,4 @@
-"""Messages survive the wire, and what is not a message of ours is refused."""
+"""Messages survive the wire and wake who waits; what is not a message of ours is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import importlib
 import json
 import pickle
 import pkgutil
+import queue
 import re
+import signal
 import types
 import typing
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 
 from jaxcluster import wire
 from jaxcluster.agreement.refusals import Doing, Place, Refusal
-from jaxcluster.wire import ops
+from jaxcluster.wire import Inbox, ops
 from jaxcluster.wire.ops.arrays import Arrays
 from jaxcluster.wire.ops.values import Pulled
 
@@ -130,3 +132,27 @@ class Bomb:
 def test_nothing_that_arrives_is_unpickled() -> None:
     with pytest.raises(ValueError):
         wire.decode(pickle.dumps(Bomb()))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("timeout", [0.0, 1e-7, 1e-6, 3e-6, 1e-4])
+def test_a_wait_ends_however_short_it_is(timeout: float) -> None:
+    for _ in range(2000):
+        inbox: Inbox[int] = Inbox()
+        inbox.put(1)
+        inbox.get()
+        for _ in range(2):
+            with pytest.raises(queue.Empty):
+                inbox.get(timeout=timeout)
+
+
+def test_a_signal_handler_may_put() -> None:
+    """Also where it has interrupted a wait, on the same thread."""
+    inbox: Inbox[int] = Inbox()
+    before = signal.signal(signal.SIGALRM, lambda *_: inbox.put(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.001)
+        assert [inbox.get(timeout=10) for _ in range(200)] == [1] * 200
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
