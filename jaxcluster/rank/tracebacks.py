@@ -15,13 +15,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.rank.names import explain_lost
-from jaxcluster.rank.places import (
-    OURS,
-    cell_number,
-    is_folded,
-    name_cells,
-    owner,
-)
+from jaxcluster.rank.places import OURS, cell_number, is_folded, name_cells
 
 DEEP = 100  # frames of a traceback that IPython renders
 MESSAGE_CHARS = 20_000  # of an error's message, and of a frame
@@ -71,7 +65,7 @@ def _own(found: re.Match[str]) -> str:
     frames = list(_FRAME.finditer(found[0]))
     files = [frame["file"] for frame in frames]
     begin = next((n for n, file in enumerate(files) if cell_number(file) is not None), 0)
-    if not any(file.startswith(OURS) or owner(file) == "kernel" for file in files[:begin]):
+    if not any(file.startswith(OURS) for file in files[:begin]):
         begin = 0
     return "".join(frame[0] for frame in frames[begin:] if not is_folded(frame["file"]))
 
@@ -143,5 +137,9 @@ def is_odd(error: BaseException) -> bool:
 def plain_lines(error: BaseException) -> list[str]:
     """What Python writes of an exception, from the cell's own line on."""
     with contextlib.suppress(Exception):  # of the user's class
-        return [_fit("".join(traceback.format_exception(error)).rstrip("\n"))]
+        at = error.__traceback__
+        while at is not None and cell_number(at.tb_frame.f_code.co_filename) is None:
+            at = at.tb_next
+        told = traceback.format_exception(type(error), error, at or error.__traceback__)
+        return [_fit("".join(told).rstrip("\n"))]
     return [f"{wire.type_name(type(error))}: {message_of(error)}"]
