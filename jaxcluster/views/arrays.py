@@ -14,16 +14,15 @@ from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.array_queries import Memory, Meshes
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import NotAddressable, TransferError
-from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, Part, TreeLayout
+from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Block, Rank, Row, Table
-from jaxcluster.wire import ArrayInfo, Bounds, MeshInfo, Shard
+from jaxcluster.wire import ArrayInfo, Bounds, MeshInfo
 from jaxcluster.wire.ops.arrays import Read
 
-MAX_ROWS = 12  # of a picture
-MAX_COLUMNS = 8
+MAX_COLUMNS = 16  # of a mesh
 MAX_TABLE = 32
 MAX_LEAVES = 60
 MAX_FOUND = 20  # lines of a check
@@ -33,10 +32,10 @@ EDGE = 3  # positions at each end of an axis that it prints of others
 
 
 def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:
-    """The array cut into its parts, and a table of who holds how much."""
+    """The array's size and sharding, and who holds each part."""
     out: list[Block] = [f"{layout.name}: {leaf_type(layout)}, {headline(layout)}", *facts(layout)]
     if layout.parts:
-        out += [*_picture(layout), "", _holders(layout)]
+        out.append(_parts(layout))
     return out + (checked(check) if check is not None else [])
 
 
@@ -82,55 +81,25 @@ def notes(layout: ArrayLayout | TreeLayout) -> list[str]:
     return [f"{begin_ranks(ranks)}: {note}" for note, ranks in by_value(told).items()]
 
 
-def _picture(layout: ArrayLayout) -> list[Block]:
-    """The parts as a table; nothing if they form no grid, or are cut on more than two axes."""
+def _parts(layout: ArrayLayout) -> Table:
+    """Each part with who holds it; in HTML with the colour of the first rank."""
+    hosts = several_hosts({d.rank: d.host for d in layout.devices.values()})
     held = {part.index: part for part in layout.parts}
-    every = [*held, *layout.gaps]
-    cut = [sorted({index[axis] for index in every}) for axis in range(len(layout.shape))]
-    most = sorted(range(len(cut)), key=lambda axis: (-len(cut[axis]), -axis))
-    axes = sorted(most[:2])  # the later one as columns
-    if not axes or len(every) != math.prod(len(cut[axis]) for axis in axes):
-        return []
-    panel = {tuple(index[axis] for axis in axes): held.get(index) for index in every}
-    *across, columns = (cut[axis] for axis in axes)
-    shown = columns[:MAX_COLUMNS]
-    rows = [
-        ["".join(map(_span, row)), *(_holder(layout, panel[(*row, at)]) for at in shown)]
-        for row in itertools.islice(itertools.product(*across), MAX_ROWS)
-    ]
-    more = len(every) - len(rows) * len(shown)
-    note = f"... and {plural(more, 'part')} more" if more else ""
-    return [Table(["", *map(_span, shown)], rows, note)]
-
-
-def _holder(layout: ArrayLayout, part: Part | None) -> str | Rank:
-    if part is None:
-        return "(no one)"
-    ids = [shard.device for shard in part.shards]
-    held = _devices(ids, layout.devices)
-    held = held if len(held) <= 24 else plural(len(ids), "device")
-    return Rank(part.ranks[0], f"{name_ranks(part.ranks)}: {held}")
-
-
-def _holders(layout: ArrayLayout) -> Table:
-    by_rank: dict[int, list[Shard]] = {}
-    for shard in layout.shards:
-        by_rank.setdefault(shard.rank, []).append(shard)
-    rows: list[Row] = []
-    for rank, own in sorted(by_rank.items()):
-        ids = sorted({shard.device for shard in own})
-        places = sorted({shard.index for shard in own})
-        more = f" and {len(places) - 2} more" if len(places) > 2 else ""
-        rows.append(
-            {
-                "rank": Rank(rank, str(rank)),
-                "host": layout.devices[ids[0]].host if ids[0] in layout.devices else "",
-                "devices": _devices(ids, layout.devices),
-                "holds": (", ".join(map(_index, places[:2])) + more) or "[]",
-                "bytes": format_nbytes(sum(shard.nbytes for shard in own)),
-            }
-        )
-    return blocks.table(rows, MAX_TABLE, "ranks")
+    every = sorted([*held, *layout.gaps])
+    rows: list[list[str | Rank]] = []
+    for index in every[:MAX_TABLE]:
+        who: str | Rank = "(no one)"
+        nbytes = ""
+        if (part := held.get(index)) is not None:
+            ids = [shard.device for shard in part.shards]
+            devices = _devices(ids, layout.devices)
+            devices = devices if len(devices) <= 40 else plural(len(ids), "device")
+            who = Rank(part.ranks[0], f"{name_ranks(part.ranks, hosts)}: {devices}")
+            nbytes = format_nbytes(part.shards[0].nbytes)
+        rows.append([_index(index), who, nbytes])
+    left = len(every) - len(rows)
+    more = f"... and {left:,} more parts" if left else ""
+    return Table(["part", "held by", "bytes"], rows, more)
 
 
 def corners(world: World, found: ArrayLayout | TreeLayout) -> tuple[np.ndarray[Any, Any], bool]:
@@ -357,7 +326,7 @@ def _mesh(info: MeshInfo, found: Meshes) -> Table:
         return Rank(known.rank, f"rank {known.rank} {device(known, id)}")
 
     *others, columns = info.axis_sizes or [1]
-    wide = min(columns, 2 * MAX_COLUMNS)
+    wide = min(columns, MAX_COLUMNS)
     rows = [
         [",".join(map(str, place)), *map(shown, info.devices[number * columns :][:wide])]
         for number, place in enumerate(itertools.product(*map(range, others)))
