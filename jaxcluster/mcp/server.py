@@ -32,7 +32,7 @@ from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError
 from jaxcluster.model.outputs import ANSI, CellRecord, group_outputs, traceback_lines
 from jaxcluster.options import arguments
-from jaxcluster.ranks import by_value, name_ranks
+from jaxcluster.ranks import name_ranks
 from jaxcluster.views import arrays, blocks, cell_outputs, history, report, shards, status
 
 INSTRUCTIONS = """\
@@ -196,13 +196,7 @@ class Tools:
         found = running.history()
         one = found.find(cell)
         own = [rank for rank in chosen(running, ranks) if rank in one.records]
-        states = by_value({rank: one.status(rank) for rank in own})
-        ended = [f"{name_ranks(members)}: {state}" for state, members in states.items()]
-        head = [
-            f"Cell [{one.execution_count}]:",
-            one.source,
-            "; ".join(ended) or "These did not run it.",
-        ]
+        head = [f"{history.headline(one, time.time_ns())}.", one.source]
         return output_of(cells.Following(found, one, own).look(), head)
 
     def variables(self, cluster: ClusterName = "") -> list[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcluster.cluster.history import Following, History
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.outputs import PastCell, traceback_lines
-from jaxcluster.ranks import by_value, format_ranks, name_ranks
+from jaxcluster.ranks import format_ranks
 from jaxcluster.text import plural
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Row
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 LINE_CHARS = 60  # of a source's first line
-DAY_S = 86_400
 NEVER = "No cell has run on this cluster yet. %%spmd runs one."
 
 
@@ -57,9 +56,11 @@ def _row(one: PastCell, now_ns: int, me: str) -> Row:
 
 def clock(at_ns: int, now_ns: int) -> str:
     """When something was, by this machine's clock; of another day, with its date."""
-    when = time.localtime(at_ns / 1e9)
-    is_old = now_ns - at_ns > DAY_S * 1e9 or when.tm_yday != time.localtime(now_ns / 1e9).tm_yday
-    return time.strftime("%Y-%m-%d %H:%M:%S" if is_old else "%H:%M:%S", when)
+    (day, at), (today, _) = (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ns / 1e9)).split()
+        for ns in (at_ns, now_ns)
+    )
+    return at if day == today else f"{day} {at}"
 
 
 def headline(one: PastCell, now_ns: int, me: str = "") -> str:
@@ -81,14 +82,6 @@ def headline(one: PastCell, now_ns: int, me: str = "") -> str:
     return f"{told} {how}{'' if began in how else took}"
 
 
-def how_ended(one: PastCell) -> str:
-    """How a cell that was followed has ended, with the errors of all its ranks."""
-    ranks = by_value({rank: one.status(rank) for rank in one.ranks})
-    states = "; ".join(f"{name_ranks(found)}: {state}" for state, found in ranks.items())
-    lines = [f"Cell {one.number} has ended after {one.seconds:.1f} s. {states}"]
-    return "\n".join([*lines, *traceback_lines(one)])
-
-
 def show_on(shell: Any, cluster: Cluster, found: History, one: PastCell) -> None:
     """In a notebook: a running cell's output from its beginning, and on until it has ended.
 
@@ -103,7 +96,7 @@ def show_on(shell: Any, cluster: Cluster, found: History, one: PastCell) -> None
     def follow() -> None:
         try:
             following.follow(cluster.check_not_closed)
-            told = how_ended(one)
+            told = "\n".join([f"{headline(one, time.time_ns())}.", *traceback_lines(one)])
         except (JaxClusterError, OSError):  # its folder is gone
             told = f"Cell {one.number} is no longer followed."
         display.close()

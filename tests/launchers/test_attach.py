@@ -80,7 +80,7 @@ def test_output_of_ranks_on_hosts_is_there_for_the_next_notebook(
     first.until(lambda: "line 3" in cell.text, "the cell prints")
     first.kill()
     attached = second.ok("%jaxcluster attach")
-    second.until(lambda: "Cell 2 has ended" in attached.text, "the cell's end, shown there")
+    second.until(lambda: "has ended after" in attached.text, "the cell's end, shown there")
     shown = second.ok("%jaxcluster outputs --cell 2").text
     for host in ("h1", "h2"):
         lines = [f"line {i} on {host}" for i in range(80)]

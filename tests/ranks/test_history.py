@@ -60,7 +60,7 @@ def test_kernels_that_are_killed_lose_no_line_of_a_cell(
     last = open_notebook()
     attached = last.ok("%jaxcluster attach kept")
     end.touch()
-    last.until(lambda: "Cell 2 has ended" in attached.text, "the cell's end")
+    last.until(lambda: "has ended after" in attached.text, "the cell's end")
     seen = lines_in(attached.text)
     assert seen == list(range(len(seen)))
     assert f"printed {len(seen)}\n" in attached.text
@@ -68,7 +68,6 @@ def test_kernels_that_are_killed_lose_no_line_of_a_cell(
     counts = [int(found) for found in re.findall(r"printed (\d+)", shown)]
     assert counts[0] == len(seen)
     assert [lines_in(shown, rank) for rank in (0, 1)] == [list(range(n)) for n in counts]
-    assert "ranks 0, 1: ok" in attached.text
     last.ok("%jaxcluster stop")
 
 
