@@ -225,10 +225,8 @@ class PastCell(CellRecord):
     @property
     def first_line(self) -> str:
         """The first line of its source that does something."""
-        lines = [line.strip() for line in self.source.splitlines()]
-        return next((line for line in lines if line and line[0] not in "#%"), "") or (
-            next(filter(None, lines), "")
-        )
+        lines = [line for line in map(str.strip, self.source.splitlines()) if line]
+        return next((line for line in lines if line[0] not in "#%"), next(iter(lines), ""))
 
 
 def group_outputs(

@@ -64,13 +64,8 @@ def without_magics(source: str) -> str:
         code = line.lstrip()
         assigns = ASSIGNS_MAGIC.match(line)
         is_magic = goes_on or bool(assigns) or code[:1] in {"%", "!", "?"} or code[-1:] == "?"
-        if not is_magic:
-            lines.append(line)
-        elif goes_on:
-            lines.append("")
-        else:
-            indent = line[: len(line) - len(code)]
-            lines.append(f"{assigns[1]}= None" if assigns else f"{indent}pass")
+        instead = f"{assigns[1]}= None" if assigns else f"{line[: len(line) - len(code)]}pass"
+        lines.append(("" if goes_on else instead) if is_magic else line)
         goes_on = is_magic and line.endswith("\\")
     return "\n".join(lines)
 

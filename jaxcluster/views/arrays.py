@@ -67,11 +67,7 @@ def facts(layout: ArrayLayout) -> list[str]:
     if not layout.ready:
         lines.append("still being computed")
     if layout.missing:
-        gaps = [_index(gap) for gap in layout.gaps]
-        more = f" and {len(gaps) - 4} more" if len(gaps) > 4 else ""
-        where = f": {', '.join(gaps[:4])}{more}" if gaps else ""
-        missing = plural(layout.missing, "element")
-        lines.append(f"{missing} held by no process that answered{where}")
+        lines.append(f"{plural(layout.missing, 'element')} held by no process that answered")
     return lines + notes(layout)
 
 

@@ -160,9 +160,8 @@ class Model:
         if ours != self._records_of or time.monotonic() > self._records_at + RECORDS_S:
             self._records = [(r, registry.is_held(r.name)) for r in cluster.live_records()]
             self._records_at, self._records_of = time.monotonic(), ours
-        known = {record.created_ns for record, _ in self._records}
-        without = [(c.record, True) for c in connected.values() if c.is_restarting or c.why]
-        rows = self._records + [row for row in without if row[0].created_ns not in known]
+        rows = [(c.record, True) for c in connected.values()]
+        rows += [row for row in self._records if row[0].created_ns not in ours]
         rows.sort(key=lambda row: (row[0].created_ns not in ours, row[0].created_ns))
         return [
             {
