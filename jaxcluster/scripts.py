@@ -97,21 +97,16 @@ def run(words: list[str]) -> int:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         say("".join(traceback.format_exception_only(error)).rstrip("\n"))
         return 1
-    folder = make_folder(logs, script)
+    with StartDisplay(rich=False) as display:
+        world = start_world(spec, display.progress, script=script)
+        display.clear()
     try:
-        with StartDisplay(rich=False) as display:
-            world = start_world(spec, display.progress, script=script)
-            display.clear()
-        try:
-            return wait(world, Outputs(folder, everything, world.num_processes), hear_signals())
-        finally:
-            for number in SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-            world.end()
+        outputs = Outputs(make_folder(logs, script), everything, world.num_processes)
+        return wait(world, outputs, hear_signals())
     finally:
-        if logs is None:
-            with contextlib.suppress(OSError):  # not empty, once there are ranks
-                folder.rmdir()
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        world.end()
 
 
 def hear_signals() -> list[int]:

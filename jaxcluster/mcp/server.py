@@ -214,7 +214,7 @@ class Tools:
         cluster: ClusterName = "",
     ) -> list[Any]:
         """Which device of which rank holds which part of an array, or of a tree of arrays."""
-        return [shards.shards(self._attached(cluster), name, check=check).text]
+        return [shards.shards(self._attached(cluster), name, check=check)["text/plain"]]
 
     # ------------------------------------------------------------------ acts
 

@@ -100,10 +100,10 @@ class Commands:
             print(status.stacks(running.stacks()))
             return
         if parsed.memory:
-            self.page.show(array_views.memory(running)._repr_mimebundle_())
+            self.page.show(array_views.memory(running))
             return
         if parsed.mesh is not None:
-            self.page.show(array_views.mesh(running, parsed.mesh or None)._repr_mimebundle_())
+            self.page.show(array_views.mesh(running, parsed.mesh or None))
             return
         if parsed.live and self.page.rich:
             status.live(running, Display(self.page.shell).refresh, self.page.cell_id)
@@ -114,9 +114,7 @@ class Commands:
         if self.panel is None:
             raise UsageError("A terminal has no panel.", "%jaxcluster status shows the same.")
         widget = self.panel.widget()
-        running = cluster.current() if cluster.connected() else None
-        shown = status.seen(running)
-        widget.html, widget.plain = shown["text/html"], shown["text/plain"]
+        widget.fallback = status.seen(cluster.current() if cluster.connected() else None)
         self.page.shell.display_pub.publish(*widget._repr_mimebundle_())
 
     def _list(self, _: Namespace) -> None:

@@ -83,9 +83,12 @@ class JaxClusterMagics(Magics):
         running = cluster.current()
         view = array_views.shards(running, name, check="--check" in options)
         if "--widget" in options and self.page.rich:
-            self.page.shell.display_pub.publish(*view.widget()._repr_mimebundle_())
+            from jaxcluster.views.widget import ShardWidget  # with all of ipywidgets
+
+            widget = ShardWidget(view, functools.partial(array_views.answer, running, name))
+            self.page.shell.display_pub.publish(*widget._repr_mimebundle_())
         else:
-            self.page.show(view._repr_mimebundle_())
+            self.page.show(view)
 
     @line_magic
     @tells_plainly

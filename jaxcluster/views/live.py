@@ -222,7 +222,7 @@ class CellDisplay:
         if self._rich and isinstance(found, ArrayLayout):  # drawn in a notebook
             last = record.source.strip().rpartition("\n")[2].strip()
             name = last if last.isidentifier() else "Array"
-            bundle = shards.layout_view(replace(found, name=name))._repr_mimebundle_()
+            bundle = shards.layout_view(replace(found, name=name))
             bundle[shards.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
             bundle["text/html"] = f"<pre>{escape(shown)}</pre>\n{bundle['text/html']}"
         self.show_result({**bundle, "text/plain": shown}, {})

@@ -10,8 +10,7 @@ The JSON is what ``static/shardview`` draws in widgets, panels and saved noteboo
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,40 +33,9 @@ MAX_SHARDS = 50_000  # of all layouts of a tree together; past it leaves open on
 Document = dict[str, Any]
 # A question of a view about its array: ``IQuestion`` in labextension/src/protocol.ts.
 Question = Mapping[str, Any]
-Answer = Callable[[Question], Any]
 
 
-@dataclass(frozen=True)
-class View:
-    """Something to show, in all the forms that a frontend may ask for.
-
-    Attributes:
-      document: JSON for ``static/shardview``.
-      blocks: the same for terminals and logs, and for saved and untrusted notebooks.
-    """
-
-    document: Document
-    blocks: Sequence[Block]
-    answer: Answer | None = None
-
-    @property
-    def text(self) -> str:
-        return blocks.text(self.blocks)
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        return {MIME: self.document, **blocks.bundle(self.blocks)}
-
-    def widget(self) -> Any:
-        """An anywidget of it, whose statistics and values come from the ranks on demand."""
-        from jaxcluster.views.widget import ShardWidget
-
-        return ShardWidget(self.document, blocks.html(self.blocks), self.answer)
-
-
-def shards(cluster: Cluster, name: str, *, check: bool = False) -> View:
+def shards(cluster: Cluster, name: str, *, check: bool = False) -> Bundle:
     """The view of an array or a pytree of the ranks.
 
     Args:
@@ -78,34 +46,30 @@ def shards(cluster: Cluster, name: str, *, check: bool = False) -> View:
       UsageError: no rank has it, or it holds no array.
     """
     layout = array_queries.look(cluster.world, name)
-    checked = array_queries.check(cluster.world, name) if check else None
-    return layout_view(layout, checked, answers(cluster, name))
+    return layout_view(layout, array_queries.check(cluster.world, name) if check else None)
 
 
-def layout_view(
-    layout: ArrayLayout | TreeLayout,
-    check: CheckResult | None = None,
-    answer: Answer | None = None,
-) -> View:
+def layout_view(layout: ArrayLayout | TreeLayout, check: CheckResult | None = None) -> Bundle:
     """The view of a layout."""
     if isinstance(layout, TreeLayout):
-        return View(tree(layout, check), arrays.tree(layout, check), answer)
-    return View(array(layout, check), arrays.array(layout, check), answer)
+        return {MIME: tree(layout, check), **blocks.bundle(arrays.tree(layout, check))}
+    return {MIME: array(layout, check), **blocks.bundle(arrays.array(layout, check))}
 
 
-def mesh(cluster: Cluster, name: str | None = None) -> View:
+def mesh(cluster: Cluster, name: str | None = None) -> Bundle:
     """The view of the device meshes among the ranks' variables."""
     return tables(arrays.mesh(array_queries.meshes(cluster.world, name)))
 
 
-def memory(cluster: Cluster) -> View:
+def memory(cluster: Cluster) -> Bundle:
     """The view of what every device holds."""
     return tables(arrays.memory(array_queries.memory(cluster.world)))
 
 
-def tables(shown: Sequence[Block]) -> View:
+def tables(shown: Sequence[Block]) -> Bundle:
     """The view of lines and tables."""
-    return View({"v": VERSION, "kind": "tables", "blocks": blocks.page(shown)}, shown)
+    document = {"v": VERSION, "kind": "tables", "blocks": blocks.page(shown)}
+    return {MIME: document, **blocks.bundle(shown)}
 
 
 # --------------------------------------------------------------------------- documents
@@ -197,29 +161,25 @@ def _checked(result: CheckResult | None) -> Document | None:
 # --------------------------------------------------------------------------- on demand
 
 
-def answers(cluster: Cluster, name: str) -> Answer:
-    """Answers what a widget asks for, as JSON: stats, peek, check and look."""
-
-    def answer(question: Question) -> Any:
-        world = cluster.world  # its ranks as they are now
-        about = question.get("name", name)
-        match question["op"]:
-            case "stats":
-                where = question["rank"], question["device"]
-                found = array_queries.statistics(world, about, *where)
-                return dataclasses.asdict(found) if found else None
-            case "peek":
-                cut = question["start"], question["stop"]
-                where = question["rank"], question["device"]
-                values = array_queries.peek(world, about, *where, *cut)
-                return {"shape": list(values.shape), "values": spell(values)}
-            case "check":
-                return _checked(array_queries.check(world, about))
-            case "look":
-                return layout_view(array_queries.look(world, about)).document
-        raise JaxClusterError(f"There is no request {question['op']!r}.")
-
-    return answer
+def answer(cluster: Cluster, name: str, question: Question) -> Any:
+    """What a widget of a variable asks for, as JSON: stats, peek, check or look."""
+    world = cluster.world  # its ranks as they are now
+    about = question.get("name", name)
+    match question["op"]:
+        case "stats":
+            where = question["rank"], question["device"]
+            found = array_queries.statistics(world, about, *where)
+            return dataclasses.asdict(found) if found else None
+        case "peek":
+            cut = question["start"], question["stop"]
+            where = question["rank"], question["device"]
+            values = array_queries.peek(world, about, *where, *cut)
+            return {"shape": list(values.shape), "values": spell(values)}
+        case "check":
+            return _checked(array_queries.check(world, about))
+        case "look":
+            return shards(cluster, about)[MIME]
+    raise JaxClusterError(f"There is no request {question['op']!r}.")
 
 
 def spell(values: np.ndarray[Any, Any]) -> list[str]:

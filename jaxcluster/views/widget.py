@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import anywidget
 import traitlets
 
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.views.displays import Bundle
+from jaxcluster.views.shards import MIME
 
 FOLDER = Path(__file__).parents[1] / "static" / "shardview"
 
@@ -41,7 +43,17 @@ def style() -> str:
     return (FOLDER / "style.css").read_text(encoding="utf-8")
 
 
-class ShardWidget(anywidget.AnyWidget):
+class Widget(anywidget.AnyWidget):
+    """A widget, with what remains of it in a saved notebook that knows none: its ``fallback``."""
+
+    fallback: Bundle = {}  # noqa: RUF012 (each has its own, or none)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[Bundle, Bundle]:
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        return {**data, **self.fallback}, metadata
+
+
+class ShardWidget(Widget):
     """Draws a document, and asks the ranks for statistics and values when they are wanted.
 
     Questions are custom messages ``{"id": n, "op": ...}``; the answer has the same id, and a
@@ -51,21 +63,16 @@ class ShardWidget(anywidget.AnyWidget):
     _esm = script()
     _css = style()
     document = traitlets.Dict().tag(sync=True)
-    live = traitlets.Bool(False).tag(sync=True)
+    live = traitlets.Bool(True).tag(sync=True)
 
-    def __init__(
-        self,
-        document: Mapping[str, Any],
-        html: str = "",
-        answer: Callable[[Any], Any] | None = None,
-    ) -> None:
-        super().__init__(document=dict(document), live=answer is not None)
-        self._html = html
+    def __init__(self, view: Bundle, answer: Callable[[Any], Any]) -> None:
+        super().__init__(document=view[MIME])
+        self.fallback = {"text/html": view["text/html"]}
         self._answer = answer
         self.on_msg(self._on_question)
 
     def _on_question(self, widget: Any, question: Any, buffers: Any) -> None:
-        if self._answer is None or not isinstance(question, dict) or "op" not in question:
+        if not isinstance(question, dict) or "op" not in question:
             return
         reply: dict[str, Any] = {"id": question.get("id")}
         try:
@@ -75,8 +82,3 @@ class ShardWidget(anywidget.AnyWidget):
         except (KeyError, TypeError, ValueError) as error:
             reply["error"] = f"not understood: {type(error).__name__}: {error}"
         self.send(reply)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        # What remains of it in a saved notebook that knows no widgets.
-        return ({**data, "text/html": self._html} if self._html else data), metadata

@@ -129,8 +129,8 @@ ALL: dict[str, Any] = {
     ),
     "tree": lambda: tree(24),
     "big-tree": lambda: tree(2000),
-    "mesh": lambda: shards.tables(arrays.mesh(layouts.mesh())).document,
-    "memory": lambda: shards.tables(arrays.memory(layouts.memory(4))).document,
+    "mesh": lambda: shards.tables(arrays.mesh(layouts.mesh()))[shards.MIME],
+    "memory": lambda: shards.tables(arrays.memory(layouts.memory(4)))[shards.MIME],
 }
 
 
@@ -241,7 +241,7 @@ def test_the_check_button_marks_what_differs(page: Any) -> None:
     show(page, shards.array(replicated()), live=True)
     assert page.locator(".jxc-alarm").count() == 0
     page.get_by_role("button", name="Check copies and NaN").click()
-    asked = answer(page, shards.layout_view(replicated(), checked()).document["check"])
+    asked = answer(page, shards.layout_view(replicated(), checked())[shards.MIME]["check"])
     assert asked["op"] == "check"
     page.locator(".jxc-tile.jxc-alarm").first.wait_for()
     assert page.locator(".jxc-tile.jxc-alarm").count() == 2

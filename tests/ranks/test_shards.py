@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import time
@@ -20,6 +21,7 @@ from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import shards
 from jaxcluster.views.arrays import corners
+from jaxcluster.views.widget import ShardWidget
 
 MAKE = """
 from jax.sharding import SingleDeviceSharding
@@ -57,6 +59,7 @@ ARRAYS = {
 }
 
 TRUTH = """
+import functools
 import json
 def truth(x):
     n = x.ndim
@@ -187,7 +190,7 @@ def test_what_is_no_array_is_a_word_and_not_a_traceback(
 def test_deleted_and_donated_arrays_have_a_note(cluster: jaxcluster.Cluster) -> None:
     cluster.run("gone = make((8,), NamedSharding(mesh, P('i')))\ngone.delete()")
     assert set(array(cluster.layout("gone")).notes.values()) == {"deleted or donated"}
-    assert "Ranks 0-3: deleted or donated" in shards.shards(cluster, "gone").text
+    assert "Ranks 0-3: deleted or donated" in shards.shards(cluster, "gone")["text/plain"]
 
 
 def test_a_busy_rank_answers_all_the_same(cluster: jaxcluster.Cluster) -> None:
@@ -233,7 +236,7 @@ def test_a_dead_ranks_part_is_named(start: Callable[..., jaxcluster.Cluster]) ->
     found = array(running.layout("z"))
     assert found.gaps == (((4, 8),),)
     assert "dead" in found.notes[1]
-    assert "4 elements held by no process that answered" in shards.layout_view(found).text
+    assert "4 elements held by no process that answered" in shards.layout_view(found)["text/plain"]
 
 
 # ------------------------------------------------------------------------------------------ values
@@ -263,7 +266,7 @@ bias = jax.make_array_from_callback((16,), NamedSharding(mesh, P()),
     ((_, *odd),) = [difference.groups for difference in result.differences]
     assert [{rank for rank, _ in group} for group in odd] == [{2}]
     assert result.compared == 1
-    shown = shards.shards(cluster, "bias", check=True).text
+    shown = shards.shards(cluster, "bias", check=True)["text/plain"]
     assert "the copies differ: rank 2 (devices 4096, 4097)" in shown
     assert array_queries.check(cluster.world, "replicated").ok
 
@@ -324,13 +327,13 @@ def test_meshes_of_variables_and_arrays_are_found(cluster: jaxcluster.Cluster) -
 
 def test_documents_are_json_and_the_widget_answers_questions(cluster: jaxcluster.Cluster) -> None:
     view = shards.shards(cluster, "two_axes")
-    assert json.loads(json.dumps(view.document))["kind"] == "array"
-    bundle = view._repr_mimebundle_()
-    assert set(bundle) == {shards.MIME, "text/html", "text/plain"}
+    document = view[shards.MIME]
+    assert json.loads(json.dumps(document))["kind"] == "array"
+    assert {*view} == {shards.MIME, "text/html", "text/plain"}
     sent: list[Any] = []
-    widget = view.widget()
+    widget = ShardWidget(view, functools.partial(shards.answer, cluster, "two_axes"))
     widget.send = sent.append
-    first = view.document["parts"][0][1][0][0]
+    first = document["parts"][0][1][0][0]
     question = {"id": 1, "op": "stats", "name": "two_axes", "rank": 0, "device": first}
     widget._on_question(widget, question, [])
     widget._on_question(widget, question | {"id": 2, "rank": 3}, [])

@@ -21,11 +21,12 @@ from jaxcluster.errors import NotAddressable, UsageError
 from jaxcluster.model import layout
 from jaxcluster.options import arguments
 from jaxcluster.views import arrays, blocks, shards
+from jaxcluster.views.displays import Bundle
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def array() -> shards.View:
+def array() -> Bundle:
     return shards.layout_view(
         layouts.array((8, 8), {"data": 4, "model": 2}, ("data", None)), checked_array()
     )
@@ -49,12 +50,12 @@ def checked_array() -> layout.CheckResult:
     return layout.compare("x", checks)
 
 
-def cube() -> shards.View:
+def cube() -> Bundle:
     spec = ("a", "b", "c")
     return shards.layout_view(layouts.array((4, 2, 6), {"a": 2, "b": 2, "c": 2}, spec))
 
 
-def gap() -> shards.View:
+def gap() -> Bundle:
     known = layouts.devices(4, 2)
     infos = layouts.named(known, (8, 8), {"i": 4, "j": 2}, ("i", "j"))
     del infos[2]
@@ -62,11 +63,11 @@ def gap() -> shards.View:
     return shards.layout_view(found)
 
 
-def tree() -> shards.View:
+def tree() -> Bundle:
     return shards.layout_view(layout.tree_layout("params", *layouts.tree(8)))
 
 
-VIEWS: dict[str, Callable[[], shards.View]] = {
+VIEWS: dict[str, Callable[[], Bundle]] = {
     "shards-array": array,
     "shards-cube": cube,
     "shards-gap": gap,
@@ -88,9 +89,9 @@ def golden(name: str, found: str) -> None:
 @pytest.mark.parametrize("name", VIEWS)
 def test_each_form_is_as_it_was(name: str) -> None:
     view = VIEWS[name]()
-    golden(f"{name}.txt", view.text)
-    golden(f"{name}.html", blocks.html(view.blocks))
-    golden(f"{name}.json", json.dumps(view.document, indent=1))
+    golden(f"{name}.txt", view["text/plain"])
+    golden(f"{name}.html", view["text/html"])
+    golden(f"{name}.json", json.dumps(view[shards.MIME], indent=1))
 
 
 # -------------------------------------------------------------------------- what sanitizers leave
@@ -99,7 +100,7 @@ def test_each_form_is_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("name", VIEWS)
 def test_html_uses_only_what_sanitizers_leave(name: str) -> None:
     """JupyterLab (untrusted) and GitHub drop styles, scripts, classes and inline SVG."""
-    shown = blocks.html(VIEWS[name]().blocks)
+    shown = VIEWS[name]()["text/html"]
     tags = set(re.findall(r"<([a-z]+)", shown))
     assert tags <= {*["p", "b", "br", "code", "small", "table", "thead", "tbody", "tr", "th", "td"]}
     assert {*re.findall(r'<[^>]* (\w+)="', shown)} <= {"bgcolor"}
@@ -121,9 +122,9 @@ def test_html_uses_only_what_sanitizers_leave(name: str) -> None:
 )
 def test_long_tables_say_how_much_is_left_out(shown: Any, left_out: list[str]) -> None:
     view = shards.layout_view(shown)
-    assert [words in view.text for words in left_out] == [True] * len(left_out)
-    assert len(view.text.splitlines()) < 90
-    assert "<b>'" not in blocks.html(view.blocks)
+    assert [words in view["text/plain"] for words in left_out] == [True] * len(left_out)
+    assert len(view["text/plain"].splitlines()) < 90
+    assert "<b>'" not in view["text/html"]
 
 
 def test_who_lacks_a_part_of_what_a_cell_ended_in_is_named_with_the_reason() -> None:

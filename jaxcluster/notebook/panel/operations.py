@@ -149,22 +149,21 @@ class Operations:
         """The arrays of the ranks, and what has arrays in it."""
         return arrays.variables(cluster.current().world)
 
-    def look(self, name: str) -> shards.Document:
+    def look(self, name: str) -> Any:
         """The document that static/shardview draws. ``name`` may be a part: params['w']."""
-        found: shards.Document = self.ask(name, {"op": "look"})
-        return found
+        return self.ask(name, {"op": "look"})
 
     def ask(self, name: str, question: shards.Question) -> Any:
         """What static/shardview asks of a document; its `ask`."""
-        return shards.answers(cluster.current(), name)(question)
+        return shards.answer(cluster.current(), name, question)
 
-    def mesh(self) -> shards.Document:
+    def mesh(self) -> Any:
         """The document of all meshes."""
-        return shards.mesh(cluster.current()).document
+        return shards.mesh(cluster.current())[shards.MIME]
 
-    def memory(self) -> shards.Document:
+    def memory(self) -> Any:
         """The document of what is held on each device."""
-        return shards.memory(cluster.current()).document
+        return shards.memory(cluster.current())[shards.MIME]
 
 
 def _check_alone() -> None:

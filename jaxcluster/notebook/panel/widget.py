@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets
 
 from jaxcluster.errors import UsageError
+from jaxcluster.views.widget import Widget
 
 BUILT = Path(__file__).parents[2] / "static" / "sidebar"  # by labextension/widget.mjs
 TOO_LATE = "The kernel ran a cell meanwhile. Click again."
@@ -38,14 +38,11 @@ def _built(file: str) -> str:
         ) from None
 
 
-class SidebarWidget(anywidget.AnyWidget):
+class SidebarWidget(Widget):
     """Shows the state, and passes on what its pages ask.
 
     Args:
       ask: given each request, on whichever thread has received it.
-
-    Attributes:
-      html: what a notebook has of it where no widget is drawn; ``plain`` is the same as text.
     """
 
     _esm = _built("widget.js")
@@ -54,7 +51,6 @@ class SidebarWidget(anywidget.AnyWidget):
 
     def __init__(self, ask: Callable[[dict[str, Any]], None]) -> None:
         self._ask = ask
-        self.html = self.plain = ""
         super().__init__()
         self.on_msg(self._on_request)
 
@@ -72,7 +68,3 @@ class SidebarWidget(anywidget.AnyWidget):
             return
         self.send({"type": "heard", "id": id})
         self._ask(request)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**data, "text/plain": self.plain, "text/html": self.html}, metadata
