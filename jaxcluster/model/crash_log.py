@@ -37,10 +37,6 @@ class Crash:
     stack: list[str]
     before: list[str]
 
-    @property
-    def signal(self) -> str:
-        return _SIGNALS.get(self.error[:3].lower(), "SIGABRT")
-
 
 def find_crash(log: str) -> Crash | None:
     """The last native crash that a log tells of."""
@@ -78,9 +74,10 @@ def explain(why: str, log: str) -> str:
         started, or one that a rank has outlived.
     """
     crash = find_crash(log)
-    if crash is None or crash.signal not in why:
+    signal = _SIGNALS.get(crash.error[:3].lower(), "SIGABRT") if crash is not None else ""
+    if crash is None or signal not in why:
         return why
-    named = why.replace(crash.signal, f"{crash.signal} ({crash.error.lower()})", 1)
+    named = why.replace(signal, f"{signal} ({crash.error.lower()})", 1)
     return f"{named} {crash.place}"
 
 

@@ -41,32 +41,34 @@ def line(
       have_ended: whether other ranks have ended the cell.
     """
     waits = [wait for wait in looked.waits if wait.seq == seq] if looked is not None else []
+
+    def tell(ranks: Sequence[int], does: str) -> str:
+        verb, _, rest = does.partition(" ")
+        verb = _OF_SEVERAL.get(verb, verb) if len(ranks) > 1 else verb
+        return f"{begin_ranks(ranks, hosts)} {verb} {rest}"
+
     told = []
     for missing, ranks in by_value({w.rank: tuple(w.missing) for w in waits if not w.lane}).items():
         first = next(wait for wait in waits if wait.rank == ranks[0])
         since = min(wait.since for wait in waits if wait.rank in ranks)
         seconds = format_seconds((looked.now if looked is not None else since) - since)
-        have = "has" if len(ranks) == 1 else "have"
-        told.append(
-            f"{begin_ranks(ranks, hosts)} {have} waited {seconds} for "
-            f"{name_ranks(missing, hosts)} ({where(first.place, first.name)})"
-        )
+        others = f"{name_ranks(missing, hosts)} ({where(first.place, first.name)})"
+        told.append(tell(ranks, f"has waited {seconds} for {others}"))
     waiting = {wait.rank for wait in waits}
-    at_work = {rank: _does(state) for rank, state in states.items() if rank not in waiting}
+    at_work = {
+        rank: does for rank, s in states.items() if rank not in waiting and (does := _does(s))
+    }
     if waits:
-        for does, ranks in by_value({r: d for r, d in at_work.items() if d}).items():
-            told.append(f"{begin_ranks(ranks, hosts)} {does if len(ranks) == 1 else _many(does)}")
+        told += [tell(ranks, does) for does, ranks in by_value(at_work).items()]
     else:
         launching = {r: s.launching for r, s in states.items() if s.launching_s > LONG_S}
         for name, ranks in by_value(launching).items():
             seconds = format_seconds(max(states[rank].launching_s for rank in ranks))
             told.append(f"{begin_ranks(ranks, hosts)}: in {name} for {seconds}")
-        late = {r: d for r, d in at_work.items() if d and states[r].seconds > LONG_S and have_ended}
+        late = {r: d for r, d in at_work.items() if states[r].seconds > LONG_S and have_ended}
         for does, ranks in by_value(late).items():
             seconds = format_seconds(max(states[rank].seconds for rank in ranks))
-            are = does if len(ranks) == 1 else _many(does)
-            others = "the other ranks have ended the cell"
-            told.append(f"{begin_ranks(ranks, hosts)} {are} ({seconds}); {others}")
+            told.append(f"{tell(ranks, does)} ({seconds}); the other ranks have ended the cell")
     told = [one.rstrip(".") for one in silent] + told
     return "; ".join(told[:MOST]) + ("." if told else "")
 
@@ -85,8 +87,7 @@ def _does(state: wire.RankState) -> str:
     return f"is at work in line {state.line}" if state.line else "is at work"
 
 
-def _many(does: str) -> str:
-    return does.replace("is ", "are ", 1).replace("waits ", "wait ", 1)
+_OF_SEVERAL = {"has": "have", "is": "are", "waits": "wait"}
 
 
 # --------------------------------------------------------------------------- who comes last
