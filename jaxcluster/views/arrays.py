@@ -88,9 +88,9 @@ def _parts(layout: ArrayLayout) -> Table:
         nbytes = ""
         if (part := held.get(index)) is not None:
             ids = [shard.device for shard in part.shards]
-            devices = _devices(ids, layout.devices)
-            devices = devices if len(devices) <= 40 else plural(len(ids), "device")
-            who = Rank(part.ranks[0], f"{name_ranks(part.ranks, hosts)}: {devices}")
+            named = devices(ids, layout.devices)
+            named = named if len(named) <= 40 else plural(len(ids), "device")
+            who = Rank(part.ranks[0], f"{name_ranks(part.ranks, hosts)}: {named}")
             nbytes = format_nbytes(part.shards[0].nbytes)
         rows.append([_index(index), who, nbytes])
     left = len(every) - len(rows)
@@ -115,11 +115,10 @@ def corners(world: World, found: ArrayLayout | TreeLayout) -> tuple[np.ndarray[A
         what = "value" if isinstance(found, TreeLayout) else "array"
         raise TransferError(f"The last line gave another {what} on {name_ranks(others)}.")
     if found.missing or not found.shards:  # deleted ones have none
-        holds = "holds" if len(found.ranks) == 1 else "hold"
-        who = f"{name_ranks(found.ranks).capitalize()} {holds} only a part"
+        lack = f"lack {plural(found.missing, 'element')}" if found.ranks else "hold no part"
         reasons = [f"Rank {rank}: {why}." for rank, why in found.notes.items()]
         raise NotAddressable(
-            f"{who if found.ranks else 'No rank that ran the cell holds a part'} of this array.",
+            f"The ranks that ran the cell {lack} of this array.",
             "\n".join(reasons) or "Run the cell on all ranks to see it whole.",
         )
     is_large = math.prod(found.shape) > SMALL_ARRAY
@@ -155,22 +154,13 @@ def values(info: ArrayInfo, found: np.ndarray[Any, Any], cut: bool) -> str:
 # --------------------------------------------------------------------------- words
 
 
-def _span(span: tuple[int, int]) -> str:
-    return f"{span[0]}:{span[1]}"
-
-
 def _index(bounds: Bounds) -> str:
     """``[0:2, 0:8]``, as it would be typed."""
-    return f"[{', '.join(map(_span, bounds))}]"
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in bounds)}]"
 
 
-def device(found: Device | None, id: int) -> str:
-    """``CPU 2048``, as JAX's own picture calls it."""
-    return f"{found.platform.upper()} {id}" if found is not None else f"device {id}"
-
-
-def _devices(ids: Iterable[int], known: Mapping[int, Device]) -> str:
-    """``CPU 0-1, 2048-2049``: runs joined, platforms said once."""
+def devices(ids: Iterable[int], known: Mapping[int, Device]) -> str:
+    """``CPU 0-1, 2048-2049``, as JAX's own picture calls them; platforms said once."""
     platforms = {id: known[id].platform.upper() if id in known else "device" for id in ids}
     return "; ".join(f"{name} {format_ranks(held)}" for name, held in by_value(platforms).items())
 
@@ -319,7 +309,7 @@ def _mesh(info: MeshInfo, found: Meshes) -> Table:
     def shown(id: int) -> str | Rank:
         if (known := found.devices.get(id)) is None:
             return f"device {id}"
-        return Rank(known.rank, f"rank {known.rank} {device(known, id)}")
+        return Rank(known.rank, f"rank {known.rank} {devices([id], found.devices)}")
 
     *others, columns = info.axis_sizes or [1]
     wide = min(columns, MAX_COLUMNS)
@@ -358,7 +348,7 @@ def memory(found: Memory) -> list[Block]:
             {
                 "rank": Rank(rank, str(rank)),
                 "host": hosts.get(rank),
-                "device": device(found.devices.get(id), id),
+                "device": devices([id], found.devices),
                 "█ named ▒ other": "█" * split + "▒" * (filled - split) + "·" * (BAR - filled),
                 "named": format_nbytes(named),
                 "other": format_nbytes(total - named),

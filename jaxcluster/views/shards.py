@@ -117,7 +117,14 @@ def _index(bounds: Bounds) -> list[list[int]]:
 
 def _devices(devices: Mapping[int, Device]) -> list[tuple[Any, ...]]:
     return [
-        (d.id, d.rank, arrays.device(d, d.id), d.kind, d.host, list(d.coords) if d.coords else None)
+        (
+            d.id,
+            d.rank,
+            arrays.devices([d.id], devices),
+            d.kind,
+            d.host,
+            list(d.coords) if d.coords else None,
+        )
         for d in devices.values()
     ]
 

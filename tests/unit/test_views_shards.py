@@ -138,7 +138,7 @@ def test_who_lacks_a_part_of_what_a_cell_ended_in_is_named_with_the_reason() -> 
     gone = dict.fromkeys(range(4), wire.ArrayInfo((8, 8), "float32", note="deleted or donated"))
     with pytest.raises(NotAddressable) as refused:
         arrays.corners(None, layout.array_layout("x", gone, known))  # type: ignore[arg-type]
-    assert str(refused.value).startswith("No rank that ran the cell holds a part of this array.")
+    assert str(refused.value).startswith("The ranks that ran the cell hold no part of this array.")
     assert "Rank 3: deleted or donated." in str(refused.value)
 
 
