@@ -115,17 +115,10 @@ def _index(bounds: Bounds) -> list[list[int]]:
     return [list(span) for span in bounds]
 
 
-def _devices(devices: Mapping[int, Device]) -> list[tuple[Any, ...]]:
+def _devices(known: Mapping[int, Device]) -> list[tuple[Any, ...]]:
     return [
-        (
-            d.id,
-            d.rank,
-            arrays.devices([d.id], devices),
-            d.kind,
-            d.host,
-            list(d.coords) if d.coords else None,
-        )
-        for d in devices.values()
+        (d.id, d.rank, arrays.devices([d.id], known), d.kind, d.host, d.coords and list(d.coords))
+        for d in known.values()
     ]
 
 

@@ -149,7 +149,7 @@ def test_what_ranks_have_each_another_of_is_not_printed_as_one(
         result(cluster, "x if jax.process_index() < 2 else [x]")
     cluster.run("one_axis", ranks=[1], show=False)
     found = array_queries.look(cluster.world, "", [1])
-    with pytest.raises(JaxClusterError, match="The ranks that ran the cell lack .* of this array"):
+    with pytest.raises(JaxClusterError, match="The ranks that ran the cell lack"):
         corners(cluster.world, found)
 
 
