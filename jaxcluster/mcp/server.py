@@ -26,7 +26,7 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from jaxcluster import cluster
-from jaxcluster.cluster import Cluster, RunningCell
+from jaxcluster.cluster import Cluster
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import CellInterrupted, JaxClusterError
@@ -239,10 +239,13 @@ class Tools:
             )
         )
         try:
-            await run_sync(lambda: wait(cell), abandon_on_cancel=True)
+            await run_sync(cell.wait, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():  # the request was taken back, or nobody is there
             cell.stop()
             raise
+        except (JaxClusterError, CellInterrupted) as error:
+            shown, *_ = output_of(cell.record, [])
+            raise JaxClusterError(f"{shown}\n{error}") from None
         return output_of(cell.record, notices)
 
     def interrupt(self, cluster: ClusterName = "") -> list[Any]:
@@ -269,16 +272,3 @@ def output_of(record: CellRecord, head: list[str]) -> list[Any]:
         found += [(m, str(data[m])) for m in ("image/png", "image/jpeg") if m in data][:1]
     images = list(dict.fromkeys(found))[:MOST_IMAGES]
     return [shown, *(Image(data=base64.b64decode(d), format=m[len("image/") :]) for m, d in images)]
-
-
-def wait(cell: RunningCell) -> None:
-    """Carry a cell through.
-
-    Raises:
-      JaxClusterError: it failed or was stopped; its output until then comes with it.
-    """
-    try:
-        cell.wait()
-    except (JaxClusterError, CellInterrupted) as error:
-        shown, *_ = output_of(cell.record, [])
-        raise JaxClusterError(f"{shown}\n{error}") from None

@@ -9,17 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcluster.options.table import (
-    CELL,
-    COUNT,
-    NUMBER,
-    ON_OFF,
-    SECONDS,
-    SWITCH,
-    TEXT,
-    Kind,
-    Option,
-)
+from jaxcluster.options.table import CELL, COUNT, NUMBER, ONOFF, SECONDS, SWITCH, TEXT, Kind, Option
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ COMMANDS = {
     "autosave": Command(
         "Save all variables at the end of each cell without an error. If a rank dies later, its "
         "successor loads them. restore --last loads them on all ranks.",
-        (_own("switch", "without it, what is saved is shown", "on", ON_OFF, "[on|off]"),)),
+        (_own("switch", "without it, what is saved is shown", "on", ONOFF, "[on|off]"),)),
     "debug": Command("Open the debugger at a rank's last error, while the other ranks wait.", (
         _own("rank", "which rank (default: the one that differs)", "2", NUMBER),)),
     "export": Command(
@@ -118,7 +108,7 @@ COMMANDS = {
     "doctor": Command("Check this machine, or hosts, and say what to fix.",
         example="--launcher ssh --hosts h1,h2", takes_start=True, refuses=("detach", "dry_run")),
     "auto": Command("Make every following cell an %%spmd cell, or stop doing so.", (
-        _own("switch", "without it, the current setting is shown", "on", ON_OFF, "[on|off]"),)),
+        _own("switch", "without it, the current setting is shown", "on", ONOFF, "[on|off]"),)),
 }  # fmt: skip
 """Those of ``%jaxcluster``."""
 

@@ -116,7 +116,7 @@ DEVICE_IDS = Kind("device ids", _device_ids, "0,1 (every rank) or 0/1 (a list fo
     _write_device_ids)  # fmt: skip
 NUMBER = Kind("number", _number, "a number, such as 2")
 CELL = Kind("cell", lambda word: _number(word.strip("[]")), "a cell's number, such as 7")
-ON_OFF = Kind("on or off", lambda word: _known(word, word in ("on", "off")) == "on", "on or off")
+ONOFF = Kind("on or off", lambda word: _known(word, word in ("on", "off")) == "on", "on or off")
 REPEATED = (TEXTS, VARIABLES)
 
 

@@ -24,7 +24,7 @@ IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 Output = dict[str, Any]  # of a notebook: nbformat 4
 # The output of several ranks in a cell: ``IRanksOutputs`` in labextension/src/protocol.ts.
 Document = dict[str, Any]
-Groups = Sequence[tuple[Sequence[int], Sequence[Output]]]  # ranks with the same output
+Groups = Sequence[dict[str, Any]]  # its ``ranks`` with the same ``outputs``
 
 
 def notebook_outputs(record: RankRecord, execution_count: int) -> list[Output]:
@@ -44,7 +44,7 @@ def in_notebook(record: CellRecord) -> list[Output]:
     if not record.shown:
         pieces = record.records[record.ranks[0]].outputs()
         found += _pieces(pieces, record.execution_count, MOST_CHARS)
-    elif (shown := document(record, record.shown)) is not None:
+    elif shown := document(record, record.shown):
         found.append({"output_type": "display_data", "data": bundle(shown), "metadata": {}})
     if record.error is not None:
         found.append(_error(record.error.ename, record.error.evalue, record.error.traceback))
@@ -83,8 +83,8 @@ def _error(ename: str, evalue: str, traceback: list[str]) -> Output:
 # --------------------------------------------------------------------------- several ranks
 
 
-def document(record: CellRecord, ranks: Sequence[int]) -> Document | None:
-    """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
+def document(record: CellRecord, ranks: Sequence[int]) -> Document:
+    """Groups of ranks with the same output, in the order of their first ranks; empty for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
     An array that spans processes is left out: the cell shows it once for all ranks.
@@ -95,7 +95,7 @@ def document(record: CellRecord, ranks: Sequence[int]) -> Document | None:
         outputs = _pieces(shown, record.execution_count, MOST_SHOWN)
         groups.append({"ranks": own, "outputs": outputs})
     if not any(group["outputs"] for group in groups):
-        return None
+        return {}
     replies = {rank: record.records[rank].reply for rank in ranks}
     failed = [rank for rank, reply in replies.items() if reply and reply.status == "error"]
     return {"v": VERSION, "cell": record.execution_count, "groups": groups, "failed": failed}
@@ -103,22 +103,22 @@ def document(record: CellRecord, ranks: Sequence[int]) -> Document | None:
 
 def bundle(shown: Document) -> Bundle:
     """The document for the Lab extension, as HTML for all others, and as text."""
-    groups = [(group["ranks"], group["outputs"]) for group in shown["groups"]]
+    groups = shown["groups"]
     return {MIME: shown, "text/html": html(groups), "text/plain": text(groups)}
 
 
 def of_records(records: Mapping[int, RankRecord]) -> str:
     """Every rank's output of a cell as text, equal ones once."""
     groups = group_outputs(records)
-    return text([(ranks, _pieces(pieces, 0, MOST_CHARS)) for ranks, pieces in groups])
+    return text([{"ranks": r, "outputs": _pieces(pieces, 0, MOST_CHARS)} for r, pieces in groups])
 
 
 def text(groups: Groups) -> str:
     """Each group's text under its ranks."""
     parts = []
-    for ranks, outputs in groups:
-        said = "".join(map(plain, outputs)).rstrip("\n")
-        parts.append(f"── {name_ranks(ranks)} ──\n{said or '(no output)'}")
+    for group in groups:
+        said = "".join(map(plain, group["outputs"])).rstrip("\n") or "(no output)"
+        parts.append(f"── {name_ranks(group['ranks'])} ──\n{said}")
     return "\n".join(parts)
 
 
@@ -133,9 +133,9 @@ def plain(output: Output) -> str:
 def html(groups: Groups) -> str:
     """Groups that fold, for frontends without the extension, and for nbconvert."""
     parts = []
-    for ranks, outputs in groups:
-        name = escape(name_ranks(ranks))
-        inner = "".join(map(_html, outputs)) or "<em>(no output)</em>"
+    for group in groups:
+        name = escape(name_ranks(group["ranks"]))
+        inner = "".join(map(_html, group["outputs"])) or "<em>(no output)</em>"
         parts.append(f"<details open><summary><b>{name}</b></summary>{inner}</details>")
     return "\n".join(parts)
 

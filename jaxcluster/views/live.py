@@ -100,7 +100,7 @@ class CellDisplay:
     def _show_groups(self) -> None:
         """Show all groups of ranks with equal output again, if they have changed."""
         assert self._record is not None
-        shown = cell_outputs.document(self._record, list(self._record.ranks)) or {}
+        shown = cell_outputs.document(self._record, list(self._record.ranks))
         if shown != self._last:
             self._last = shown
             self._groups.show(cell_outputs.bundle(shown) if shown else {"text/plain": ""})
