@@ -99,7 +99,7 @@ def run(words: list[str]) -> int:
         return 1
     with StartDisplay(rich=False) as display:
         world = start_world(spec, display.progress, script=script)
-        display.clear()
+        display.progress("")
     try:
         outputs = Outputs(make_folder(logs, script), everything, world.num_processes)
         return wait(world, outputs, hear_signals())
@@ -207,10 +207,7 @@ def read_script(words: Sequence[str]) -> wire.Script:
     if not words or words == ["-m"]:
         raise UsageError("jaxcluster run needs a script, or -m and a module.", EXAMPLE)
     if words[0] == "-m":
-        module = words[1]
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise UsageError(f"-m {module}: that is not the name of a module.", EXAMPLE)
-        return wire.Script(["-m", *words[2:]], "", os.getcwd(), module)
+        return wire.Script(["-m", *words[2:]], "", os.getcwd(), words[1])
     typed = words[0]
     path = os.path.abspath(typed)
     try:

@@ -250,10 +250,7 @@ class StartDisplay:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """What fails leaves no line as if it went on."""
         if kind is not None:
-            self.clear()
-
-    def clear(self) -> None:
-        self.progress(self._failed if self._display is not None else "")
+            self.progress(self._failed if self._display is not None else "")
 
     def progress(self, line: str) -> None:
         if self._display is not None:

@@ -61,7 +61,6 @@ def test_help_is_as_it_is_typed_in_a_shell() -> None:
     [
         ([], "needs a script"),
         (["-n", "2", "-m"], "needs a script"),
-        (["-m", "no-module"], "not the name of a module"),
         (["nowhere.py"], "nowhere.py can't be read: .* No such file"),
         (["--detach", "train.py"], "there is no --detach"),
         (["latin.py"], "latin.py can't be read: invalid or missing encoding"),
