@@ -57,7 +57,7 @@ class Assistant:
         def are_in_it() -> bool:
             shown = self.ok("outputs")
             printed = [f"{rank} is in it" in shown for rank in range(4)]
-            return all(printed) and "ranks 0-3: running" in shown
+            return all(printed) and "has been running since" in shown
 
         until(are_in_it, "what all ranks print")
 
