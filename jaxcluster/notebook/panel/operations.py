@@ -84,7 +84,13 @@ class Operations:
 
     def interrupt(self) -> list[int]:
         """Interrupt what runs; the result is the ranks that were interrupted."""
-        return cluster.current().interrupt()
+        running = cluster.current()
+        cells = running.cells
+        hit = {rank for c in cells for rank in c.record.ranks if rank not in c.record.replies}
+        for cell in cells:
+            cell.stop()  # as the stop button does it, which ends their questions as well
+        # Else it is another notebook's cell, or one that nobody waits for.
+        return sorted(hit) or running.interrupt()
 
     # ------------------------------------------------------------------ texts
 
