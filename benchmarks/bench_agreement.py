@@ -20,7 +20,7 @@ from harness import median, ratio, sandbox, table
 
 import jaxcluster
 from jaxcluster.agreement.client import Agreement
-from jaxcluster.agreement.refusals import NOWHERE, Program
+from jaxcluster.agreement.messages import NOWHERE, Program
 from jaxcluster.errors import JaxClusterError
 
 SETUP = """
@@ -120,7 +120,8 @@ def referee(num_ranks: int, rounds: int) -> tuple[float, float]:
     """(announcements per second, the median microseconds of one launch of all these ranks)."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         path = f"{folder}/referee.sock"
-        argv = [sys.executable, "-m", "jaxcluster.agreement", "referee", path, str(num_ranks)]
+        module = "jaxcluster.agreement.server"
+        argv = [sys.executable, "-m", module, "referee", path, str(num_ranks)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()  # it listens

@@ -23,10 +23,8 @@ from multiprocessing.connection import Client
 
 from harness import ratio, table
 
-from jaxcluster.agreement.frames import LAUNCH, Relay, Stream, Thread, pack
-from jaxcluster.agreement.referee import MAIN
-from jaxcluster.agreement.refusals import Place, Program
-from jaxcluster.agreement.server import Server
+from jaxcluster.agreement.messages import LAUNCH, MAIN, Place, Program, pack
+from jaxcluster.agreement.server import Hub, Relay, Server, Stream
 
 KEY = "key"
 LAUNCHES = 100  # of each figure
@@ -49,13 +47,13 @@ class Parts:
 
 
 def hello(rank: int) -> bytes:
-    return pack(("hello", rank, MAIN, "", 0))
+    return pack("hello", rank, MAIN, 0)
 
 
 def site(num_ranks: int) -> bytes:
     """What the rank sends once of a launch at one line."""
     program = Program(tuple(range(num_ranks)), FINGERPRINT, "step", "float32[8]")
-    return pack(("site", 0, program, Place(1, 3, "step(x)")))
+    return pack("site", 0, program, Place(1, 3, "step(x)"))
 
 
 def referee_s(hosts: int, ranks_per_host: int) -> float:
@@ -65,33 +63,34 @@ def referee_s(hosts: int, ranks_per_host: int) -> float:
         server = Server(num_ranks, f"{folder}/referee.sock", KEY)
         server.listen("127.0.0.1")
         address = "127.0.0.1", server.port
-        streams = [Stream(Client(address, authkey=KEY.encode())) for _ in range(hosts)]
-        threads: list[list[Thread]] = [
-            [(host * ranks_per_host + rank, MAIN) for rank in range(ranks_per_host)]
-            for host in range(hosts)
+        hub, heard = Hub(f"{folder}/hub.sock"), list[bytes]()
+        streams = [
+            Stream(hub, Client(address, authkey=KEY.encode()), lambda number: heard.append)
+            for _ in range(hosts)
         ]
-        for stream, own in zip(streams, threads, strict=True):
-            for thread in own:
-                stream.queue(thread, hello(thread[0]))
-                stream.queue(thread, site(num_ranks))
+        for host, stream in enumerate(streams):
+            for number in range(ranks_per_host):
+                stream.queue(number, hello(host * ranks_per_host + number))
+                stream.queue(number, site(num_ranks))
             stream.flush()
         while server.step(0.2):
             pass
         took = []
         for _ in range(LAUNCHES):
-            for stream, own in zip(streams, threads, strict=True):
-                for thread in own:
-                    stream.queue(thread, LAUNCH.pack(b"L", 0, 0, 0))
+            for stream in streams:
+                for number in range(ranks_per_host):
+                    stream.queue(number, LAUNCH.pack(b"L", 0, 0, 0))
                 stream.flush()
-            waiting, busy_s = {stream.socket for stream in streams}, 0.0
-            while waiting:
+            busy_s = 0.0
+            while len(heard) < num_ranks:
                 began = time.thread_time()
                 server.step(0.2)
                 busy_s += time.thread_time() - began
-                waiting.difference_update(select.select(waiting, [], [], 0)[0])
+                hub.step(0)
             took.append(busy_s)
-            for stream in streams:
-                assert {frame for _, frame in stream.receive()} == {b"g"}
+            assert {*heard} == {b"g0"}
+            heard.clear()
+        hub.close()
         server.close()
     return statistics.median(took) / hosts
 
@@ -104,7 +103,6 @@ class Played(Relay):
 
     def carry(self) -> None:
         self.step(0.2)
-        self._stream.flush()
 
 
 def relay_s(ranks: int) -> tuple[float, float]:
@@ -130,13 +128,13 @@ def relay_s(ranks: int) -> tuple[float, float]:
             began = time.thread_time()
             relay.carry()
             of_relay.append(time.thread_time() - began)
-            while not select.select([relay._stream.socket], [], [], 0)[0]:
+            while not select.select([relay.stream.socket], [], [], 0)[0]:
                 server.step(0.2)
             began = time.thread_time()
             relay.carry()
             of_relay[-1] += time.thread_time() - began
             began = time.thread_time()
-            assert {peer.recv(64) for peer in peers} == {b"g"}
+            assert {peer.recv(64) for peer in peers} == {b"g0"}
             of_rank[-1] += time.thread_time() - began
         relay.close()
         server.close()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -39,9 +40,8 @@ from typing import Any
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.agreement.cells import Answer, End
-from jaxcluster.agreement.referee import MAIN, Referee
-from jaxcluster.agreement.refusals import Place, Program
+from jaxcluster.agreement.messages import BASE, MAIN, End, Place, Program
+from jaxcluster.agreement.referee import Referee
 from jaxcluster.host.processes import allow_files
 from jaxcluster.hosts.agent import folder as folders
 from jaxcluster.hosts.agent import report, transport
@@ -156,6 +156,12 @@ class Ranks:
     def __init__(self, num_ranks: int) -> None:
         self.ranks = {n: Rank(n, name_of(n)) for n in range(num_ranks)}
         self.referee = Referee(num_ranks)
+        self.todo = deque[tuple[Any, ...]]()  # what the referee has said
+        self.lanes = {
+            (rank, name): self.referee.hello(rank, name, 0, functools.partial(self.tell, rank))
+            for rank in self.ranks
+            for name in (MAIN, BASE)
+        }
         self.everybody = tuple(range(num_ranks))
         self.programs: dict[str, Program] = {}
 
@@ -180,7 +186,8 @@ class Ranks:
             case "cell":
                 cell = wire.parse(wire.CellRequest, body)
                 rank.has[cell.seq] = cell, send
-                self.answer(self.referee.arrive(number, cell.turn))
+                self.referee.arrive(self.lanes[number, BASE], cell.turn)
+                self.answer()
                 return None
             case "look":
                 return self.referee.look(time.monotonic(), body["launches"])
@@ -197,33 +204,31 @@ class Ranks:
         number = cell.execution_count
         return replace(state, state="running", seq=rank.seq, cell=number, line=2, seconds=1.0)
 
-    def answer(self, answers: Sequence[Answer]) -> None:
-        """What the referee has said, and what the ranks do then."""
-        todo = deque(answers)
-        while todo:
-            one = todo.popleft()
-            rank, seq, why = self.ranks[one.rank], one.number, one.refusal
-            match one.word:
-                case "run":
-                    todo += self.begin(rank, seq)
-                case "go":
-                    todo += self.launch(rank)
-                case "refuse":
-                    assert why is not None
-                    info = wire.ErrorInfo("Divergence", why.kind, [], 2)
-                    todo += self.end(rank, "refused", info)
-                case "skip":
+    def tell(self, number: int, *told: Any) -> None:
+        self.todo.append((self.ranks[number], *told))
+
+    def answer(self) -> None:
+        """What the ranks do when the referee has said something."""
+        while self.todo:
+            rank, *told = self.todo.popleft()
+            match told:
+                case "run", seq:
+                    self.begin(rank, seq)
+                case "go", _:
+                    self.launch(rank)
+                case "refuse", why:
+                    self.end(rank, "refused", wire.ErrorInfo("Divergence", why.kind, [], 2))
+                case "skip", seq, why:
                     _, send = rank.has.pop(seq)
-                    reply = wire.CellReply(rank.number, seq, "skipped", 0.0, skipped=one.skipped)
-                    send("reply", reply)
-                case "closed" if one.tells and seq in rank.has and why is not None:
+                    send("reply", wire.CellReply(rank.number, seq, "skipped", 0.0, skipped=why))
+                case "closed", seq, why, True if seq in rank.has:
                     rank.has[seq][1]("closed", wire.Closed(seq, why))
-                case "over":
+                case "over", seq, why, tells:
                     _, send = rank.has.pop(seq)
-                    if one.tells:
+                    if tells:
                         send("over", wire.Over(seq, why))
 
-    def begin(self, rank: Rank, seq: int) -> list[Answer]:
+    def begin(self, rank: Rank, seq: int) -> None:
         cell, send = rank.has[seq]
         rank.seq = seq
         if "# prints" in cell.source:
@@ -234,12 +239,13 @@ class Ranks:
         found = re.search(r"# skipped by (\d+)", cell.source)
         if found and rank.number != int(found[1]):
             rank.left = 1
-        return self.launch(rank)
+        self.launch(rank)
 
-    def launch(self, rank: Rank) -> list[Answer]:
+    def launch(self, rank: Rank) -> None:
         """Announce the next launch of its cell, or end it."""
         if not rank.left:
-            return self.end(rank, "ok")
+            self.end(rank, "ok")
+            return
         rank.left -= 1
         cell, _ = rank.has[rank.seq]
         fingerprint = zlib.crc32(cell.source.encode())
@@ -247,17 +253,18 @@ class Ranks:
         program = self.programs.setdefault(cell.source, program)
         place = Place(cell.execution_count, 2, cell.source.splitlines()[-1])
         now = time.monotonic()
-        return self.referee.launch(rank.number, MAIN, program, place=place, now=now)
+        self.referee.launch(self.lanes[rank.number, MAIN], program, place=place, now=now)
 
-    def end(self, rank: Rank, status: str, info: wire.ErrorInfo | None = None) -> list[Answer]:
+    def end(self, rank: Rank, status: str, info: wire.ErrorInfo | None = None) -> None:
         seq, rank.seq = rank.seq, 0
         _, send = rank.has[seq]
         send("reply", wire.CellReply(rank.number, seq, status, 0.001, info))
-        return self.referee.end(rank.number, End("ok" if status == "ok" else "error"))
+        self.referee.end(self.lanes[rank.number, MAIN], End("ok" if status == "ok" else "error"))
 
     def tick(self) -> None:
         if self.referee.patience_s:
-            self.answer(self.referee.tick())
+            self.referee.tick()
+            self.answer()
 
 
 # --------------------------------------------------------------------------- the agents

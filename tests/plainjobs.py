@@ -46,5 +46,5 @@ def check_nothing_is_left(folder: Path) -> None:
     while list(folder.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert list(folder.iterdir()) == []
-    left = subprocess.run(["pgrep", "-f", f"jaxcluster.agreement .*{folder}"], check=False)
+    left = subprocess.run(["pgrep", "-f", f"jaxcluster.agreement.server .*{folder}"], check=False)
     assert left.returncode == 1

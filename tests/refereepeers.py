@@ -10,24 +10,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jaxcluster.agreement.cells import BASE, Answer, CellSpec
-from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
-from jaxcluster.agreement.refusals import Place, Program, Refusal
+from jaxcluster.agreement.messages import (
+    BASE,
+    BUFFER,
+    LAUNCH,
+    CellSpec,
+    Place,
+    Program,
+    Refusal,
+    pack,
+    unpack,
+)
 from jaxcluster.agreement.server import Server
 
 
 class Peer:
     """One thread of a rank, as its socket sees it."""
 
-    def __init__(self, path: Path, rank: int, lane: str = "", name: str = "", seq: int = 0) -> None:
+    def __init__(self, path: Path, rank: int, name: str = "", seq: int = 0) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(20)
         self.socket.connect(str(path))
         self.numbers = itertools.count()
-        self.tell("hello", rank, lane, name, seq)
+        self.tell("hello", rank, name, seq)
 
     def tell(self, word: str, *arguments: Any) -> None:
-        self.socket.send(pack((word, *arguments)))
+        self.socket.send(pack(word, *arguments))
 
     def launch(
         self,
@@ -46,15 +54,15 @@ class Peer:
     def hears(self) -> bytes:
         return self.socket.recv(BUFFER)
 
-    def is_told(self) -> Answer:
-        answer: Answer = unpack(self.hears())
-        return answer
+    def is_told(self) -> tuple[Any, ...]:
+        told: tuple[Any, ...] = unpack(self.hears())
+        return told
 
     def is_refused(self) -> Refusal:
         """Why its launch is refused."""
-        told = self.is_told()
-        assert told.word == "refuse" and told.refusal is not None
-        return told.refusal
+        word, refusal = self.is_told()
+        assert word == "refuse" and isinstance(refusal, Refusal)
+        return refusal
 
     def close(self) -> None:
         self.socket.close()

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.rank.private.kinds import kinds
 from jaxcluster.rank.state import classes

@@ -19,15 +19,26 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from jaxcluster.agreement.cells import BASE, Answer, End
-from jaxcluster.agreement.frames import BUFFER, LAUNCH, pack, unpack
-from jaxcluster.agreement.refusals import NOWHERE, Place, Program, Refusal
+from jaxcluster.agreement.messages import (
+    BASE,
+    BUFFER,
+    LAUNCH,
+    MAIN,
+    NOWHERE,
+    End,
+    Hashes,
+    Place,
+    Program,
+    Refusal,
+    pack,
+    unpack,
+)
 
 FOLDS = 64  # each so many launches without collectives are announced, so that a stop reaches them
 KEPT = 128  # launches, for reports
@@ -63,16 +74,23 @@ class Lane:
     Attributes:
       answers: each ``next`` sends a message, waits for its answer, and gives True for "go"; in C.
       folds: by processes, the count and hash of launches without collectives.
+      unmade: a hash of agreed launches that XLA has refused.
       heard: the last answer, in the way to ``answers``; none before it came.
       deferred: what a signal handler raised while a launch was on its way, and is still to be.
       signal: whose handler that was.
+
+    Raises:
+      OSError: the referee can't be reached.
     """
 
-    def __init__(self, agreement: Agreement, name: str, task: str, seq: int) -> None:
+    def __init__(self, agreement: Agreement, name: str, seq: int) -> None:
         self._agreement, self.ident, self._pid = agreement, get_ident(), os.getpid()
-        self.socket = agreement.dial([agreement.rank, name, task, seq])
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(agreement.path)
+        self.say("hello", agreement.rank, name, seq)
         self.messages: deque[bytes] = deque()
         self.folds: dict[tuple[int, ...], tuple[int, int]] = {}
+        self.unmade: Hashes = {}
         self.heard: dict[str, bytes] = {}
         self.deferred: BaseException | None = None
         self.signal = 0
@@ -84,10 +102,16 @@ class Lane:
         self.answers: Iterator[bool] = map(_Answers(agreement.hear).__getitem__, frames)
 
     def __del__(self) -> None:
-        if hasattr(self, "socket"):
-            if self._pid == os.getpid():  # not where a fork ends its parent's threads
-                self._agreement.note_failed(self)  # or other threads would wait for its launch
-            self.socket.close()
+        if not hasattr(self, "socket"):
+            return
+        if self._pid == os.getpid():  # not where a fork ends its parent's threads
+            self._agreement.note_failed(self)  # or other threads would wait for its launch
+        self.socket.close()
+
+    def say(self, word: str, *arguments: Any) -> None:
+        """Tell the referee something that is no launch."""
+        with contextlib.suppress(OSError):  # it is gone
+            self.socket.send(pack(word, *arguments))
 
     def announcement(self, program: Program, place: Place, given: int, folded: int) -> bytes:
         """A launch's message; what it refers to is sent before it is returned."""
@@ -97,7 +121,8 @@ class Lane:
             name, signature = program.name[:TEXT_CHARS], program.signature[:SIGNATURE_CHARS]
             text, within = place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
             what = replace(program, name=name, signature=signature)
-            self.socket.send(pack(("site", site, what, replace(place, text=text, within=within))))
+            where = replace(place, text=text, within=within)
+            self.socket.send(pack("site", site, what, where))
             self._sites[program, place] = site
         return LAUNCH.pack(b"L", site, given, folded)
 
@@ -108,7 +133,7 @@ class Guard(functools.partial[Any]):
 
 class _Answers(dict[bytes, bool]):
     def __init__(self, hear: Callable[[bytes], bool]) -> None:
-        super().__init__({b"g": True})
+        super().__init__({b"g0": True})
         self._hear = hear
 
     def __missing__(self, frame: bytes) -> bool:
@@ -145,30 +170,15 @@ class Agreement:
         self.made: list[Record] = []
         self.seq = 0
         self.is_refused, self.refusals = False, 0
-        self._path, self._place_of, self._given = "", place_of, given
+        self.path, self._place_of, self._given = "", place_of, given
         self._lanes = threading.local()
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
         self._taken = 0
         self.stops: dict[int, Guard] = {}
         self._coming: set[int] = set()  # signals that come again, since they came in a launch
-        self._base: socket.socket | None = None
+        self._base: Lane | None = None
         self._main: Lane | None = None
         self._is_child = False
-
-    def dial(self, hello: Sequence[Any]) -> socket.socket:
-        """A connection for one thread.
-
-        Raises:
-          OSError: the referee can't be reached.
-        """
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            peer.connect(self._path)
-            peer.send(pack(("hello", *hello)))
-        except OSError:
-            peer.close()
-            raise
-        return peer
 
     def connect(self, path: str) -> socket.socket:
         """Connect the main thread, which calls it; returns the control thread's connection.
@@ -179,40 +189,44 @@ class Agreement:
         Raises:
           OSError: the referee can't be reached.
         """
-        self._path = path
-        self._base = self.dial([self.rank, BASE, "", 0])
-        self._main = self._lanes.lane = Lane(self, "", "", 0)
+        self.path = path
+        self._base = Lane(self, BASE, 0)
+        self._main = self._lanes.lane = Lane(self, MAIN, 0)
         os.register_at_fork(after_in_child=self._become_child)
-        return self._base
+        return self._base.socket
 
-    def tell(self, method: str, *arguments: Any) -> None:
+    def tell(self, word: str, *arguments: Any) -> None:
         """Say something that is answered, if at all, on the control thread's connection."""
-        _say(self._base, method, *arguments)
+        if self._base is not None:
+            self._base.say(word, *arguments)
 
     def stop(self, seq: int | None) -> None:
         """Stop this cell, or all that run. Any thread.
 
         The referee hears it before what an interrupt makes the main thread say: see ``handle``.
         """
-        _say(None if self._main is None else self._main.socket, "stop", seq)
+        if self._main is not None:
+            self._main.say("stop", seq)
 
     def begin(self, seq: int) -> None:
         """The main thread, which calls it, begins a cell."""
         self.seq, self.refusals = seq, 0
         self._tasks.clear()
-        self._lane().folds.clear()
+        lane = self._lane()
+        lane.folds.clear()
+        lane.unmade.clear()
 
     def end(self, outcome: str, at_work: str = "") -> None:
         """The main thread, which calls it, makes no more launches in its cell.
 
         Args:
-          outcome, at_work: see ``cells.End``.
+          outcome, at_work: see ``End``.
         """
         lane = self._lane()
         self.note_failed(lane)
         self.seq = 0
         folded = {processes: value for processes, (_, value) in lane.folds.items()}
-        _say(lane.socket, "end", End(outcome, folded, at_work))
+        lane.say("end", End(outcome, at_work, folded, lane.unmade))
 
     # --------------------------------------------------------------- launches
 
@@ -240,7 +254,7 @@ class Agreement:
 
         def leave() -> None:
             lane.deferred, lane.signal = error, 0
-            _say(lane.socket, "withdraw")  # it has no effect if "go" is on its way
+            lane.say("withdraw")  # it has no effect if "go" is on its way
 
         timer = _start_timer(seconds, leave)
         try:
@@ -275,7 +289,7 @@ class Agreement:
         if lane is None:
             thread = threading.current_thread()
             task, seq = getattr(thread, "jaxcluster_task", (_task_of(thread), 0))
-            lane = self._lanes.lane = Lane(self, f"{thread.name} {get_ident()}", task, seq)
+            lane = self._lanes.lane = Lane(self, task, seq)
         return lane
 
     def _prepare(self, program: Program) -> Iterator[Any]:
@@ -297,11 +311,12 @@ class Agreement:
         place, is_agreed = self._place_of(caller), True
         count, value = lane.folds.get(program.processes, (0, 0))
         if not program.collective:
-            value = (value * 1_000_003 + program.fingerprint + 1) & HASH
+            value = _hash(value, program)
             lane.folds[program.processes] = count + 1, value
             is_agreed = not (count + 1) % FOLDS
         if is_agreed:
             folded = value if lane is self._main else 0
+            folded ^= lane.unmade.get(program.processes, 0)
             message = lane.announcement(program, place, self._given(program), folded)
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.heard.clear()
@@ -332,8 +347,10 @@ class Agreement:
         record = self.begun.pop(lane.ident, None)
         # Else it was not announced, or was refused, and something raised in hearing that.
         if record is not None and record[-1] and lane.heard.get("frame", b"").startswith(b"g"):
-            if not record[0].meets_all:  # a rendezvous is over, however it ended
-                _say(lane.socket, "unmade")
+            if not (program := record[0]).meets_all:  # a rendezvous is over, however it ended
+                processes = program.processes
+                lane.unmade[processes] = _hash(lane.unmade.get(processes, 0), program)
+                lane.say("unmade", processes)
             self._taken += 1
 
     def hear(self, frame: bytes) -> bool:
@@ -349,13 +366,13 @@ class Agreement:
                 time.sleep(ORDER_S)
             return True
         lane = self._lane()
-        told: Answer | None = unpack(frame) if frame else None
         self.begun.pop(get_ident(), None)
         deferred, lane.deferred = lane.deferred, None
         if deferred is not None:
             raise deferred
-        if told is None or (refusal := told.refusal) is None:
+        if not frame:
             raise ConnectionError("The referee is gone: nothing can be launched any more.")
+        refusal: Refusal = unpack(frame)[1]
         self.is_refused = True
         if lane is self._main:
             self.refusals += 1
@@ -409,7 +426,7 @@ class Agreement:
                     return handler(number, frame)
                 except BaseException as error:
                     lane.deferred, lane.signal = error, number
-            _say(lane.socket, "withdraw")
+            lane.say("withdraw")
             return _start_timer(AGAIN_S, _signal_again, number, lane, lane.deferred)
         if lane.deferred is not None:
             deferred, lane.deferred = lane.deferred, None
@@ -449,7 +466,7 @@ class Agreement:
         """In a process that was forked: else its parent's death would not show."""
         self._is_child = True
         if self._base is not None and self._main is not None:
-            self._base.close()
+            self._base.socket.close()
             self._main.socket.close()
 
 
@@ -471,10 +488,9 @@ def _signal_again(number: int, lane: Lane, deferred: BaseException | None) -> No
             signal.pthread_kill(lane.ident, number)
 
 
-def _say(to: socket.socket | None, method: str, *arguments: Any) -> None:
-    if to is not None:
-        with contextlib.suppress(OSError):  # the referee is gone
-            to.send(pack((method, *arguments)))
+def _hash(value: int, program: Program) -> int:
+    """``value``, which hashes launches, with one more."""
+    return (value * 1_000_003 + program.fingerprint + 1) & HASH
 
 
 def _task_of(thread: threading.Thread) -> str:

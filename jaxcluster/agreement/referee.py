@@ -10,40 +10,36 @@ A launch is refused only if it is certain that it can't be agreed. Otherwise it 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from jaxcluster.agreement.cells import (
+from jaxcluster.agreement.messages import (
     BASE,
     DIED,
     FAILED_IN_XLA,
-    Answer,
-    Cell,
+    MAIN,
+    NOWHERE,
+    STUCK,
+    AgreedLaunch,
     CellSpec,
+    Doing,
     End,
     Hashes,
-    Skipped,
-    odd_ones,
-)
-from jaxcluster.agreement.refusals import (
-    NOWHERE,
-    AgreedLaunch,
-    Doing,
     Kind,
     Looked,
     Place,
     Program,
     Refusal,
+    Skipped,
     Waiting,
-    grouped,
 )
 
-MAIN = ""  # the lane of a rank's main thread; other threads have a name of their own
 ANY = "*"  # the name of a lane in a rendezvous that all may meet in
 REMEMBERED = 1024  # closed cells
-SHOWN = 256  # agreed launches
+LAUNCHES = 256  # agreed ones that are shown, and of a cell
+MOST_TOLD = 8  # different things that ranks did; of more only what kind
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
 SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 
@@ -64,27 +60,32 @@ class Key(NamedTuple):
 NOTHING = Key(Program((), 0), 0, 0, 0, "")
 
 
+def unheard(word: str, *arguments: object) -> None:
+    """Tell nobody."""
+
+
 @dataclass(eq=False, slots=True)
 class Lane:
-    """A thread of a rank that launches.
+    """A thread of a rank that launches, or its control thread.
 
     Attributes:
-      lane: tells it from the rank's other threads.
       name: tells it from threads with other tasks; the same on all ranks.
       seq: the cell that it runs, or that has started it; 0 for none.
+      tell: says a word with its arguments to it.
       key: what it has announced, and waits for; ``NOTHING`` otherwise.
       place, since: where and when it has announced its last launch.
+      made: the program of its last agreed launch.
       unmade: hashes its agreed launches that XLA has refused.
     """
 
     rank: int
-    lane: str
     name: str
     seq: int = 0
+    tell: Callable[..., None] = unheard
     key: Key = NOTHING
     place: Place = NOWHERE
     since: float = 0.0
-    made: Program = NOTHING.program  # agreed last
+    made: Program = NOTHING.program
     unmade: Hashes = field(default_factory=dict)
 
     @property
@@ -96,8 +97,63 @@ class Lane:
 Group = dict[int, Lane]  # by rank, in the order in which they came
 
 
+@dataclass(eq=False)
+class Cell:
+    """A cell on its way through the ranks.
+
+    Attributes:
+      ended: the ranks on which it has ended.
+      launched: the last agreed launches of its main threads, with their places.
+    """
+
+    spec: CellSpec
+    arrived: set[int] = field(default_factory=set)
+    ended: dict[int, End] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
+    _covers: dict[Program, bool] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended on all of its ranks."""
+        return bool(self.ended) and len(self.ended) == len(self.spec.ranks)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether XLA has made a launch on some of its ranks alone, so that these wait for ever."""
+        ends = self.ended.values()
+        at_work = [end.at_work for end in ends if end.at_work]
+        if any(end.outcome == FAILED_IN_XLA for end in ends) and at_work:
+            return True
+        if STUCK in at_work and len(at_work) < len(ends):
+            return True
+        living = {rank: end.unmade for rank, end in self.ended.items() if end.outcome != DIED}
+        return bool(odd_ones(living))
+
+    def covers(self, program: Program) -> bool:
+        """Whether all processes of a program run the cell; once worked out, it is known."""
+        if (known := self._covers.get(program)) is None:
+            known = self._covers[program] = {*self.spec.ranks}.issuperset(program.processes)
+        return known
+
+    def mixed(self, awaited: Program) -> tuple[Place, int] | None:
+        """Since which launch turns of a loop may have met other turns, and how many launches.
+
+        A rank that has left out some launches meets the others' earlier turns. So what is awaited
+        was launched before: in the loop, which begins with the programs that come again.
+        """
+        made = [one for one in self.launched if one[0].processes == awaited.processes]
+        programs = [program for program, _ in made]
+        if awaited not in programs:
+            return None
+        first = programs.index(awaited)
+        while first and programs[first - 1] in programs[first:]:
+            first -= 1
+        return made[first][1], len(made) - first
+
+
 class Referee:
-    """Hears the ranks of one cluster. Each method returns the answers that an event brings.
+    """Hears the ranks of one cluster, and tells their threads what an event brings.
 
     Attributes:
       dead: the ranks that have died.
@@ -108,9 +164,8 @@ class Referee:
 
     def __init__(self, num_ranks: int) -> None:
         self.dead: set[int] = set()
-        self.agreed: deque[AgreedLaunch] = deque(maxlen=SHOWN)
+        self.agreed: deque[AgreedLaunch] = deque(maxlen=LAUNCHES)
         self.is_certain = False
-        self._answers: list[Answer] = []
         # By seq: cells that wait, that have not ended on all ranks, and that are closed.
         self._queue: dict[int, Cell] = {}
         self._running: dict[int, Cell] = {}
@@ -118,134 +173,143 @@ class Referee:
         self._groups: dict[Key, Group] = {}
         # By a lane's name, cell and processes: the ranks on which XLA has refused such a launch.
         self._unmade: dict[tuple[str, int, tuple[int, ...]], set[int]] = {}
-        self._number = 0
-        # By rank: how many agreed launches it has, its main thread, and all that launch.
+        self._number = 0  # of agreed launches
+        # By rank: how many agreed launches it has, and its threads.
         self._goes = [0] * num_ranks
-        self._mains = [Lane(rank, MAIN, MAIN) for rank in range(num_ranks)]
-        self._lanes = [{MAIN: main} for main in self._mains]
+        self._mains = [Lane(rank, MAIN) for rank in range(num_ranks)]
+        self._bases = [Lane(rank, BASE) for rank in range(num_ranks)]
+        self._others = [set[Lane]() for _ in range(num_ranks)]
+
+    # ------------------------------------------------------------------ threads
+
+    def hello(self, rank: int, name: str, seq: int, tell: Callable[..., None]) -> Lane:
+        """A thread that cell ``seq`` has started will launch, or a rank has come: see ``Lane``."""
+        if name in (MAIN, BASE):
+            lane = (self._mains if name == MAIN else self._bases)[rank]
+        else:
+            lane = Lane(rank, name, seq)
+            self._others[rank].add(lane)
+        lane.tell = tell
+        return lane
+
+    def gone(self, me: Lane) -> None:
+        """A thread has ended. The control thread's end is the rank's death."""
+        if me.name == MAIN:  # of a child that has closed what it has of its parent
+            return
+        if me.name == BASE:
+            self.dead.add(me.rank)
+            for lane in (self._mains[me.rank], *self._others[me.rank]):
+                self._forget(lane)
+            self.end(me, End(DIED))
+            return
+        self._others[me.rank].discard(me)
+        self._forget(me)
+        self._settle()
 
     # ------------------------------------------------------------------ cells
 
-    def arrive(self, rank: int, spec: CellSpec) -> list[Answer]:
+    def arrive(self, me: Lane, spec: CellSpec) -> None:
         """A rank has a cell, and runs it once it is told to."""
-        self._queue.setdefault(spec.seq, Cell(spec)).arrived.add(rank)
-        return self._settled()
+        self._queue.setdefault(spec.seq, Cell(spec)).arrived.add(me.rank)
+        self._settle()
 
-    def end(self, rank: int, end: End) -> list[Answer]:
+    def end(self, me: Lane, end: End) -> None:
         """A rank's main thread has ended its cell, and makes no more launches in it."""
-        main = self._mains[rank]
-        if (cell := self._running.get(main.seq)) is None:
-            return self._settled()
-        cell.ended[rank], cell.unmade[rank] = end, main.unmade
-        if end.outcome != "ok":
-            self._refuse("died" if end.outcome == DIED else "failed", (rank,), seqs=[main.seq])
-        if cell.is_over:
-            odd = odd_ones({one: how.folded for one, how in cell.ended.items()})
-            if cell.is_torn:
-                cell.refusal = replace(cell.refusal or Refusal("torn"), kind="torn")
-            elif cell.refusal is None and odd:
-                cell.refusal = self._refusal("uneven", odd, seqs=[main.seq])
-            if cell.refusal is not None:
-                self._closed[main.seq] = cell
-            del self._running[main.seq]
-            self._tell("over", cell)
-        main.seq = 0
-        return self._settled()
+        main = self._mains[me.rank]
+        if (cell := self._running.get(main.seq)) is not None:
+            cell.ended[me.rank] = end
+            if end.outcome != "ok":
+                kind: Kind = "died" if end.outcome == DIED else "failed"
+                self._refuse(kind, (me.rank,), seqs=[main.seq])
+            if cell.is_over:
+                odd = odd_ones({rank: how.folded for rank, how in cell.ended.items()})
+                if cell.is_torn:
+                    cell.refusal = replace(cell.refusal or Refusal("torn"), kind="torn")
+                elif cell.refusal is None and odd:
+                    cell.refusal = self._refusal("uneven", odd, seqs=[main.seq])
+                if cell.refusal is not None:
+                    self._closed[main.seq] = cell
+                del self._running[main.seq]
+                self._tell("over", cell)
+            main.seq = 0
+        self._settle()
 
-    def stop(self, seq: int | None = None) -> list[Answer]:
+    def stop(self, seq: int | None) -> None:
         """Close a cell, or don't run it; None: all that run, and every launch that waits."""
         waits = self._waits() if seq is None else []
         self._refuse("stopped", (), waits, self._running if seq is None else [seq])
-        return self._settled()
+        self._settle()
 
     # --------------------------------------------------------------- launches
 
-    def hello(self, rank: int, lane: str, name: str, seq: int) -> None:
-        """A thread that cell ``seq`` has started will launch: see ``Lane``."""
-        if lane not in (MAIN, BASE):
-            self._lanes[rank][lane] = Lane(rank, lane, name, seq)
-
-    def gone(self, rank: int, lane: str) -> list[Answer]:
-        """A thread has ended. The control thread's end is the rank's death."""
-        if lane == MAIN:  # of a child that has closed what it has of its parent
-            return []
-        lanes = self._lanes[rank]
-        for one in [*lanes] if lane == BASE else [lane] if lane in lanes else []:
-            self._forget(lanes.pop(one))
-        if lane == BASE:
-            self.dead.add(rank)
-            return self.end(rank, End(DIED))
-        return self._settled()
-
     def launch(
         self,
-        rank: int,
-        lane: str,
+        me: Lane,
         program: Program,
         given: int = 0,
         folded: int = 0,
         place: Place = NOWHERE,
         now: float = 0.0,
-    ) -> list[Answer]:
+    ) -> None:
         """A thread is about to launch a program, and waits for the answer.
 
         Args:
           given: hashes the values that the host gives to the launch.
-          folded: hashes the main thread's launches of these processes in the cell that waited for
-            nobody.
+          folded: hashes what tells nobody by waiting: the main thread's launches of these processes
+            in the cell without collectives, and the thread's that XLA has refused.
           now: the time, in seconds; for status and reports alone.
         """
-        if (me := self._lanes[rank].get(lane)) is None:  # the rank has died meanwhile
-            return []
+        if me.rank in self.dead:
+            return
         if (closed := self._closed.get(me.seq)) is not None:
-            return [Answer("refuse", rank, lane, refusal=closed.refusal)]
+            me.tell("refuse", closed.refusal)
+            return
         name = ANY if program.meets_all else me.name
         cell = self._running.get(me.seq) if name == MAIN else None
         covered = me.seq if cell is not None and cell.covers(program) else 0
         is_alike = covered or name not in (MAIN, ANY)
-        hashed = folded ^ me.unmade.get(program.processes, 0) if is_alike else 0
-        me.key = key = Key(program, given, hashed, covered, name)
+        me.key = key = Key(program, given, folded if is_alike else 0, covered, name)
         me.place, me.since = place, now
-        group = self._groups.setdefault(key, {})
-        group[rank] = me
+        if (group := self._groups.get(key)) is None:
+            group = self._groups[key] = {}
+        group[me.rank] = me
         if len(group) == len(program.processes):
-            return self._agreed(group, me)
+            self._agree(group, me)
+            return
         # Whether this may be one that can't be agreed, or make others so.
         has_rivals = len(self._groups) > 1 and sum(one.name == MAIN for one in self._groups) > 1
-        is_risky = cell is not None and (cell.ended or not covered)
-        return self._settled() if has_rivals or is_risky or self.dead else []
+        if has_rivals or (cell is not None and (cell.ended or not covered)) or self.dead:
+            self._settle()
 
-    def unmade(self, rank: int, lane: str) -> None:
+    def unmade(self, me: Lane, processes: tuple[int, ...]) -> None:
         """XLA has refused a thread's last agreed launch: ranks that are silent are in it."""
-        if (me := self._lanes[rank].get(lane)) is not None:
-            processes = me.made.processes
-            value = me.unmade.get(processes, 0)
-            me.unmade[processes] = hash((value, me.made.fingerprint))
+        if me.rank not in self.dead:
             task = me.name, me.seq, processes
             refused = self._unmade.setdefault(task, set())
-            refused.add(rank)
+            refused.add(me.rank)
             if len(refused) == len(processes):  # an error of the program's
                 del self._unmade[task]
 
-    def withdraw(self, rank: int, lane: str) -> list[Answer]:
+    def withdraw(self, me: Lane) -> None:
         """Something raised in a wait. It is refused, unless ``go`` is on its way.
 
         Leaving closes the cell: the next launch might look like this one, and would not be. A
         rendezvous has its name, so leaving one closes nothing.
         """
-        if (me := self._lanes[rank].get(lane)) is not None and me.waits:
-            self._refuse("left", (rank,), [me])
-        return self._settled()
+        if me.waits:
+            self._refuse("left", (me.rank,), [me])
+        self._settle()
 
     @property
     def patience_s(self) -> float | None:
         """How long ranks may say nothing until ``tick`` is called; None for ever."""
         return TICK_S if self.is_certain else SILENT_S if self._unmade else None
 
-    def tick(self) -> list[Answer]:
+    def tick(self) -> None:
         """The ranks have had their time."""
         if self.is_certain:
-            return self._settled(is_patient=False)
+            self._settle(is_patient=False)
+            return
         for (name, _, processes), refused in self._unmade.items():
             mains = [self._mains[r] for r in processes if r not in refused | self.dead]
             # One that announces another launch is not in it.
@@ -256,19 +320,20 @@ class Referee:
                 cell.refusal = cell.refusal and replace(cell.refusal, kind="torn")
             self._refuse("torn", refused, seqs=seqs)
         self._unmade.clear()
-        return self._settled()
+        self._settle()
 
     def look(self, now: float, launches: int = 0) -> Looked:
         """Who waits for whom, and the last agreed launches."""
         waits = [
-            Waiting(one.rank, one.lane, one.seq, key.program.name, one.place, one.since, missing)
+            Waiting(one.rank, one.name, one.seq, key.program.name, one.place, one.since, missing)
             for key, group in self._groups.items()
             for missing in [self._missing(key)]
             for one in group.values()
         ]
         first = max(0, len(self.agreed) - launches)
-        running = [main.seq or None for main in self._mains]
-        return Looked(now, waits, [*self.agreed][first:], running)
+        known = [base.rank for base in self._bases if base.tell is not unheard]
+        connected = [rank for rank in known if rank not in self.dead]
+        return Looked(now, waits, [*self.agreed][first:], connected)
 
     # ------------------------------------------------------------------ the queue of cells
 
@@ -283,8 +348,8 @@ class Referee:
             spec = cell.spec
             if (why := self._why_skip(spec)) is not None:
                 del self._queue[seq]
-                told = [Answer("skip", rank, BASE, seq, skipped=why) for rank in cell.arrived]
-                self._answers += told
+                for rank in cell.arrived:
+                    self._bases[rank].tell("skip", seq, why)
                 continue
             is_next = blocked.isdisjoint((who, r) for r in spec.ranks for who in (spec.owner, None))
             is_next = is_next and len(cell.arrived) == len(spec.ranks)
@@ -294,8 +359,8 @@ class Referee:
                 continue
             self._running[seq] = self._queue.pop(seq)
             for rank in spec.ranks:
-                self._mains[rank].seq, self._mains[rank].unmade = seq, {}
-                self._answers.append(Answer("run", rank, BASE, seq))
+                self._mains[rank].seq = seq
+                self._bases[rank].tell("run", seq)
 
     def _why_skip(self, spec: CellSpec) -> Skipped | None:
         if spec.seq in self._closed:
@@ -315,34 +380,30 @@ class Referee:
 
     # ------------------------------------------------------------------ deciding
 
-    def _agreed(self, group: Group, last: Lane) -> list[Answer]:
+    def _agree(self, group: Group, last: Lane) -> None:
         """All have announced it, ``last`` as the last one."""
         key, place, now = last.key, last.place, last.since
         del self._groups[key]
-        self._number += 1
         lanes = list(group.values())
         late_s = now - lanes[-2].since if len(lanes) > 1 else 0.0
+        self._number += 1
         told = self._number, last.seq, key.program.name, place, now, last.rank, late_s
         self.agreed.append(AgreedLaunch(*told))
-        answers: list[Answer] = []
-        for lane in lanes:
-            lane.key, lane.made, rank = NOTHING, key.program, lane.rank
-            self._goes[rank] = number = self._goes[rank] + 1
-            has_threads = len(self._lanes[rank]) > 1
-            answers.append(Answer("go", rank, lane.lane, number if has_threads else 0))
         if key.name == MAIN:
             for seq in (key.seq,) if key.seq else {lane.seq for lane in lanes} - {0}:
                 self._running[seq].launched.append((key.program, place))
-        return answers
+        goes, others = self._goes, self._others
+        for rank, lane in group.items():
+            lane.key = NOTHING
+            goes[rank] = number = goes[rank] + 1
+            lane.tell("go", number if others[rank] else 0)
 
-    def _settled(self, is_patient: bool = True) -> list[Answer]:
-        """Refuse what can't be agreed any more; the answers that have come together."""
+    def _settle(self, is_patient: bool = True) -> None:
+        """Begin what can begin, and refuse what can't be agreed any more."""
         self._begin_cells()
         self.is_certain = False
         while (lost := self._lost()) and (verdict := self._verdict(lost, is_patient)):
             self._refuse(*verdict)
-        answers, self._answers = self._answers, []
-        return answers
 
     def _lost(self) -> list[Key]:
         """The launches that can't be agreed: all but a least fixpoint."""
@@ -435,7 +496,7 @@ class Referee:
         for lane in self._waits():
             if lane in lanes or lane.seq in self._closed:
                 self._forget(lane)
-                self._answers.append(Answer("refuse", lane.rank, lane.lane, refusal=refusal))
+                lane.tell("refuse", refusal)
 
     def _refusal(
         self,
@@ -452,37 +513,43 @@ class Referee:
         awaited = {rank for lane in known.values() for rank in lane.key.program.processes}
         shown = {rank: self._mains[rank] for rank in awaited} | known
         left = {*causes} if kind == "left" else ()
-        doing = [self._doing(shown[rank], cells, rank in left) for rank in sorted(shown)]
+        groups: dict[Doing, list[int]] = {}  # what ranks did, and which
+        for rank in sorted(shown):
+            doing = self._doing(shown[rank], cells, rank in left)
+            if doing not in groups and len(groups) >= MOST_TOLD:
+                doing = replace(doing, name="", signature="", place=NOWHERE)
+            groups.setdefault(doing, []).append(rank)
+        told = tuple(replace(doing, ranks=tuple(ranks)) for doing, ranks in groups.items())
         mixed = (
             self._running[known[rank].seq].mixed(known[rank].key.program)
             for rank in sorted(known)
             if known[rank].seq in self._running
         )
-        told = next(filter(None, mixed), ()) if kind in ("ended", "differs", "circle") else ()
-        return Refusal(kind, tuple(sorted({*causes})), grouped(doing), *told)
+        since = next(filter(None, mixed), ()) if kind in ("ended", "differs", "circle") else ()
+        return Refusal(kind, tuple(sorted({*causes})), told, *since)
 
     def _doing(self, lane: Lane, cells: Sequence[Cell], is_left: bool) -> Doing:
-        """The rank's launch now, or its last one in a cell that it has ended."""
-        ranks, program = (lane.rank,), lane.key.program
+        """The rank's launch now, or how it has ended a cell; without the rank."""
+        program = lane.key.program
         if lane.rank in self.dead:
-            return Doing(ranks, "died")
+            return Doing((), "died")
         if lane.waits:
             told = program.name, program.signature, lane.place, program.fingerprint, lane.key.given
-            return Doing(ranks, "left" if is_left else "waits", *told)
+            return Doing((), "left" if is_left else "waits", *told)
         how = next((cell.ended[lane.rank].outcome for cell in cells if lane.rank in cell.ended), "")
         if not how:
-            return Doing(ranks, "works" if lane.seq else "idle")
+            return Doing((), "works" if lane.seq else "idle")
         if how == "ok":
-            return Doing(ranks, "ended")
-        return Doing(ranks, "failed", "" if how in ("error", FAILED_IN_XLA) else how)
+            return Doing((), "ended")
+        return Doing((), "failed", "" if how in ("error", FAILED_IN_XLA) else how)
 
     # -------------------------------------------------------------------- helpers
 
     def _tell(self, word: str, cell: Cell) -> None:
-        """Answer each living rank of a cell; the first of them tells the notebook."""
+        """Tell each living rank of a cell; the first of them tells the notebook."""
         living = [rank for rank in cell.spec.ranks if rank not in self.dead]
-        told = BASE, cell.spec.seq, cell.refusal, None
-        self._answers += [Answer(word, rank, *told, rank == living[0]) for rank in living]
+        for rank in living:
+            self._bases[rank].tell(word, cell.spec.seq, cell.refusal, rank == living[0])
 
     def _waits(self) -> list[Lane]:
         return [lane for group in self._groups.values() for lane in group.values()]
@@ -494,6 +561,18 @@ class Referee:
             if not group:
                 del self._groups[lane.key]
         lane.key = NOTHING
+
+
+def odd_ones(hashes: dict[int, Hashes]) -> tuple[int, ...]:
+    """The ranks, of those with such hashes, whose hashes are not those of the most."""
+    for processes in {processes for of_rank in hashes.values() for processes in of_rank}:
+        found = {r: hashes[r].get(processes, 0) for r in sorted(hashes.keys() & {*processes})}
+        counts = Counter(found.values())
+        # Of two as many: who has launched nothing is the odd one.
+        most = max(counts, key=lambda value: (counts[value], value != 0))
+        if odd := tuple(rank for rank, value in found.items() if value != most):
+            return odd
+    return ()
 
 
 def _minority(groups: Sequence[Group]) -> list[int]:

@@ -1,26 +1,224 @@
-"""The referee's process: hears ranks on a Unix socket, and the relays of other hosts on TCP.
+"""The referee's process, and the way to it from other hosts.
 
 Each thread of a rank that launches has a connection of its own, and its control thread another one,
-by whose end the death of the rank shows.
+by whose end the death of the rank shows. They connect to a Unix socket. On other hosts than the
+referee's that is a ``Relay``'s, which sends what the ranks of its host say together as one message
+over TCP.
+
+For a job of plain processes (see ``jaxcluster.agree``) this is a program:
+``python -m jaxcluster.agreement.server referee PATH NUM_RANKS [ADDRESS]`` prints the port for
+relays, and ``... relay PATH ADDRESS PORT`` a line once it listens. Both end once the process that
+has started them and all ranks that they serve are gone, and remove the folder of PATH.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
+import marshal
+import os
+import select
+import shutil
+import socket
+import struct
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Listener
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
 
-from jaxcluster.agreement.cells import BASE, Answer
-from jaxcluster.agreement.frames import LAUNCH, Hub, Stream, Thread, pack, unpack
-from jaxcluster.agreement.referee import Referee
-from jaxcluster.agreement.refusals import Place, Program
+from jaxcluster.agreement.messages import KEY, LAUNCH, Place, Program, pack, receive, unpack
+from jaxcluster.agreement.referee import Lane, Referee
+
+LOOK_S = 1.0
+LENGTH = struct.Struct("<I")  # of what a stream sends at once
+Take = Callable[[bytes], None]  # takes a frame of one connection; b"" is its end
+
+
+class Hub:
+    """Hears the threads of this host's ranks, which connect to a Unix socket.
+
+    It waits for none that takes no more, such as a rank that is suspended while hundreds of its
+    cells are skipped: the rest is sent later.
+
+    Args:
+      path: of the socket. Whoever can open it is trusted.
+
+    Attributes:
+      queued: the streams that have to be flushed.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.queued: list[Stream] = []
+        self._epoll = select.epoll()
+        self._ready: dict[int, tuple[Any, Callable[[int], None]]] = {}
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(path)
+        self._listener.listen(512)
+        self.watch(self._listener, self._accept)
+
+    def join(self, send: Take) -> Take:
+        """What is to hear a new connection, to which ``send`` sends."""
+        raise NotImplementedError
+
+    def watch(self, peer: Any, ready: Callable[[int], None]) -> None:
+        """Call ``ready`` with epoll's events when something has come. Any thread."""
+        self._ready[peer.fileno()] = peer, ready
+        self._epoll.register(peer.fileno(), select.EPOLLIN)
+
+    def drop(self, peer: Any) -> None:
+        """Close a peer that is gone."""
+        self._epoll.unregister(peer.fileno())
+        del self._ready[peer.fileno()]
+        peer.close()
+
+    def step(self, timeout_s: float | None = None) -> bool:
+        """Wait for frames, and hear those that have come; returns whether some have."""
+        ready = self._epoll.poll(timeout_s)
+        for number, events in ready:
+            self._ready[number][1](events)
+        self.flush()
+        return bool(ready)
+
+    def flush(self) -> None:
+        """Send other hosts what is queued for them."""
+        while self.queued:
+            self.queued.pop().flush()
+
+    def close(self) -> None:
+        """Close the socket and all connections."""
+        self._epoll.close()
+        for peer, _ in self._ready.values():
+            peer.close()
+
+    def _accept(self, _: int) -> None:
+        peer, _ = self._listener.accept()
+        late: deque[bytes] = deque()  # frames that it does not take yet
+
+        def send(frame: bytes) -> None:
+            try:
+                if not late:
+                    peer.send(frame, socket.MSG_DONTWAIT)
+                    return
+            except BlockingIOError:
+                self._epoll.modify(peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            except OSError:  # it has ended: that is read
+                return
+            late.append(frame)
+
+        def ready(events: int) -> None:
+            if events & select.EPOLLOUT:
+                with contextlib.suppress(OSError):  # it takes no more again, or has ended
+                    while late:
+                        peer.send(late[0], socket.MSG_DONTWAIT)
+                        late.popleft()
+                    self._epoll.modify(peer.fileno(), select.EPOLLIN)
+            if events & ~select.EPOLLOUT:
+                if not (frame := receive(peer)):
+                    self.drop(peer)
+                hear(frame)
+
+        hear = self.join(send)
+        self.watch(peer, ready)
+
+
+class Stream:
+    """Another host's threads, over one connection: what is said at one time is one message.
+
+    Args:
+      hub: which waits for it.
+      connection: which has been authenticated.
+      join: gets the number of a thread, and returns what takes its frames.
+
+    Attributes:
+      takes: by the numbers of threads, what takes their frames; b"" if the connection has ended.
+    """
+
+    def __init__(
+        self, hub: Hub, connection: Connection[Any, Any], join: Callable[[int], Take]
+    ) -> None:
+        with connection:
+            self.socket = socket.socket(fileno=os.dup(connection.fileno()))
+        # Else a second message waits until the first one is acknowledged, which takes 40 ms.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.takes: dict[int, Take] = {}
+        self._hub, self._join = hub, join
+        self._queue, self._received = list[tuple[int, bytes]](), b""
+        hub.watch(self.socket, self._ready)
+
+    def queue(self, number: int, frame: bytes) -> None:
+        """Send it with the next ``flush``."""
+        if not self._queue:
+            self._hub.queued.append(self)
+        self._queue.append((number, frame))
+
+    def flush(self) -> None:
+        """Send what is queued. A peer that is gone shows when it is read."""
+        message = marshal.dumps(self._queue)
+        self._queue.clear()
+        with contextlib.suppress(OSError):
+            self.socket.sendall(LENGTH.pack(len(message)) + message)
+
+    def _ready(self, _: int) -> None:
+        frames = list[tuple[int, bytes]]()
+        if not (data := receive(self.socket)):
+            self._hub.drop(self.socket)
+            frames = [(number, b"") for number in self.takes]
+        data = self._received + data
+        while len(data) >= LENGTH.size and len(data) >= (
+            end := LENGTH.size + LENGTH.unpack_from(data)[0]
+        ):
+            frames += marshal.loads(data[LENGTH.size : end])
+            data = data[end:]
+        self._received = data
+        for number, frame in frames:
+            if (take := self.takes.get(number)) is None:
+                take = self.takes[number] = self._join(number)
+            take(frame)
+            if not frame:
+                del self.takes[number]
+
+
+class Relay(Hub):
+    """Carries frames of this host's ranks on a thread, until one of the two sides is gone.
+
+    Args:
+      path: of the Unix socket for the ranks.
+      address, key: of the referee.
+
+    Attributes:
+      stream: to the referee.
+
+    Raises:
+      OSError, AuthenticationError: the referee can't be reached, or has another key.
+    """
+
+    def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
+        connection = Client(address, authkey=key.encode())
+        super().__init__(path)
+        self.stream = Stream(self, connection, lambda number: lambda frame: None)  # it has ended
+        self._numbers = itertools.count()
+        threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
+
+    def join(self, send: Take) -> Take:
+        number = next(self._numbers)
+        self.stream.takes[number] = send
+        return functools.partial(self.stream.queue, number)
+
+    def _run(self) -> None:
+        while self.stream.socket.fileno() >= 0:
+            self.step()
+        self.close()
 
 
 class Server(Hub):
-    """Gives what ranks say to a ``Referee``, and its answers to the ranks.
+    """Gives what ranks say to a ``Referee``, and what it says to the ranks.
 
     Args:
       num_ranks: of the cluster.
@@ -40,12 +238,9 @@ class Server(Hub):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(path)
-        self.referee = Referee(num_ranks)
-        self.port = 0
+        self.referee, self.port = Referee(num_ranks), 0
         self._key, self._clock = key, clock
         self._programs: dict[tuple[tuple[int, ...], int], Program] = {}
-        self._sites: dict[Thread, dict[int, tuple[Program, Place]]] = {}
-        self._streams: list[Stream] = []
         self._patience_s: float | None = None  # the referee's, and when it ends
         self._until = 0.0
 
@@ -58,9 +253,15 @@ class Server(Hub):
         def accept() -> None:  # on a thread: who is slow to authenticate keeps nobody waiting
             while True:
                 with contextlib.suppress(OSError, EOFError, AuthenticationError):
-                    self._add_relay(Stream(listener.accept()))
+                    self._add_relay(listener.accept())
 
         threading.Thread(target=accept, name="jaxcluster-relays", daemon=True).start()
+
+    def _add_relay(self, connection: Connection[Any, Any]) -> None:
+        def join(number: int) -> Take:
+            return self.join(functools.partial(stream.queue, number))
+
+        stream = Stream(self, connection, join)
 
     def serve(self) -> None:
         """Never returns."""
@@ -78,66 +279,61 @@ class Server(Hub):
         has_heard = super().step(timeout_s)
         if patience_s is not None and self._clock() >= self._until:
             self._patience_s = None
-            self._answer(self.referee.tick())
-        for stream in self._streams:
-            stream.flush()
+            self.referee.tick()
+            self.flush()
         return has_heard
 
-    def _add_relay(self, stream: Stream) -> None:
-        self._streams.append(stream)
+    def join(self, send: Take) -> Take:
+        """What gives what a thread says to the referee."""
+        referee, clock = self.referee, self._clock
+        sites: dict[int, tuple[Program, Place]] = {}
+        me: Lane | None = None
 
-        def read(_: int) -> None:
-            try:
-                frames = stream.receive()
-            except OSError:
-                self._streams.remove(stream)
-                self.drop(stream.socket)
-                frames = [(one, b"") for one, send in self.sends.items() if send == stream.queue]
-            for thread, frame in frames:
-                self.take(thread, frame, stream.queue)
+        def tell(word: str, *told: Any) -> None:
+            send(b"g%d" % told[0] if word == "go" else pack(word, *told))
 
-        self.watch(stream.socket, read)
+        def hear(frame: bytes) -> None:
+            nonlocal me
+            if frame[:1] == b"L" and me is not None:
+                _, site, given, folded = LAUNCH.unpack(frame)
+                program, place = sites[site]
+                referee.launch(me, program, given, folded, place, clock())
+                return
+            match unpack(frame) if frame else ("gone",):
+                case "hello", rank, name, seq:
+                    me = referee.hello(rank, name, seq, tell)
+                case "site", site, program, place:
+                    key = program.processes, program.fingerprint
+                    sites[site] = self._programs.setdefault(key, program), place
+                case "look", number, launches:
+                    tell("looked", number, referee.look(clock(), launches))
+                case "stop", seq:
+                    referee.stop(seq)
+                case word, *told if me is not None:  # arrive, end, gone, unmade, withdraw
+                    getattr(referee, word)(me, *told)
 
-    # ------------------------------------------------------------------ messages
+        return hear
 
-    def hear(self, thread: Thread, frame: bytes) -> None:
-        """Give what a rank has said to the referee; without a frame it is gone."""
-        (rank, lane), referee = thread, self.referee
-        if frame[:1] == b"L":
-            _, site, given, folded = LAUNCH.unpack(frame)
-            program, place = self._sites[thread][site]
-            now = self._clock()
-            if answers := referee.launch(rank, lane, program, given, folded, place, now):
-                self._answer(answers)
-            return
-        match unpack(frame) if frame else ("gone",):
-            case "site", site, program, place:
-                key = program.processes, program.fingerprint
-                self._sites[thread][site] = self._programs.setdefault(key, program), place
-            case "hello", *hello:
-                self._sites[thread] = {}
-                referee.hello(*hello)
-            case ("gone",):
-                if self._sites.pop(thread, None) is not None:
-                    self._answer(referee.gone(rank, lane))
-            case "arrive", spec:
-                self._answer(referee.arrive(rank, spec))
-            case "end", end:
-                self._answer(referee.end(rank, end))
-            case ("unmade",):
-                referee.unmade(rank, lane)
-            case ("withdraw",):
-                self._answer(referee.withdraw(rank, lane))
-            case "stop", seq:
-                self._answer(referee.stop(seq))
-            case "look", number, launches:
-                looked = referee.look(self._clock(), launches)
-                looked.connected.extend(sorted(r for r, name in self.sends if name == BASE))
-                self._answer([Answer("looked", rank, lane, number, looked=looked)])
 
-    def _answer(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
-            thread = answer[1:3]
-            if (send := self.sends.get(thread)) is not None:  # else it has died
-                number = b"%d" % answer.number if answer.number else b""
-                send(thread, b"g" + number if answer.word == "go" else pack(answer))
+def main(argv: Sequence[str]) -> None:
+    parent, key = os.getppid(), os.environ.pop(KEY, "")
+    command, path, *rest = argv
+    try:
+        if command == "relay":
+            relay = Relay(path, (rest[0], int(rest[1])), key)
+            print("listens", flush=True)
+            while os.getppid() == parent or relay.stream.takes:
+                time.sleep(LOOK_S)
+        else:
+            server = Server(int(rest[0]), path, key)
+            if rest[1:]:
+                server.listen(rest[1])
+            print(server.port, flush=True)
+            while os.getppid() == parent or server.referee.look(0.0).connected:
+                server.step(LOOK_S)
+    finally:
+        shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

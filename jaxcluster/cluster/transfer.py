@@ -31,7 +31,7 @@ import cloudpickle
 import numpy as np
 import psutil
 
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.cluster import saving, stopbutton
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import (

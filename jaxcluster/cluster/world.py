@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.cluster import events
 from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
 from jaxcluster.host.procfs import Exits, Silence

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxcluster import wire
-from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.messages import Refusal
 from jaxcluster.errors import (
     XLA_ERRORS,
     CellFailed,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcluster import wire
-from jaxcluster.agreement.refusals import Place
+from jaxcluster.agreement.messages import Place
 from jaxcluster.ranks import begin_ranks, by_value, name_ranks
 from jaxcluster.text import format_seconds
 from jaxcluster.wire.ops.agreement import Looked

@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping
 
-from jaxcluster.agreement.refusals import Doing, Refusal
+from jaxcluster.agreement.messages import Doing, Refusal
 from jaxcluster.ranks import begin_ranks, name_ranks
 
 MOST_ROWS = 4

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.cells import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.agreement.client import Agreement, Divergence, Stopped
+from jaxcluster.agreement.messages import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.model.words import explain
 from jaxcluster.rank import interrupts, log, magics, tracebacks

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.agreement.refusals import Program
+from jaxcluster.agreement.messages import Program
 from jaxcluster.rank.arrays import (
     Bounds,
     bounds,

@@ -26,10 +26,8 @@ from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from jaxcluster.agreement.cells import CellSpec
 from jaxcluster.agreement.client import Agreement, Guard
-from jaxcluster.agreement.frames import KEY, receive, unpack
-from jaxcluster.agreement.refusals import Looked, Refusal
+from jaxcluster.agreement.messages import KEY, CellSpec, Looked, Refusal, receive, unpack
 from jaxcluster.model import words
 from jaxcluster.rank import log
 from jaxcluster.rank.places import place_of
@@ -222,17 +220,17 @@ class Job:
         self.agreement.tell("look", why, 0)
 
     def _hear(self, frame: bytes) -> None:
-        told = unpack(frame)
-        if told.word in ("closed", "over"):
-            if told.refusal is not None and not self._has_failed:
-                self._has_failed = True
-                self._close(told.refusal)
-            self._all_over.set()
-        elif told.looked is not None:
-            self._connected = told.looked.connected
-            first = min((wait.rank for wait in told.looked.waits), default=None)
-            if told.number == ASKED or (told.number == STALLED and first == self._rank):
-                _say(describe(told.looked))
+        match unpack(frame):
+            case "closed" | "over", _, refusal, _:
+                if refusal is not None and not self._has_failed:
+                    self._has_failed = True
+                    self._close(refusal)
+                self._all_over.set()
+            case "looked", why, looked:
+                self._connected = looked.connected
+                first = min((wait.rank for wait in looked.waits), default=None)
+                if why == ASKED or (why == STALLED and first == self._rank):
+                    _say(describe(looked))
 
     def _close(self, refusal: Refusal) -> None:
         """Nothing more is launched: say why, or interrupt code that makes no launch."""
@@ -384,7 +382,7 @@ def _start(what: str, arguments: list[str], key: str) -> tuple[str, str]:
         folder = "/tmp"
     path = os.path.join(tempfile.mkdtemp(prefix="jaxcluster-agree-", dir=folder), what)
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "jaxcluster.agreement", what, path, *arguments],
+        [sys.executable, "-P", "-m", "jaxcluster.agreement.server", what, path, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -17,7 +17,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from jaxcluster.agreement.refusals import Place
+from jaxcluster.agreement.messages import Place
 
 JAX = ("jax", "jaxlib")
 DEBUGGERS = ("bdb", "cmd", "pdb")

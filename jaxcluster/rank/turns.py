@@ -15,8 +15,7 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agreement.client import Agreement
-from jaxcluster.agreement.frames import BUFFER, unpack
-from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.messages import BUFFER, Refusal, unpack
 from jaxcluster.rank.control import ControlChannel, Handler, Request
 from jaxcluster.wire.ops.agreement import Look
 
@@ -136,23 +135,21 @@ class Turns:
         if not frame:
             self._control.unwatch(referee.fileno())
             return
-        told = unpack(frame)
-        seq = told.number
-        match told.word:
-            case "run":
+        match unpack(frame):
+            case "run", seq:
                 self.taken, given = seq, self._turns[seq]
                 given.waits = False
                 self._control.call_main(lambda: given.begin(given.request))
-            case "skip":
+            case "skip", seq, why:
                 if (turn := self._turns.pop(seq, None)) is not None and turn.waits:
-                    turn.skip(turn.request, told.skipped)
-            case "closed":
-                self._on_closed(seq, told.refusal, told.tells)
-            case "over":
-                if (over := self._turns.pop(seq, None)) is not None and told.tells:
-                    over.request.send("over", wire.Over(seq, told.refusal))
-            case "looked":
-                self._asked.pop(seq).reply(told.looked)
+                    turn.skip(turn.request, why)
+            case "closed", seq, refusal, tells:
+                self._on_closed(seq, refusal, tells)
+            case "over", seq, refusal, tells:
+                if (over := self._turns.pop(seq, None)) is not None and tells:
+                    over.request.send("over", wire.Over(seq, refusal))
+            case "looked", number, looked:
+                self._asked.pop(number).reply(looked)
 
     def _on_closed(self, seq: int, refusal: Refusal, tells: bool) -> None:
         """Nothing more is launched in a turn: a main thread without launches is interrupted."""

@@ -11,8 +11,7 @@ and its reply. ``codec`` makes bytes of it and it of bytes. JSON only: nothing t
 these sockets is unpickled, except the values that a user pushes and pulls on purpose.
 """
 
-from jaxcluster.agreement.cells import CellSpec, Skipped
-from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.messages import CellSpec, Refusal, Skipped
 from jaxcluster.wire.codec import *
 from jaxcluster.wire.inbox import Inbox
 from jaxcluster.wire.ops.arrays import *

@@ -9,16 +9,16 @@ properties.
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxcluster.agreement import referee as core
-from jaxcluster.agreement.cells import Answer, CellSpec, End
-from jaxcluster.agreement.refusals import Place, Program, Refusal, Waiting
+from jaxcluster.agreement.messages import CellSpec, End, Place, Program, Refusal, Waiting
 
 MOST_STEPS = 20_000
 FOLDS = 4  # each so many launches without collectives are announced; 64 on real ranks
@@ -40,6 +40,17 @@ class Op:
     fingerprint: int = 0
     given: int = 0
     truth: int = 0
+
+
+class Answer(NamedTuple):
+    """What the referee has told a thread of a rank; ``why`` is a ``Refusal`` or a ``Skipped``."""
+
+    rank: int
+    lane: str
+    word: str
+    number: int = 0
+    why: Any = None
+    tells: bool = False
 
 
 @dataclass
@@ -67,10 +78,11 @@ class Lane:
     folds: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
     op: Op | None = None
     raises: bool = False  # after the launch, or in place of it
+    unmade: dict[tuple[int, ...], int] = field(default_factory=dict)
 
-    def fold_hash(self, processes: tuple[int, ...]) -> int:
+    def hash_of(self, processes: tuple[int, ...]) -> int:
         folds = self.folds if self.name == core.MAIN else {}
-        return folds.get(processes, [0, 0])[1]
+        return folds.get(processes, [0, 0])[1] ^ self.unmade.get(processes, 0)
 
 
 @dataclass
@@ -120,6 +132,12 @@ class Schedule:
         self.catches = self.fault not in ("none", "pool") and self.rng.random() < 0.3
         self.ranks = [SimRank(rank) for rank in range(self.num_ranks)]
         self.referee = core.Referee(self.num_ranks)
+        self.heard: list[Answer] = []  # since it was last asked something
+        self.known: dict[tuple[int, str], core.Lane] = {}
+        for rank in range(self.num_ranks):
+            self.hello(rank, core.MAIN, 0)
+            self.hello(rank, core.BASE, 0)
+        self.number = 0  # of agreed launches
         self.granted: dict[int, tuple[Program, int, str]] = {}  # number -> program, seq, lane
         self.closed: dict[int, Refusal] = {}
         self.decided: dict[int, Refusal | None] = {}
@@ -275,7 +293,8 @@ class Schedule:
             patience_s = self.referee.patience_s
             if patience_s and (not moves or (patience_s < 1 and self.rng.random() < 0.05)):
                 self.ticks += 1
-                self.hear(self.referee.tick())
+                self.referee.tick()
+                self.hear()
                 continue
             if not moves:
                 if is_freed and not self.waits():
@@ -284,7 +303,8 @@ class Schedule:
                 self.check_told()
                 if self.fault in ("stop", "cancel", "interrupt all") and not self.is_struck:
                     self.is_struck = True
-                self.hear(self.referee.stop(None))
+                self.referee.stop(None)
+                self.hear()
                 continue
             self.rng.choice(moves)()
         raise Broken("endless")
@@ -338,29 +358,36 @@ class Schedule:
         owner = self.cells[seq].spec.owner
         return next(one for one in self.notebooks if one.name == owner)
 
+    def hello(self, rank: int, lane: str, seq: int) -> None:
+        tell = functools.partial(self.tell, rank, lane)
+        self.known[rank, lane] = self.referee.hello(rank, lane, seq, tell)
+
     def deliver(self, rank: SimRank, connection: str) -> None:
         name, *args = rank.out[connection].popleft()
+        lane = core.MAIN if connection == "main" else connection
+        if name == "hello":
+            self.hello(rank.rank, lane, *args)
+            return
+        me = self.known[rank.rank, lane]
         if name == "launch":
-            lane, op, folded = args
-            self.hear(
-                self.referee.launch(
-                    rank.rank,
-                    lane,
-                    self.program(op),
-                    given=op.given,
-                    folded=folded,
-                    place=Place(1, op.truth),
-                )
-            )
+            op, folded = args
+            self.referee.launch(me, self.program(op), op.given, folded, Place(1, op.truth))
         else:
-            self.hear(getattr(self.referee, name)(rank.rank, *args) or [])
+            getattr(self.referee, name)(me, *args)
+        self.hear()
 
-    def hear(self, answers: list[Answer]) -> None:
+    def tell(self, rank: int, lane: str, word: str, *told: Any) -> None:
+        answer = (0, *told) if word == "refuse" else told
+        self.heard.append(Answer(rank, lane, word, *answer))
+
+    def hear(self) -> None:
         """What the referee says is on its way to the ranks."""
+        answers, self.heard = self.heard, []
         goes = [one for one in answers if one.word == "go"]
-        agreed: dict[int, set[int]] = {}
+        self.number += bool(goes)
+        number, agreed = self.number, set[int]()
         for go in goes:
-            number, rank = self.referee.agreed[-1].number, self.ranks[go.rank]
+            rank = self.ranks[go.rank]
             lane = rank.lanes.get(go.lane)
             if lane is None or lane.state != "waits" or lane.op is None:
                 raise Broken(f"P1 go for a lane that does not wait: {go}")
@@ -372,11 +399,11 @@ class Schedule:
             told = self.granted.setdefault(number, (program, lane.seq, lane.name))
             if told[0] is not program:
                 raise Broken("P1 one number for two programs")
-            agreed.setdefault(number, set()).add(go.rank)
+            agreed.add(go.rank)
             if lane.seq in self.closed or (lane.name == core.MAIN and lane.seq in self.left):
                 raise Broken("P8 a launch is agreed in a closed cell")
         for answer in answers:
-            seq, why, skipped = answer.number, answer.refusal, answer.skipped
+            seq, why = answer.number, answer.why
             if self.is_left(answer):
                 lane = self.ranks[answer.rank].lanes[core.MAIN]
                 if lane.op is not None and lane.op.kind != "meet":
@@ -396,9 +423,9 @@ class Schedule:
                 self.closed.setdefault(seq, why)
                 if why.kind == "idle" and not self.is_idle_certain():
                     raise Broken("P2 a launch was refused that others may come to")
-            if skipped is not None and skipped.after:
-                spec, failed = self.cells[seq].spec, self.decided[skipped.after]
-                if failed is None or not spec.seen < skipped.after < seq:
+            if answer.word == "skip" and why.after:
+                spec, failed = self.cells[seq].spec, self.decided[why.after]
+                if failed is None or not spec.seen < why.after < seq:
                     raise Broken("P7 a cell is skipped after one that is none of its reasons")
             if answer.word == "skip" and self.skips.setdefault(seq, {}).setdefault(
                 answer.rank, False
@@ -406,9 +433,8 @@ class Schedule:
                 raise Broken("P7 a cell is skipped that was run")
             connection = answer.lane or "main"
             self.ranks[answer.rank].inbox.setdefault(connection, deque()).append(answer)
-        for number, ranks in agreed.items():
-            if ranks != {*self.granted[number][0].processes}:
-                raise Broken(f"P1 go for some ranks of a program: {ranks}")
+        if goes and agreed != {*self.granted[number][0].processes}:
+            raise Broken(f"P1 go for some ranks of a program: {agreed}")
 
     def is_idle_certain(self) -> bool:
         """Whether a cell that would launch with others may be kept from coming."""
@@ -418,11 +444,12 @@ class Schedule:
 
     def running(self) -> list[CellSpec | None]:
         """For each rank the cell that it is in."""
-        return [self.cells[seq].spec if seq else None for seq in self.referee.look(0.0).running]
+        mains = [self.known[rank, core.MAIN] for rank in range(self.num_ranks)]
+        return [self.cells[main.seq].spec if main.seq else None for main in mains]
 
     def is_left(self, answer: Answer) -> bool:
         """Whether a main thread has left its wait."""
-        why = answer.refusal if answer.word == "refuse" else None
+        why = answer.why if answer.word == "refuse" else None
         is_left = why is not None and why.kind == "left" and answer.rank in why.causes
         return is_left and answer.lane == core.MAIN
 
@@ -435,8 +462,7 @@ class Schedule:
                 if not answer.number and rank.taken != lane.count - 1:
                     raise Broken("P1 another thread's launch comes first")
             case "refuse":
-                assert answer.refusal is not None
-                self.refusals.append((rank.rank, answer.lane, answer.refusal))
+                self.refusals.append((rank.rank, answer.lane, answer.why))
                 self.raise_in(rank, answer.lane, rank.lanes[answer.lane], self.is_left(answer))
             case "run":
                 if self.skips.setdefault(seq, {}).setdefault(rank.rank, True) is False:
@@ -448,7 +474,7 @@ class Schedule:
                 for name, of in cell.threads.items():
                     lane = f"{name}.{seq}"
                     rank.lanes[lane] = Lane(lane, seq, list(of[rank.rank]))
-                    rank.say(lane, "hello", lane, lane, seq)
+                    rank.say(lane, "hello", seq)
             case "skip":
                 notebook = self.notebook_of(seq)
                 notebook.skipped.add(seq)
@@ -456,7 +482,7 @@ class Schedule:
                 notebook.seen = max(notebook.seen, seq)
             case "over" if answer.tells:
                 notebook = self.notebook_of(seq)
-                notebook.over[seq] = answer.refusal
+                notebook.over[seq] = answer.why
                 notebook.seen = max(notebook.seen, seq)
 
     def go_on(self, rank: SimRank, name: str, lane: Lane) -> None:
@@ -484,7 +510,7 @@ class Schedule:
             if (count + 1) % FOLDS:
                 return
         lane.state, lane.op = "waits", op
-        rank.say(name or "main", "launch", name, op, lane.fold_hash(op.processes))
+        rank.say(name or "main", "launch", op, lane.hash_of(op.processes))
 
     def make(self, rank: SimRank, name: str, lane: Lane) -> None:
         """Launch what was agreed; or XLA refuses it here."""
@@ -493,7 +519,9 @@ class Schedule:
         rank.taken += 1
         lane.state = "runs"
         if self.is_unmade(rank, number):
-            rank.say(name or "main", "unmade", name)
+            before = lane.unmade.get(lane.op.processes, 0)
+            lane.unmade[lane.op.processes] = hash((before, lane.op.fingerprint))
+            rank.say(name or "main", "unmade", lane.op.processes)
             rank.spoiled.add(number)
             self.fail(rank, name, lane, "error")
             return
@@ -538,9 +566,9 @@ class Schedule:
             if how != "ok":
                 self.troubled.add(lane.seq)
             folded = {processes: value for processes, (_, value) in lane.folds.items()}
-            rank.say("main", "end", End(how, folded))
+            rank.say("main", "end", End(how, "", folded, lane.unmade))
         else:
-            rank.say(name, "gone", name)
+            rank.say(name, "gone")
         del rank.lanes[name]
 
     def strike(self) -> None:
@@ -557,7 +585,8 @@ class Schedule:
                             self.deliver(rank, connection)
                 rank.lanes.clear()
                 rank.inbox.clear()
-                self.hear(self.referee.gone(rank.rank, "base"))
+                self.referee.gone(self.known[rank.rank, core.BASE])
+                self.hear()
             case "stop" | "cancel":
                 seqs = [lane.seq for _, lane in running if lane.name == core.MAIN]
                 if self.fault == "cancel":
@@ -566,11 +595,13 @@ class Schedule:
                     return
                 seq = rng.choice(seqs)
                 self.stopped.add(seq)
-                self.hear(self.referee.stop(seq))
+                self.referee.stop(seq)
+                self.hear()
             case "interrupt all":
                 if not running:
                     return
-                self.hear(self.referee.stop(None))
+                self.referee.stop(None)
+                self.hear()
                 if any(spec and spec.seq not in self.closed for spec in self.running()):
                     raise Broken("P6 a stop has left a cell open")
                 self.strikes_at += rng.randint(5, 40)
@@ -584,7 +615,7 @@ class Schedule:
                     return
                 rank, lane = rng.choice(waiting)
                 self.guilty, lane.raises = rank.rank, True
-                rank.say(lane.name or "main", "withdraw", lane.name)
+                rank.say(lane.name or "main", "withdraw")
         self.is_struck = True
         if self.fault in ("stop", "cancel"):
             for cell in self.cells.values():  # one is stopped, so the others have an end

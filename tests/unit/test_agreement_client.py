@@ -17,10 +17,9 @@ import pytest
 from helpers import until
 from refereepeers import Peer, RankPeer, serving
 
-from jaxcluster.agreement import client, frames
-from jaxcluster.agreement.cells import CellSpec, End
+from jaxcluster.agreement import client
 from jaxcluster.agreement.client import FOLDS, Agreement, Divergence, Stopped
-from jaxcluster.agreement.refusals import Place, Program
+from jaxcluster.agreement.messages import BUFFER, CellSpec, End, Place, Program
 from jaxcluster.agreement.server import Server
 from jaxcluster.model.words import explain
 from jaxcluster.rank.stacks import frames_of
@@ -47,7 +46,7 @@ class Rank:
         self.agreement.tell("arrive", CellSpec(seq, (0, 1), is_skippable=False))
         self.other.begin(seq, 0, 1)
         self.other.base.is_told()
-        self.base.recv(frames.BUFFER)
+        self.base.recv(BUFFER)
         self.agreement.begin(seq)
 
     def later(self, do: Callable[[], object]) -> None:
@@ -142,14 +141,13 @@ def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Ran
 def test_their_hash_is_told_at_the_cells_end(rank: Rank) -> None:
     rank.launch(FOLDED)
     rank.agreement.end("ok")
-    rank.other.main.tell("end", End("ok", {(0, 1): 1}))
-    told = rank.other.base.is_told()
-    assert (told.word, told.number) == ("over", 5)
-    assert told.refusal is not None and told.refusal.kind == "uneven"
+    rank.other.main.tell("end", End("ok", "", {(0, 1): 1}))
+    word, seq, refusal, _ = rank.other.base.is_told()
+    assert (word, seq, refusal.kind) == ("over", 5, "uneven")
     rank.begin(6)
     rank.agreement.end("ok")  # none of the cell before
     rank.other.main.tell("end", End("ok"))
-    assert rank.other.base.is_told().refusal is None
+    assert rank.other.base.is_told()[2] is None
 
 
 # --------------------------------------------------------------------------- failed launches
@@ -164,8 +162,7 @@ def test_what_xla_refuses_on_one_rank_alone_is_told(rank: Rank) -> None:
     assert rank.agreement.taken() == 1  # it has its place among the agreed ones
     rank.other.base.is_told()  # closed, since it failed
     rank.other.main.tell("end", End("error"))
-    told = rank.other.base.is_told()
-    assert told.refusal is not None and told.refusal.kind == "torn"
+    assert rank.other.base.is_told()[2].kind == "torn"
 
 
 def test_an_error_while_a_launch_is_announced_shifts_no_later_one(rank: Rank) -> None:
@@ -247,24 +244,23 @@ def test_what_a_handler_raises_in_a_wait_leaves_it(guarded: Rank) -> None:
 
 def test_an_interrupt_right_after_a_stop_is_part_of_it(guarded: Rank) -> None:
     """However late the referee reads what both have made the rank say."""
-    lane, hear = guarded.agreement._main, guarded.server.hear
+    lane, referee = guarded.agreement._main, guarded.server.referee
+    launch = referee.launch
 
     def is_handled() -> bool:
         send_signal()  # again where it came between a send and its receive
         return lane is not None and lane.deferred is not None
 
-    def hear_launch(thread: frames.Thread, frame: bytes) -> None:
-        hear(thread, frame)
-        if frame[:1] == b"L":  # it has not looked again for what comes after
-            guarded.agreement.stop(5)
-            until(is_handled, "the signal is handled")
-            time.sleep(0.05)  # for what its handler says
+    def hear_launch(*told: Any) -> None:
+        launch(*told)  # it has not looked again for what comes after
+        guarded.agreement.stop(5)
+        until(is_handled, "the signal is handled")
+        time.sleep(0.05)  # for what its handler says
 
-    guarded.server.hear = hear_launch  # type: ignore[method-assign]
+    referee.launch = hear_launch  # type: ignore[method-assign]
     with pytest.raises(Late):
         guarded.launch()
-    told = guarded.other.base.is_told()
-    assert told.refusal is not None and told.refusal.kind == "stopped"
+    assert guarded.other.base.is_told()[2].kind == "stopped"
 
 
 def test_in_a_launch_nothing_is_raised_but_after_it(guarded: Rank) -> None:
@@ -380,11 +376,10 @@ def test_two_threads_launch_in_the_referees_order(rank: Rank, tmp_path: Path) ->
     thread.start()
     until(lambda: rank.is_waiting, "the thread waits")
     (wait,) = rank.server.referee.look(0.0).waits
-    known = rank.server.referee._lanes[0][wait.lane]
-    name, seq = known.name, known.seq
+    name, seq = wait.lane, wait.seq
     assert name.startswith("loader test_") and name.endswith("load 1") and seq == 5
-    lane = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
-    until(lambda: (1, "its loader") in rank.server.sends, "the thread is known")
+    lane = Peer(tmp_path / "referee.sock", 1, name, seq)
+    until(lambda: rank.server.referee._others[1], "the thread is known")
     rank.later(lambda: (lane.launch(0, 1, fingerprint=8), rank.other.main.launch(0, 1)))
     rank.launch(call=lambda: order.append("main"))
     thread.join(20)
@@ -406,8 +401,8 @@ def test_a_thread_whose_launch_failed_keeps_no_other_waiting(rank: Rank, tmp_pat
     thread = threading.Thread(target=meet, name="saver")
     thread.start()
     thread.join(20)
-    lane = Peer(tmp_path / "referee.sock", 0, "another", "another", 5)
-    until(lambda: (0, "another") in rank.server.sends, "the thread is known")
+    lane = Peer(tmp_path / "referee.sock", 0, "another", 5)
+    until(lambda: rank.server.referee._others[0], "the thread is known")
     rank.other.main.launch(0, 1)
     assert rank.launch() == "made"
     assert rank.agreement.taken() == 2
@@ -431,8 +426,7 @@ def test_a_child_says_nothing_of_launches_of_its_parents_threads(
     thread.start()
     until(lambda: rank.is_waiting, "the thread waits")
     (wait,) = rank.server.referee.look(0.0).waits
-    name, seq = rank.server.referee._lanes[0][wait.lane].name, wait.seq
-    other = Peer(tmp_path / "referee.sock", 1, "its loader", name, seq)
+    other = Peer(tmp_path / "referee.sock", 1, wait.lane, wait.seq)
     other.launch(0, 1, fingerprint=8)
     until(lambda: made == [0] and rank.is_waiting, "it waits again")
     if not (child := os.fork()):

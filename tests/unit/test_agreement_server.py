@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import until
 from refereepeers import Peer, serving
 
-from jaxcluster.agreement import frames
-from jaxcluster.agreement.cells import BASE, Answer, CellSpec, End
-from jaxcluster.agreement.frames import BUFFER, LONG, Relay, Stream, pack, unpack
+from jaxcluster.agreement import messages
+from jaxcluster.agreement.messages import BASE, BUFFER, LONG, CellSpec, End, pack, unpack
 from jaxcluster.agreement.referee import SILENT_S, TICK_S
-from jaxcluster.agreement.server import Server
+from jaxcluster.agreement.server import Hub, Relay, Server, Stream
 from jaxcluster.model.words import explain
 
 KEY = "a key"
@@ -57,7 +57,7 @@ class Made:
             self.base[rank].tell("arrive", CellSpec(seq, ranks, is_foreground=is_foreground))
         self.step()
         for rank in ranks:
-            assert self.base[rank].is_told() == Answer("run", rank, number=seq)
+            assert self.base[rank].is_told() == ("run", seq)
 
     def agree(self, *peers: Peer) -> None:
         """Have these threads of the first ranks agree on a launch."""
@@ -82,20 +82,20 @@ def made(tmp_path: Path) -> Iterator[Made]:
 
 def test_a_rank_with_several_threads_is_told_in_which_order_they_launch(made: Made) -> None:
     made.begin(5, 0, 1, 2)
-    thread = Peer(made.path, 0, "loader 12", "loader load 1", 5)
+    thread = Peer(made.path, 0, "loader load 1", 5)
     made.step()
     for count in (1, 2):
         for rank in (0, 1):
             made.main[rank].launch(0, 1)
         made.step()
         assert made.main[0].hears() == b"g%d" % count
-        assert made.main[1].hears() == b"g"
+        assert made.main[1].hears() == b"g0"
     thread.socket.close()
     made.step()
     for rank in (0, 1):
         made.main[rank].launch(0, 1)
     made.step()
-    assert made.main[0].hears() == b"g"
+    assert made.main[0].hears() == b"g0"
 
 
 def test_a_cell_that_a_rank_ends_is_closed_and_over(made: Made) -> None:
@@ -108,12 +108,12 @@ def test_a_cell_that_a_rank_ends_is_closed_and_over(made: Made) -> None:
     assert (refusal.kind, refusal.causes) == ("ended", (2,))
     assert refusal.doing[0].place.line == 3
     assert made.main[1].is_refused() == refusal
-    assert made.base[0].is_told() == Answer("closed", 0, BASE, 5, refusal, tells=True)
-    assert made.base[1].is_told() == Answer("closed", 1, BASE, 5, refusal)
+    assert made.base[0].is_told() == ("closed", 5, refusal, True)
+    assert made.base[1].is_told() == ("closed", 5, refusal, False)
     for rank in (0, 1):
         made.main[rank].tell("end", End("error"))
     made.step()
-    assert made.base[0].is_told() == Answer("over", 0, BASE, 5, refusal, tells=True)
+    assert made.base[0].is_told() == ("over", 5, refusal, True)
 
 
 def test_a_barrier_that_is_left_closes_nothing(made: Made) -> None:
@@ -124,7 +124,7 @@ def test_a_barrier_that_is_left_closes_nothing(made: Made) -> None:
         made.main[rank].launch(0, 1)
     made.step()
     assert made.main[0].is_refused().kind == "left"
-    assert [made.main[rank].hears() for rank in (0, 1)] == [b"g", b"g"]
+    assert [made.main[rank].hears() for rank in (0, 1)] == [b"g0", b"g0"]
 
 
 @pytest.mark.parametrize("announces", [True, False])
@@ -165,7 +165,7 @@ def test_a_rank_that_has_gone_before_its_answer_ends_nobody(made: Made) -> None:
     made.main[1].socket.close()
     made.step()
     made.begin(5, 0, 2)
-    assert {rank for rank, _ in made.server.sends} == {0, 2}
+    assert made.server.referee.look(0.0).connected == [0, 2]
 
 
 def test_who_looks_is_told_who_waits_and_what_was_agreed(made: Made) -> None:
@@ -179,26 +179,23 @@ def test_who_looks_is_told_who_waits_and_what_was_agreed(made: Made) -> None:
     made.step()
     made.base[0].tell("look", 77, 10)
     made.step()
-    told = made.base[0].is_told()
-    assert (told.word, told.number) == ("looked", 77)
-    looked = told.looked
-    assert looked is not None
+    word, number, looked = made.base[0].is_told()
+    assert (word, number) == ("looked", 77)
     (wait,) = looked.waits
     assert (wait.rank, wait.missing, wait.since, wait.seq) == (2, [0, 1], 102.0, 5)
     (agreed,) = looked.agreed
     assert (agreed.number, agreed.last, agreed.late_s) == (1, 1, 2.0)
-    assert (looked.now, looked.running, looked.connected) == (102.0, [5, 5, 5], [0, 1, 2])
+    assert (looked.now, looked.connected) == (102.0, [0, 1, 2])
     made.base[0].tell("look", 78, 0)
     made.step()
-    looked = made.base[0].is_told().looked
-    assert looked is not None and looked.agreed == []
+    assert made.base[0].is_told()[2].agreed == []
 
 
 @pytest.mark.parametrize("does", ["nothing", "another launch", "its end"])
 def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made, does: str) -> None:
     made.begin(5, 0, 1)
     made.agree(*made.main[:2])
-    made.main[0].tell("unmade")
+    made.main[0].tell("unmade", (0, 1))
     made.step()
     if does == "another launch":
         made.main[1].launch(1, 2)
@@ -207,17 +204,16 @@ def test_who_is_silent_after_xla_refused_a_launch_elsewhere_is_in_it(made: Made,
     made.step()
     made.clock.now += SILENT_S - 1
     made.step()
-    assert made.server.referee.look(0.0).running[0] == 5
+    assert made.server.referee.patience_s == SILENT_S
     made.clock.now += 2
     made.step()
     made.base[0].tell("look", 77, 0)
     made.step()
-    told = made.base[0].is_told()
+    word, number, *told = made.base[0].is_told()
     if does != "nothing":
-        assert told.word == "looked"
+        assert word == "looked"
         return
-    assert (told.word, told.number) == ("closed", 5)
-    assert told.refusal is not None and (told.refusal.kind, told.refusal.causes) == ("torn", (0,))
+    assert (word, number, told[0].kind, told[0].causes) == ("closed", 5, "torn", (0,))
 
 
 @pytest.mark.parametrize("closes", [True, False])
@@ -225,9 +221,9 @@ def test_a_threads_torn_launch_tears_a_cell_that_is_closed_or_whose_main_thread_
     made: Made, closes: bool
 ) -> None:
     made.begin(5, 0, 1)
-    loaders = [Peer(made.path, rank, f"loader {rank}", "loader load 1", 5) for rank in (0, 1)]
+    loaders = [Peer(made.path, rank, "loader load 1", 5) for rank in (0, 1)]
     made.agree(*loaders)
-    loaders[0].tell("unmade")
+    loaders[0].tell("unmade", (0, 1))
     if closes:
         made.main[0].tell("end", End("error"))
     else:
@@ -238,7 +234,7 @@ def test_a_threads_torn_launch_tears_a_cell_that_is_closed_or_whose_main_thread_
     for rank in (1,) if closes else (0, 1):
         made.main[rank].tell("end", End("error"))
     made.step()
-    kinds = [told.refusal and told.refusal.kind for told in (made.base[0].is_told() for _ in "12")]
+    kinds = [made.base[0].is_told()[2].kind for _ in "12"]
     assert kinds == ["failed" if closes else "torn", "torn"]
     for loader in loaders:
         loader.close()
@@ -253,11 +249,11 @@ def test_a_cell_that_has_not_come_everywhere_holds_back_its_own_notebooks_cells_
     made.step()
     made.main[0].tell("end", End("ok"))
     made.step()
-    told = [made.base[0].is_told() for _ in range(2)]
-    assert [(one.word, one.number) for one in told] == [("run", 7), ("over", 7)]
+    assert made.base[0].is_told() == ("run", 7)
+    assert made.base[0].is_told() == ("over", 7, None, True)
     made.base[1].tell("arrive", CellSpec(5, (0, 1), "n1"))
     made.step()
-    assert made.base[0].is_told() == Answer("run", 0, number=5)
+    assert made.base[0].is_told() == ("run", 5)
 
 
 def test_what_is_queued_after_a_cell_that_failed_is_skipped_unless_it_has_to_run(
@@ -268,8 +264,7 @@ def test_what_is_queued_after_a_cell_that_failed_is_skipped_unless_it_has_to_run
         made.base[0].tell("arrive", CellSpec(seq, (0,), is_skippable=is_skippable))
     made.main[0].tell("end", End("error"))
     made.step()
-    told = [made.base[0].is_told() for _ in range(4)]
-    words = [(one.word, one.number) for one in told]
+    words = [made.base[0].is_told()[:2] for _ in range(4)]
     assert words == [("closed", 5), ("over", 5), ("skip", 6), ("run", 7)]
 
 
@@ -278,12 +273,12 @@ def test_a_thread_does_not_go_on_after_a_launch_that_xla_refused_elsewhere(
     made: Made, refused: list[int]
 ) -> None:
     made.begin(5, 0, 1)
-    loaders = [Peer(made.path, rank, f"loader {rank}", "loader load 1", 5) for rank in (0, 1)]
+    loaders = [Peer(made.path, rank, "loader load 1", 5) for rank in (0, 1)]
     made.agree(*loaders)
     for rank in refused:
-        loaders[rank].tell("unmade")
-    for loader in loaders:
-        loader.launch(0, 1)
+        loaders[rank].tell("unmade", (0, 1))
+    for rank, loader in enumerate(loaders):
+        loader.launch(0, 1, folded=1 if rank in refused else 0)
         made.step()
     made.clock.now += SILENT_S + 1
     made.step()
@@ -293,10 +288,10 @@ def test_a_thread_does_not_go_on_after_a_launch_that_xla_refused_elsewhere(
         assert loaders[rank].is_refused().kind == "torn"
         made.main[rank].tell("end", End("ok"))
         made.step()
-        assert made.base[rank].is_told().word == "closed"
+        assert made.base[rank].is_told()[0] == "closed"
     if refused == [0]:
-        over = made.base[0].is_told().refusal
-        assert over is not None and (over.kind, over.causes) == ("torn", (0,))
+        over = made.base[0].is_told()[2]
+        assert (over.kind, over.causes) == ("torn", (0,))
     for loader in loaders:
         loader.close()
 
@@ -318,9 +313,9 @@ def test_ranks_of_which_xla_has_left_some_behind_are_torn(
     for rank, (outcome, at_work) in enumerate(ends):
         made.main[rank].tell("end", End(outcome, at_work=at_work))
     made.step()
-    told = [made.base[0].is_told() for _ in range(2)]
-    assert [one.word for one in told] == ["closed", "over"]
-    assert told[1].refusal is not None and told[1].refusal.kind == kind
+    assert made.base[0].is_told()[0] == "closed"
+    word, _, refusal, _ = made.base[0].is_told()
+    assert (word, refusal.kind) == ("over", kind)
 
 
 def test_a_suspended_rank_hears_hundreds_of_answers_later_and_in_order(made: Made) -> None:
@@ -330,7 +325,7 @@ def test_a_suspended_rank_hears_hundreds_of_answers_later_and_in_order(made: Mad
         made.step()
     heard = []
     for _ in range(3000):
-        heard.append(made.base[0].is_told().number)
+        heard.append(made.base[0].is_told()[1])
         made.step()
     assert heard == [*range(100, 3100)]
     for seq in range(4000, 7000):  # and it may end meanwhile
@@ -344,14 +339,14 @@ def test_a_suspended_rank_hears_hundreds_of_answers_later_and_in_order(made: Mad
 
 @pytest.mark.parametrize("size", [0, 1, LONG, 100 * LONG])
 def test_a_long_frame_is_compressed(size: int) -> None:
-    frame = pack(["closed", "x" * size])
+    frame = pack("closed", "x" * size)
     assert len(frame) < BUFFER
-    assert unpack(frame) == ["closed", "x" * size]
+    assert unpack(frame) == ("closed", "x" * size)
 
 
 def test_a_frame_makes_records_and_nothing_else() -> None:
     with pytest.raises(KeyError, match="system"):
-        unpack(pack(("stop", os.system)))
+        unpack(pack("stop", os.system))
 
 
 def test_hundreds_of_ranks_that_each_do_something_else_are_all_told(tmp_path: Path) -> None:
@@ -390,10 +385,10 @@ def test_ranks_of_another_host_reach_the_referee_through_a_relay(
     bases = Peer(tmp_path / "referee.sock", 0, BASE), Peer(path, 1, BASE)
     for base in bases:
         base.tell("arrive", CellSpec(5, (0, 1)))
-    assert [base.is_told() for base in bases] == [Answer("run", r, BASE, 5) for r in (0, 1)]
+    assert [base.is_told() for base in bases] == [("run", 5)] * 2
     for peer in (there, here):
         peer.launch(0, 1)
-    assert [peer.hears() for peer in (here, there)] == [b"g", b"g"]
+    assert [peer.hears() for peer in (here, there)] == [b"g0", b"g0"]
     here.launch(0, 1)
     bases[1].socket.close()  # its process has ended
     assert here.is_refused().kind == "died"
@@ -402,42 +397,48 @@ def test_ranks_of_another_host_reach_the_referee_through_a_relay(
 
 
 def test_messages_of_a_relay_in_a_row_come_whole_and_wait_for_no_acknowledgement(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listener, accepted = Listener(("127.0.0.1", 0), "AF_INET", 1), list[Stream]()
-    accepting = threading.Thread(target=lambda: accepted.append(Stream(listener.accept())))
+    listener, accepted = Listener(("127.0.0.1", 0), "AF_INET", 1), list[Any]()
+    accepting = threading.Thread(target=lambda: accepted.append(listener.accept()))
     accepting.start()
-    relay = Stream(Client(listener.address))
+    connection = Client(listener.address)
     accepting.join()
-    (referee,) = accepted
+    told = list[bytes]()
+    here, there = (Hub(str(tmp_path / name)) for name in ("here", "there"))
+    referee = Stream(here, accepted[0], lambda number: told.append)
+    relay = Stream(there, connection, lambda number: told.append)
+
+    def hear(hub: Hub, frames: list[bytes]) -> None:
+        while told != frames:
+            assert hub.step(20)
+        told.clear()
+
     began = time.monotonic()
     for _ in range(20):
         for _ in range(2):
-            relay.queue((0, ""), b"a launch")
+            relay.queue(0, b"a launch")
             relay.flush()
-            referee.receive()
-        referee.queue((0, ""), b"go")
+            hear(here, [b"a launch"])
+        referee.queue(0, b"go")
         referee.flush()
-        relay.receive()
+        hear(there, [b"go"])
     assert time.monotonic() - began < 0.4  # each round would take 40 ms
     for buffer in BUFFER, 7:  # bytes that are read at once
-        monkeypatch.setattr(frames, "BUFFER", buffer)
+        monkeypatch.setattr(messages, "BUFFER", buffer)
         for _ in range(2):
-            relay.queue((0, ""), b"a launch")
+            relay.queue(0, b"a launch")
             relay.flush()
-        told = referee.receive()
-        while buffer == 7 and len(told) < 2:
-            told += referee.receive()
-        assert told == [((0, ""), b"a launch")] * 2
-    for one in (relay.socket, referee.socket, listener):
+        hear(here, [b"a launch"] * 2)
+    for one in (here, there, listener):
         one.close()
 
 
 def test_the_end_of_a_relay_is_the_end_of_its_ranks(served: Server, tmp_path: Path) -> None:
     relay = Relay(str(tmp_path / "relay.sock"), ("127.0.0.1", served.port), KEY)
     base = Peer(tmp_path / "relay.sock", 1, BASE)
-    until(lambda: (1, BASE) in served.sends, "it is known")
-    relay._stream.socket.shutdown(socket.SHUT_RDWR)
+    until(lambda: served.referee.look(0.0).connected, "it is known")
+    relay.stream.socket.shutdown(socket.SHUT_RDWR)
     until(lambda: served.referee.dead == {1}, "it counts as dead")
     base.socket.close()
 
@@ -450,6 +451,6 @@ def test_who_has_not_the_key_is_not_heard_and_keeps_nobody_waiting(
     silent = socket.create_connection(("127.0.0.1", served.port))
     peer = Peer(tmp_path / "referee.sock", 0, BASE)
     peer.tell("look", 3, 0)
-    assert peer.is_told().number == 3
+    assert peer.is_told()[1] == 3
     silent.close()
     peer.socket.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.agreement.refusals import Program
+from jaxcluster.agreement.messages import Program
 from jaxcluster.model import layout
 from jaxcluster.rank import given as module
 from jaxcluster.rank.given import WHOLE_NBYTES, Given

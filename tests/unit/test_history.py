@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.cluster.history import Following
 from jaxcluster.cluster.history import History as Read
 from jaxcluster.errors import UsageError

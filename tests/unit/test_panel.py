@@ -11,7 +11,7 @@ import pagetypes
 import pytest
 
 from jaxcluster import cluster, wire
-from jaxcluster.agreement.refusals import Place, Refusal
+from jaxcluster.agreement.messages import Place, Refusal
 from jaxcluster.cluster import handle
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model.outputs import CellRecord

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.agreement.refusals import Place
+from jaxcluster.agreement.messages import Place
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 from jaxcluster.hosts.records.reports import MOST, Report, Reports, made_of
 from jaxcluster.model.outputs import CellRecord, RankRecord

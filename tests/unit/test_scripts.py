@@ -240,7 +240,7 @@ def test_a_start_that_fails_leaves_no_folder(
 
 FORKS = """
 import json, os, signal, sys, threading, time
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.agreement.server import Server
 from jaxcluster.rank.job import Job
 from jaxcluster.rank.script import run_script

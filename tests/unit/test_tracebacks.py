@@ -10,7 +10,7 @@ from pathlib import Path
 
 from helpers import python
 
-from jaxcluster.agreement.refusals import Place
+from jaxcluster.agreement.messages import Place
 from jaxcluster.rank import places, questions
 
 SCRIPT = """

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.cluster import transfer
 from jaxcluster.errors import (
     NotAddressable,

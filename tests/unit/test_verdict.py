@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.agreement.cells import Skipped
-from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.messages import Refusal, Skipped
 from jaxcluster.errors import (
     CellFailed,
     CellInterrupted,

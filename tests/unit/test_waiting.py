@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.refusals import Place
+from jaxcluster.agreement.messages import Place
 from jaxcluster.model.waiting import line
 from jaxcluster.rank.job import describe
 from jaxcluster.wire.ops.agreement import Looked, Waiting

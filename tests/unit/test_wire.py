@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.agreement.refusals import Doing, Place, Refusal
+from jaxcluster.agreement.messages import Doing, Place, Refusal
 from jaxcluster.wire import Inbox, ops
 from jaxcluster.wire.ops.arrays import Arrays
 from jaxcluster.wire.ops.values import Pulled

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from jaxcluster.agreement.refusals import Doing, Place, Refusal
+from jaxcluster.agreement.messages import Doing, Place, Refusal
 from jaxcluster.model.words import MOST_ROWS, TEXT_CHARS, explain
 
 SOURCE = "rank = jax.process_index()\nif rank != 1:\n    s = float(jnp.sum(x))\n"

@@ -52,7 +52,7 @@ from typing import Any, BinaryIO
 import zmq
 
 from jaxcluster import wire
-from jaxcluster.agreement.frames import Relay
+from jaxcluster.agreement.server import Relay
 from jaxcluster.host.facts import AgentFacts
 from jaxcluster.host.reachability import connection_errors
 from jaxcluster.hosts.agent import folder as folders

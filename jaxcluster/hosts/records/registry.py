@@ -4,7 +4,7 @@
                      cluster.json     the record (ClusterRecord), with the keys to its agents
                      launch-1a2b3c/   what its launcher needs
                      held             locked by all processes that are connected to it
-                     ipyparallel/     how clients of its controller connect
+                     ipyparallel/     of its controller: how engines and clients connect
 
 The folder is the user's alone (0700): whoever can't enter it can't talk to the ranks. A record of
 another shape, or whose name is not its folder's, belongs to no cluster, and is left alone.

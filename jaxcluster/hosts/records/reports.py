@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from jaxcluster import wire
-from jaxcluster.agreement.refusals import Place
+from jaxcluster.agreement.messages import Place
 from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied, RankHung
 from jaxcluster.hosts.records.runtimefolder import runtime_root
 from jaxcluster.model.outputs import ANSI, CellRecord

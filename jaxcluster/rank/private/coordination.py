@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jaxcluster.agreement.client import Agreement
-from jaxcluster.agreement.refusals import Program
+from jaxcluster.agreement.messages import Program
 from jaxcluster.rank.private import needs_names
 from jaxcluster.rank.private.programs import hash_of
 

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.agreement.client import Agreement
-from jaxcluster.agreement.refusals import Program
+from jaxcluster.agreement.messages import Program
 from jaxcluster.rank.private import needs_names, programs
 
 if TYPE_CHECKING:  # it imports jax

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from jaxcluster.agreement.refusals import Program
+from jaxcluster.agreement.messages import Program
 
 _SIGNED = "jaxcluster: "
 # Custom calls whose text holds an address in the process that lowered them.

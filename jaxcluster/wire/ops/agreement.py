@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxcluster.agreement.refusals import AgreedLaunch, Looked, Waiting
+from jaxcluster.agreement.messages import AgreedLaunch, Looked, Waiting
 from jaxcluster.wire.ops import Operation
 
 __all__ = ["AgreedLaunch", "Look", "Looked", "Waiting"]

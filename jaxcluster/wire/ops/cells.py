@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from jaxcluster.agreement.cells import CellSpec, Skipped
-from jaxcluster.agreement.refusals import Refusal
+from jaxcluster.agreement.messages import CellSpec, Refusal, Skipped
 from jaxcluster.wire.ops import EVENTS, Message, Operation
 
 # --------------------------------------------------------------------------- a cell

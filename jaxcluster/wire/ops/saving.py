@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.wire.ops import Message, Operation
 
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import field
 from typing import Any
 
-from jaxcluster.agreement.cells import CellSpec
+from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.wire.ops import Message, Operation
 from jaxcluster.wire.ops.arrays import ArrayInfo
 
