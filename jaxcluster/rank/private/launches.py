@@ -72,21 +72,15 @@ def announce_launches(agreement: Agreement) -> None:
         return asking.program if isinstance(asking, AskingExecutable) else None
 
     class Confirming:
-        __slots__ = ("confirmations",)
-
-        def __init__(self) -> None:
-            self.confirmations = agreement.confirmations()
+        """A node of an output tree that confirms the launch when it is made."""
 
     class Confirmed:
-        __slots__ = ("first", "value")
+        """A node in front of an output tree, which has that one before the tree."""
 
-        def __init__(self, value: Any) -> None:
-            self.first, self.value = Confirming(), value
-
-    # Nodes are made in the order of the leaves, inner ones first, so this one before the value's.
-    register(Confirming, lambda node: ((), node.confirmations), next)
+    # Nodes are made in the order of the leaves, inner ones first.
     value_of = operator.itemgetter(1)
-    register(Confirmed, lambda node: ((node.first, node.value), value_of), operator.call)
+    register(Confirming, lambda node: ((), agreement.confirmations()), next)
+    register(Confirmed, lambda node: ((Confirming(), 0), value_of), operator.call)
 
     def build_unsafe_call(self: Any) -> Any:
         call = original_build(self)
@@ -115,7 +109,7 @@ def announce_launches(agreement: Agreement) -> None:
         asked: Any = copy.copy(own)
         preparations = agreement.preparations(program, own._to_xla_layout(last.dtype))
         asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
-        _, outer = tree_util.dispatch_registry.flatten(Confirmed(0), None)
+        _, outer = tree_util.dispatch_registry.flatten(Confirmed(), None)
         # Composed, not unflattened and flattened again: key arrays and many users' classes can't be
         # made of placeholders.
         out_pytree_def = outer.compose(data.out_pytree_def)
