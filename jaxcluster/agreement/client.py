@@ -46,7 +46,7 @@ ORDER_S = 0.0002  # between looks whether another thread has made its launch
 AGAIN_S = 0.02  # before a signal comes again whose handler could not raise
 SOON_S = 0.001  # ... and one that came in a launch
 SIGNATURE_CHARS = 1 << 12  # of a program's inputs
-TEXT_CHARS = 500  # of other texts
+NAME_CHARS = 500  # ... and of its name
 HASH = (1 << 64) - 1
 
 Handler = Callable[[int, FrameType | None], Any]
@@ -118,11 +118,9 @@ class Lane:
         site = self._sites.get((program, place))
         if site is None:  # an error here only sends it once more
             site = len(self._sites)
-            name, signature = program.name[:TEXT_CHARS], program.signature[:SIGNATURE_CHARS]
-            text, within = place.text[:TEXT_CHARS], place.within[:TEXT_CHARS]
+            name, signature = program.name[:NAME_CHARS], program.signature[:SIGNATURE_CHARS]
             what = replace(program, name=name, signature=signature)
-            where = replace(place, text=text, within=within)
-            self.socket.send(pack("site", site, what, where))
+            self.socket.send(pack("site", site, what, place))
             self._sites[program, place] = site
         return LAUNCH.pack(b"L", site, given, folded)
 
