@@ -41,7 +41,7 @@ def start(words: list[str]) -> None:
         if started.closed:
             print("It was stopped from elsewhere.")
         else:
-            print(blocks.text([status.table(started.record, started.status(), started.dead)]))
+            print(blocks.text(status.look(started)))
     except KeyboardInterrupt:
         print()
     finally:

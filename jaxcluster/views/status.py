@@ -41,17 +41,13 @@ def table(
     record: ClusterRecord,
     states: Sequence[wire.RankState],
     dead: Mapping[int, wire.Death],
-    used: Mapping[int, wire.RankResources] | None = None,
+    used: Mapping[int, wire.RankResources],
 ) -> Table:
-    """One row a rank: where it runs, what it is doing, and what it uses.
-
-    Args:
-      used: what each uses, if that is to be told.
-    """
+    """One row a rank: where it runs, what it is doing, and what it uses."""
     hosts = several_hosts({one.rank: one.hostname for one in record.facts})
     rows: list[Row] = []
     for s in states:
-        found = (used or {}).get(s.rank)
+        found = used.get(s.rank)
         line = f" line {s.line}" if s.line else ""
         rows.append(
             {
@@ -63,7 +59,7 @@ def table(
                 "cell": f"[{s.cell}]{line}" if s.cell is not None else "",
                 "for": f"{s.seconds:.1f} s" if s.cell is not None else "",
                 "memory": format_nbytes(found.rss_nbytes) if found is not None else "",
-                "CPU": None if used is None else _cpu(found),
+                "CPU": _cpu(found),
                 "GPU": _gpu(found),
             }
         )
@@ -79,10 +75,10 @@ def _doing(s: wire.RankState, dead: Mapping[int, wire.Death]) -> str:
     return s.state
 
 
-def _cpu(found: wire.RankResources | None) -> str:
+def _cpu(found: wire.RankResources | None) -> str | None:
     """Use of processors: ``12 %``; ``3.2 CPUs`` from two on."""
     if found is None:
-        return ""
+        return None
     return f"{found.cpu:.0f} %" if found.cpu < 200 else f"{found.cpu / 100:.1f} CPUs"
 
 

@@ -36,7 +36,7 @@ def read(table: str) -> list[dict[str, str]]:
 
 def rows(*states: wire.RankState, host: str = "host-a", **more: Any) -> list[dict[str, str]]:
     """The table of ranks of which the last is on this host."""
-    return read(blocks.text([status.table(ranks_of(host), states, DEAD, **more)]))
+    return read(blocks.text([status.table(ranks_of(host), states, DEAD, more.get("used", {}))]))
 
 
 def ranks_of(host: str = "host-a") -> Any:
