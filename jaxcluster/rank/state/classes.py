@@ -137,14 +137,10 @@ def reduce(
         how = None  # its library registers it again
         if found is None:
             raise Lost(f"class {cls.__qualname__} is not at the top level of a cell")
-    if found is None:
-        make, arguments, state, *_ = by_value
-    else:
-        make, arguments, state = (
-            run,
-            (found, _needs(found, names, namespace), namespace),
-            _added(cls),
-        )
+    make, arguments, state, *_ = by_value
+    if found is not None:
+        needs = _needs(found, names, namespace)
+        make, arguments, state = run, (found, namespace, [*needs], *needs.values()), _added(cls)
     return make, arguments, (state, how), None, None, set_state
 
 
@@ -167,22 +163,20 @@ def _added(cls: type) -> dict[str, Any]:
 # ---------------------------------------------------------------------- and made again
 
 
-def run(statement: Statement, needs: Mapping[str, Any], names: dict[str, Any]) -> Any:
+def run(statement: Statement, names: dict[str, Any], needed: list[str], *values: Any) -> Any:
     """The class that a statement makes where what it needs is bound. It leaves no name behind."""
-    if (lost := next((one for one in needs.values() if isinstance(one, Lost)), None)) is not None:
-        raise Lost(*lost.args)
     (name, code), known = statement, kept.get()
     there = names.get(name)
     if known is not None and isinstance(there, type) and statement_of(there) == statement:
         known.add(there)
         return there
-    before = {one: names[one] for one in needs if one in names}
+    before = {one: names[one] for one in needed if one in names}
     try:
-        names.update(needs)
+        names.update(zip(needed, values, strict=True))
         exec(code, names)
         return names[name]
     finally:
-        for one in needs:
+        for one in needed:
             names.pop(one, None)
         names.update(before)
 
