@@ -41,7 +41,7 @@ class ArraysToLoad:
     """
 
     def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
-        self._own, self._made = files[base], dict[str, Any]()
+        self._own = files[base]
         self._files = [self._own, *(file for rank, file in files.items() if rank != base)]
 
     def array(self, key: str, sharding: Any) -> Any:
@@ -50,16 +50,13 @@ class ArraysToLoad:
         Raises:
           Lost: no file has a part of it.
         """
-        if key not in self._made:
-            saved = self._own.about["arrays"][key]
-            part = functools.cache(functools.partial(self._part, key, saved))
-            at: Any = lambda index: part(bounds(index, saved.shape))  # noqa: E731
-            with exactly():
-                made = jax.make_array_from_callback(
-                    saved.shape, sharding, at, dtype=np.dtype(saved.dtype)
-                )
-                self._made[key] = with_type(made, saved.weak_type, saved.committed)
-        return self._made[key]
+        saved = self._own.about["arrays"][key]
+        part = functools.cache(functools.partial(self._part, key, saved))
+        at: Any = lambda index: part(bounds(index, saved.shape))  # noqa: E731
+        with exactly():
+            dtype = np.dtype(saved.dtype)
+            made = jax.make_array_from_callback(saved.shape, sharding, at, dtype=dtype)
+            return with_type(made, saved.weak_type, saved.committed)
 
     def _part(self, key: str, saved: SavedArray, index: Bounds) -> Any:
         """A part of an array, put together of what files have of it."""

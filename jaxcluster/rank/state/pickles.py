@@ -66,7 +66,8 @@ class Pickler(cloudpickle.Pickler):
     ) -> None:
         self._namespace, self._broken, self._patience = namespace, broken or {}, Patience(READY_S)
         self.lost, self._by_value = dict[str, str](), set[type]()
-        self._own = {id(one): ("own", name) for name, one in own_objects(namespace).items()}
+        own = own_objects(namespace) | {"array": ArraysToLoad.array}
+        self._own = {id(one): ("own", name) for name, one in own.items()}
         # Classes come early: what their statements need is not to be half made by then.
         order = sorted(values, key=lambda n: (n != SETTINGS, not isinstance(values[n], type)))
         self.values = {name: values[name] for name in order}
@@ -88,7 +89,6 @@ class Pickler(cloudpickle.Pickler):
         self.file = io.BytesIO()
         super().__init__(self.file, protocol=5, buffer_callback=is_small)
         self.spanning, self.arrays = set[str](), dict[str, SavedArray]()
-        self._keys = dict[int, tuple[str, Any]]()  # with the array, whose id stays its own
         self._started = set[type]()
 
     def _dump_all(self) -> bool:
@@ -117,8 +117,6 @@ class Pickler(cloudpickle.Pickler):
         Raises:
           Lost: it has no values, or not soon.
         """
-        if id(array) in self._keys:
-            return self._keys[id(array)][0]
         if array.is_deleted():
             raise Lost("it was deleted or donated")
         self._patience.wait(array)
@@ -132,7 +130,6 @@ class Pickler(cloudpickle.Pickler):
         self.spanning |= {self._name} if spans else set()
         kind = bool(array.weak_type), bool(array.committed)
         self.arrays[key] = SavedArray(*what, *kind, spans, sections)
-        self._keys[id(array)] = key, array
         return key
 
     def persistent_id(self, obj: Any) -> Any:
@@ -140,11 +137,12 @@ class Pickler(cloudpickle.Pickler):
             return own
         if (broken := self._broken.get(id(obj))) is not None:
             raise Lost(broken[1])
-        kind = type(obj)
-        return ("array", self._key(obj), obj.sharding) if kind is kinds().array else None
+        return None
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
+        if kind is kinds().array:
+            return ArraysToLoad.array, (self._key(obj), obj.sharding)
         if kind in (known := _reducers()):
             return obj.__qualname__ if callable(obj) and is_imported(obj) else known[kind](obj)
         if (is_class := issubclass(kind, type)) and (known := reference_to(obj)) is not None:
@@ -200,12 +198,6 @@ class Pickler(cloudpickle.Pickler):
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
         }
         return write(path, [*self.parts, self.file.getbuffer()], about)
-
-    @property
-    def nbytes(self) -> int:
-        """How large the files are going to be, but for their index."""
-        nbytes: int = sum(part.nbytes for part in self.parts)
-        return nbytes + self.file.tell()
 
 
 def _function_setstate(func: Any, state: Any) -> None:
@@ -296,15 +288,12 @@ def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
 class Unpickler(pickle.Unpickler):
     """Makes all objects, or raises the first error."""
 
-    arrays: ArraysToLoad
     own: Mapping[str, Any]
     broken: Broken
 
-    def persistent_load(self, known: tuple[Any, ...]) -> Any:
-        kind, what, *sharding = known
-        if kind == "array":
-            return self.arrays.array(what, *sharding)
-        return self.own[what] if kind == "own" else vars(importlib.import_module(what))
+    def persistent_load(self, known: tuple[str, str]) -> Any:
+        kind, name = known
+        return self.own[name] if kind == "own" else vars(importlib.import_module(name))
 
 
 _Python: Any = pickle._Unpickler
@@ -368,13 +357,13 @@ def load(
     Raises:
       BadFile: a file was changed.
     """
-    about, made, section = files[base].about, ArraysToLoad(files, base), files[base].copy
-    own, broken = own_objects(namespace), Broken()
+    about, section, broken = files[base].about, files[base].copy, Broken()
+    own = own_objects(namespace) | {"array": ArraysToLoad(files, base).array}
 
     def read(kind: Any) -> dict[str, Any]:
         buffers = (section(number).data for number in about["buffers"])
         unpickler, values = kind(io.BytesIO(section(-1).data), buffers=buffers), dict[str, Any]()
-        unpickler.arrays, unpickler.own, unpickler.broken = made, own, broken
+        unpickler.own, unpickler.broken = own, broken
         for name in about["names"]:
             values[name] = value = unpickler.load()
             if name == SETTINGS:

@@ -103,7 +103,7 @@ class States:
 
     def _write(self, pickled: pickles.Pickler, body: Save | Checkpoint) -> list[Path]:
         """Write to the first place that has room; returns the files' paths."""
-        nbytes, whys = pickled.nbytes, list[str]()
+        nbytes, whys = sum(one.nbytes for one in pickled.parts) + pickled.file.tell(), list[str]()
         for place in body.places:
             path = Path(place.folder) / file_name(self.rank)
             if place.room is not None and nbytes > place.room:
