@@ -51,21 +51,15 @@ def install(shell: Any) -> None:
 
 
 def noting(tree: ast.AST) -> ast.AST:
-    """The same cell, whose class statements note what they make."""
-    [*_class_statements(tree)]
-    return tree
-
-
-def _class_statements(tree: ast.AST) -> Iterator[ast.ClassDef]:
-    """The class statements outside of functions and classes; now they note what they make."""
+    """The same cell, whose class statements note what they make, but for those in functions."""
     left = [tree]
     for node in left:
         if isinstance(node, ast.ClassDef):
             note, first = ast.Name(NOTE, ast.Load()), [*node.decorator_list, node][0]
             node.decorator_list.insert(0, ast.copy_location(note, first))
-            yield node
         elif not isinstance(node, NESTED):
             left += ast.iter_child_nodes(node)
+    return tree
 
 
 def _note(made: Any) -> Any:
@@ -85,8 +79,10 @@ def statement_of(cls: type) -> Statement | None:
 
 @functools.lru_cache(maxsize=1024)
 def _statement_at(file: str, line: int, flags: int) -> Statement | None:
-    for node in _class_statements(ast.parse("".join(linecache.getlines(file)))):
-        if node.decorator_list[0].lineno == line:
+    for node in ast.walk(noting(ast.parse("".join(linecache.getlines(file))))):
+        if isinstance(node, ast.ClassDef) and line in [
+            one.lineno for one in node.decorator_list[:1]
+        ]:
             code = compile(ast.Module([node], []), file, "exec", flags, dont_inherit=True)
             return node.name, code
     return None
