@@ -75,8 +75,8 @@ def all_print(cluster: jaxcluster.Cluster, source: str) -> list[str]:
 
 
 @pytest.mark.promise("What needs new processes")
-@pytest.mark.parametrize("rank", [0, 3])
-def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: int) -> None:
+def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster) -> None:
+    rank = 0 if len(ranks.record.devices[0].devices) == 1 else 3
     timer = threading.Timer(0.7, send_signal, (ranks, rank))
     timer.start()
     notices: list[str] = []
@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed_in_a_collective(ranks: jaxcluster.Cluster, rank: 
             on_notice=notices.append,
         )
     timer.join()
-    assert caught.value.ranks[0] == rank or rank in caught.value.ranks
+    assert rank in caught.value.ranks
     assert str(caught.value).count("killed by SIGKILL") == 1
     assert not any("SIGKILL" in notice for notice in notices)  # it is said once
     check_whole(ranks, rank)

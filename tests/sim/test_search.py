@@ -12,7 +12,7 @@ from sim import simulator
 
 from jaxcluster.agreement import referee
 
-SCHEDULES = int(os.environ.get("JAXCLUSTER_SCHEDULES", "3000"))
+SCHEDULES = int(os.environ.get("JAXCLUSTER_SCHEDULES", "2000"))
 FIRST = int(os.environ.get("JAXCLUSTER_FIRST_SCHEDULE", "0"))
 
 
