@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,8 @@ def test_a_slice_has_a_pod_for_each_of_its_hosts() -> None:
         Kubernetes(pods=2, image="i", tpu_type="t", tpu_topology="4x4").render(AGENT, "/f")
 
 
+@pytest.mark.skipif(find_spec("kubernetes") is None, reason="no client")
 def test_a_notebook_in_a_pod_may_name_another_cluster() -> None:
-    pytest.importorskip("kubernetes")
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert Kubernetes(image="jax").prepared(environ).inside
     assert not Kubernetes(image="jax", context="other").prepared(environ).inside
