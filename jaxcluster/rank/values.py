@@ -351,8 +351,8 @@ class Values:
         total = sum(array.nbytes for array in [*given, *raws])
         parts: list[np.ndarray[Any, Any]] = []
         if total <= body.room:
-            parts = [_bytes(part) for part in _first_copies(name, given) if part.nbytes]
-            parts += [raw.copy() for raw in raws if raw.nbytes]  # a cell may change them meanwhile
+            # A cell may change what is no jax.Array meanwhile.
+            parts = [*_first_copies(name, given), *(raw.copy() for raw in raws if raw.nbytes)]
         copies = hashes([(number, a) for number, a in enumerate(arrays) if is_living(a)])
         places = [sorted(one) for *_, one in pickler.arrays.values()]
         found = Pulled(infos, len(raws), places, copies, total)
@@ -384,13 +384,13 @@ class Values:
 
 
 def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
-    """The values of each shard of which this rank has the first copy."""
+    """The bytes of each shard of which this rank has the first copy."""
     patience = Patience(PULL_S, name, ends_idle=False)
     for array in arrays:
         patience.wait(array)
         for shard in array.addressable_shards:
-            if shard.replica_id == 0:
-                yield read_numbers(shard.data)
+            if shard.replica_id == 0 and shard.data.nbytes:
+                yield _bytes(read_numbers(shard.data))
 
 
 def _bytes(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -500,5 +500,4 @@ def statistics(values: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 def digest_of(values: np.ndarray[Any, Any]) -> str:
     """A hash of the bytes: -0.0 and 0.0, or two different NaNs, are different."""
-    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    return hashlib.blake2b(flat.data, digest_size=8).hexdigest()
+    return hashlib.blake2b(_bytes(values).data, digest_size=8).hexdigest()
