@@ -207,11 +207,12 @@ def memory(world: World) -> Memory:
     return Memory(dict(sorted(answers.items())), cluster_devices(world), reasons)
 
 
-def variables(world: World) -> dict[str, wire.ValueReport]:
+def variables(world: World) -> list[TreeLayout]:
     """The arrays and pytrees of arrays among the variables of the first rank that lives.
 
     Raises:
       JaxClusterError: it gave no answer.
     """
     rank = next((r for r in range(world.num_processes) if r not in world.dead), 0)
-    return unwrap(world.ask([rank], Variables(), timeout_s=TREE_S)[rank])
+    found = unwrap(world.ask([rank], Variables(), timeout_s=TREE_S)[rank])
+    return [layout.tree_layout(name, {rank: told}, {}) for name, told in found.items()]

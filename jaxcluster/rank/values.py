@@ -260,8 +260,8 @@ class Values:
                 continue
             is_in_time = is_array(value) or time.monotonic() < until
             if arrays := [array for _, array in arrays_of(value)] if is_in_time else []:
-                told = _described(value, arrays)
-                found[name] = replace(told, leaves=[()] if is_array(value) else [])
+                told = replace(_described(value, arrays), leaves=[()] * len(arrays))
+                found[name] = replace(told, type="array") if is_array(value) else told
         return found
 
     def meshes(self, request: Request[views.Meshes]) -> list[wire.MeshInfo]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -239,14 +238,12 @@ def leaf_type(layout: ArrayLayout) -> str:
 
 def leaf_spec(layout: ArrayLayout) -> str:
     """The PartitionSpec, or what there is instead."""
+    if layout.spec:
+        return layout.spec
     if layout.sharding:
-        return _spec(layout)
+        kind = layout.sharding.partition("(")[0]
+        return kind if layout.spans else "on one device of each rank"
     return next(iter(layout.notes.values()), "") if layout.dtype else ""
-
-
-def _spec(info: ArrayInfo) -> str:
-    kind = info.sharding.partition("(")[0]
-    return info.spec or (kind if info.spans else "on one device of each rank")
 
 
 # --------------------------------------------------------------------------- variables
@@ -258,20 +255,17 @@ def variables(world: World) -> list[dict[str, Any]]:
     ``nbytes_per_device`` is the most that one device holds.
     """
     rows = []
-    for name, told in array_queries.variables(world).items():
-        is_array, count, held = bool(told.leaves), Counter(told.use), Counter[int]()
-        for use, info in enumerate(told.infos):
-            for shard in info.shards:
-                held[shard.device] += count[use] * shard.nbytes
+    for found in array_queries.variables(world):
+        is_array = found.type == "array"
         rows.append(
             {
-                "name": name,
-                "type": "array" if is_array else f"{told.type} of {plural(len(told.use), 'array')}",
-                "shape": told.infos[0].shape if is_array else None,
-                "dtype": _some(info.dtype for info in told.infos),
-                "sharding": _some(map(_spec, told.infos)),
-                "nbytes": sum(count[use] * info.nbytes for use, info in enumerate(told.infos)),
-                "nbytes_per_device": max(held.values(), default=0),
+                "name": found.name,
+                "type": found.type + f" of {plural(len(found.rows), 'array')}" * (not is_array),
+                "shape": found.layouts[0].shape if is_array else None,
+                "dtype": _some(one.dtype for one in found.layouts),
+                "sharding": _some(map(leaf_spec, found.layouts)),
+                "nbytes": found.nbytes,
+                "nbytes_per_device": max(found.bytes_per_device.values(), default=0),
             }
         )
     return rows

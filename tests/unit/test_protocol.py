@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from dataclasses import replace
 from pathlib import Path
 
 import layouts
@@ -19,6 +18,7 @@ from pagetypes import CONSTANTS, NAMED, OPERATIONS, check, misfits
 
 from jaxcluster.cluster import array_queries, events
 from jaxcluster.hosts.records import reports
+from jaxcluster.model import layout
 from jaxcluster.notebook import panel
 from jaxcluster.notebook.panel import model, operations
 from jaxcluster.views import arrays, cell_outputs, shards
@@ -74,8 +74,8 @@ def test_variables_and_what_the_form_has_are_of_the_pages_types(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check(json.loads(startform.text()), "IForm")
-    told = {"params": replace(layouts.tree(4)[0][0], leaves=[])}
-    monkeypatch.setattr(array_queries, "variables", lambda world: told)
+    told = layout.tree_layout("params", {0: layouts.tree(4)[0][0]}, {})
+    monkeypatch.setattr(array_queries, "variables", lambda world: [told])
     (variable,) = arrays.variables(None)  # type: ignore[arg-type]
     check(to_builtins(variable), "IVariable")
     assert (variable["type"], variable["shape"]) == ("dict of 4 arrays", None)

@@ -139,4 +139,4 @@ class Memory(Operation[MemoryReport], op="memory"):
 
 
 class Variables(Operation[dict[str, ValueReport]], op="variables"):
-    """The arrays and pytrees of arrays among its variables; ``leaves`` are told of arrays alone."""
+    """The arrays (of type "array") and pytrees of arrays among its variables, without paths."""
