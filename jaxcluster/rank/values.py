@@ -66,7 +66,7 @@ SHARDING_CHARS = 400  # some print every device
 CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
 WHO = "%spmd %who lists the ranks' variables"
 
-Numbered = weakref.WeakSet[type]  # classes of cells that were pulled, and have a number of ours
+_numbered = weakref.WeakSet[type]()  # classes of cells that were pulled, by numbers of ours
 
 
 class CannotPickle(Unavailable):
@@ -79,15 +79,11 @@ class ValueUnpickler(pickle.Unpickler):
     cloudpickle finds them by their numbers, and would give them the attributes that they had.
     """
 
-    def __init__(self, pickled: bytes, buffers: Sequence[Any], numbered: Numbered) -> None:
-        super().__init__(io.BytesIO(pickled), buffers=buffers)
-        self._numbered = numbered
-
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
         if not module.startswith("cloudpickle") or name != "_class_setstate":
             return found
-        return lambda cls, state: None if cls in self._numbered else found(cls, state)
+        return lambda cls, state: None if cls in _numbered else found(cls, state)
 
 
 class ArrayPickler(cloudpickle.Pickler):
@@ -102,7 +98,6 @@ class ArrayPickler(cloudpickle.Pickler):
 
     Args:
       turn: of the pull.
-      numbered: notes the classes that have such a number.
 
     Attributes:
       arrays: by id, each one's number, and its keys and attributes, which others' must have too.
@@ -111,16 +106,11 @@ class ArrayPickler(cloudpickle.Pickler):
     dispatch_table: ClassVar[Any] = ChainMap(FILES, cloudpickle.Pickler.dispatch_table)
 
     def __init__(
-        self,
-        file: io.BytesIO,
-        buffers: list[pickle.PickleBuffer],
-        turn: int,
-        numbered: Numbered,
-        value: Any,
+        self, file: io.BytesIO, buffers: list[pickle.PickleBuffer], turn: int, value: Any
     ) -> None:
         super().__init__(file, protocol=PROTOCOL, buffer_callback=buffers.append)
         self.arrays: dict[int, tuple[int, Any, set[str]]] = {}
-        self._turn, self._numbered, self._met = turn, numbered, 0
+        self._turn, self._met = turn, 0
         self._text = ""  # the last one since the last array
         with contextlib.suppress(Exception):  # too many, or without an order: as they are met
             for _, leaf in leaves_of(value):
@@ -148,7 +138,7 @@ class ArrayPickler(cloudpickle.Pickler):
                 self._met += 1
                 number = f"jaxcluster {self._turn} {self._met} {obj.__qualname__}"
                 kinds.number_class(obj, number)
-                self._numbered.add(obj)
+                _numbered.add(obj)
         return super().reducer_override(obj)
 
 
@@ -164,7 +154,6 @@ class Values:
         self.namespace: dict[str, Any] = {}
         self.lost: dict[str, str] = {}  # names that were lost, and why
         self.last_result: Any = lambda: None
-        self._numbered = Numbered()
         self.hold: Callable[[str, dict[str, Any]], None] = lambda token, names: None
 
     def lookup(self, name: str, path: Sequence[str] = ()) -> Any:
@@ -335,7 +324,7 @@ class Values:
             value = plain_containers(value)
         file = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
-        pickler = ArrayPickler(file, buffers, body.turn.seq, self._numbered, value)
+        pickler = ArrayPickler(file, buffers, body.turn.seq, value)
         try:
             pickler.dump(value)
         except Exception as error:
@@ -379,7 +368,7 @@ class Values:
             buffers = [shared[start:stop] for start, stop in request.body.buffers]
         elif frames:
             buffers = [bytearray(f) for f in frames]  # writable, as the sender's arrays were
-        values = ValueUnpickler(bytes(pickled), buffers, self._numbered).load()
+        values = ValueUnpickler(io.BytesIO(pickled), buffers=buffers).load()
         self.hold(request.body.token, values)
 
 
