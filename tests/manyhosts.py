@@ -178,7 +178,7 @@ class Ranks:
             case "facts":
                 return wire.EngineFacts(number, rank.pid, rank.host, f"key {rank.host}", "0.12.0")
             case "variables":
-                return []
+                return {}
             case "initialize":
                 return wire.InitializeReply([wire.DeviceInfo(number, "cpu", "cpu", 0)])
             case "serve" | "state":
