@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jaxcluster.cluster import Cluster, RunningCell, attach, current, start
     from jaxcluster.errors import JaxClusterError
-    from jaxcluster.rank.job import agree
+    from jaxcluster.job.agree import agree
 
 __all__ = [
     "Cluster",
@@ -41,7 +41,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what a name needs when it is first asked for: a rank needs no cluster."""
-    room = {"agree": "rank.job", "JaxClusterError": "errors"}.get(name, "cluster")
+    room = {"agree": "job.agree", "JaxClusterError": "errors"}.get(name, "cluster")
     if name not in __all__:
         raise AttributeError(f"module 'jaxcluster' has no attribute {name!r}")
     from importlib import import_module

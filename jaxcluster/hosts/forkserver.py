@@ -44,7 +44,7 @@ MAINS = {
     "controller": "jaxcluster.hosts.controller",
     "coordinator": "jaxcluster.rank.coordinator",
     "rank": "jaxcluster.rank.app",
-    "script": "jaxcluster.rank.script",
+    "script": "jaxcluster.job.script",
 }
 CONTROLLERS = (MAINS["controller"], "ipyparallel.engine.app")
 # What a rank imports, also only when its kernel is made or its first cell runs: imported

@@ -12,21 +12,34 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from jaxcluster import wire
+from jaxcluster.agreement.client import Agreement
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
-from jaxcluster.rank.cells import CellRunner
 from jaxcluster.rank.control import Request
 from jaxcluster.rank.coordinator import LEAVE_OUT, UNIX
-from jaxcluster.rank.job import Job, agree_on_launches
+from jaxcluster.rank.given import Given
 from jaxcluster.rank.private import compilations, coordination, kinds, moved, transfers
+from jaxcluster.rank.private.launches import agree_on_launches
 
 POLL_S = 0.002
 IDLE_NS = 200_000_000  # an idle rank of a notebook wakes some 5 times a second
 LOOPBACK = "127.0.0.1"
+
+
+class Owner(Protocol):
+    """What runs cells or a script: it has the process's agreement."""
+
+    @property
+    def agreement(self) -> Agreement: ...
+
+    @property
+    def given(self) -> Given: ...
+
+    def connect(self, path: str) -> None: ...
 
 
 def dial_until(dial: Callable[[], object], who: str, timeout_s: float) -> None:
@@ -65,7 +78,7 @@ def _dial(address: str) -> None:
 
 def become_jax_process(
     asked: wire.Inbox[Request[wire.InitializeRequest]],
-    owner: CellRunner | Job,
+    owner: Owner,
     note: Callable[[str], None],
     compiled: str = "",
 ) -> list[wire.DeviceInfo]:
@@ -85,7 +98,7 @@ def become_jax_process(
 
 
 def initialize(
-    request: wire.InitializeRequest, owner: CellRunner | Job, compiled: str
+    request: wire.InitializeRequest, owner: Owner, compiled: str
 ) -> wire.InitializeReply:
     """Make this process rank ``process_id`` of the cluster and start its backend.
 

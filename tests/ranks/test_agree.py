@@ -14,7 +14,7 @@ from plainjobs import JOB, check_nothing_is_left, ended, start
 AUTO = """
 import os
 if os.environ.get("JAXCLUSTER_AGREE") == "1":
-    import jaxcluster.rank.autoagree
+    import jaxcluster.job.auto
 """
 
 

@@ -242,8 +242,8 @@ FORKS = """
 import json, os, signal, sys, threading, time
 from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.agreement.server import Server
-from jaxcluster.rank.job import Job
-from jaxcluster.rank.script import run_script
+from jaxcluster.job.process import Job
+from jaxcluster.job.script import run_script
 from jaxcluster.wire.ops.start import Script
 folder, body, pids = sys.argv[1], sys.argv[2], []
 for number, case in enumerate(json.loads(sys.argv[3])):

@@ -7,8 +7,8 @@ from typing import Any
 
 from jaxcluster import wire
 from jaxcluster.agreement.messages import Place
+from jaxcluster.job.process import describe
 from jaxcluster.model.waiting import line
-from jaxcluster.rank.job import describe
 from jaxcluster.wire.ops.agreement import Looked, Waiting
 
 

@@ -20,6 +20,32 @@ MAKERS = (
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
 )
+SWITCH_S = 0.0005
+_is_agreed = False
+
+
+def is_agreed() -> bool:
+    """Whether launches of this process are agreed on already."""
+    return _is_agreed
+
+
+def agree_on_launches(agreement: Agreement, given: Given) -> bool:
+    """Have this process's launches be agreed on. The main thread, before any program is compiled.
+
+    Returns:
+      False if this jax has moved a private name: launches are not checked.
+    """
+    global _is_agreed
+    if not announce_launches(agreement):
+        return False
+    _is_agreed = True
+    hear_host_values(given)
+    agreement.watch_threads()
+    agreement.guard_signals()
+    # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would
+    # take longer than the agreement.
+    sys.setswitchinterval(SWITCH_S)
+    return True
 
 
 @needs_names(

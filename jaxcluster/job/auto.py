@@ -34,7 +34,7 @@ class Finder:
                 @functools.wraps(initialize)
                 def initialize_and_agree(*args: Any, **kwargs: Any) -> None:
                     initialize(*args, **kwargs)
-                    from jaxcluster.rank.job import agree
+                    from jaxcluster.job.agree import agree
 
                     agree()
 

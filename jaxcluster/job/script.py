@@ -18,11 +18,12 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 
 from jaxcluster.host.facts import engine_facts
+from jaxcluster.job.process import Job, give_back_in_children
 from jaxcluster.rank import log
 from jaxcluster.rank.bootstrap import become_jax_process
 from jaxcluster.rank.control import ControlChannel
-from jaxcluster.rank.job import Job, give_back_in_children, is_agreed
 from jaxcluster.rank.private import coordination
+from jaxcluster.rank.private.launches import is_agreed
 from jaxcluster.supervision.starting import begin_users_code
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops.start import Facts, InitializeRequest, Script

@@ -1,24 +1,17 @@
-"""Agreement for plain processes: ``jaxcluster.agree``, and the scripts of ``jaxcluster run``.
+"""One process of a job of plain processes, to which the whole script is what a cell is to a rank.
 
-The whole script is to the referee what a cell is in a notebook: the first refusal closes it on all
-processes. ``jaxcluster run`` has a referee beside its ranks. Where somebody else has started the
-processes, process 0 starts one as its child. It is found through JAX's coordination service, and so
-is its key. Processes on other hosts share a relay.
+The first refusal closes the script in all processes.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
-import json
 import os
-import secrets
 import select
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -27,18 +20,16 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.agreement.client import Agreement, Guard
-from jaxcluster.agreement.messages import KEY, CellSpec, Looked, Refusal, receive, unpack
+from jaxcluster.agreement.messages import CellSpec, Looked, Refusal, receive, unpack
 from jaxcluster.model import words
 from jaxcluster.rank import log
 from jaxcluster.rank.places import place_of
-from jaxcluster.rank.private import coordination, launches, transfers
+from jaxcluster.rank.private import coordination
 from jaxcluster.supervision import ends
-from jaxcluster.supervision.processes import space
 
 if TYPE_CHECKING:  # it imports jax: ``from jaxcluster import *`` must not
-    from jaxcluster.rank.given import Given
+    pass
 
-SWITCH_S = 0.0005
 START_S = 300.0  # that other processes have to call ``agree``
 LOOK_S = 0.5
 LEAVE_S = 5.0  # that other processes have to end after a failure
@@ -48,34 +39,8 @@ STOP_S = 1.0  # in which the referee closes the script after a stop, or it is no
 RAISE_S = 0.3  # that a launch has to raise why it is refused, or that is done elsewhere
 ASKED, STALLED, LEAVING = 1, 2, 3  # why the referee is asked who waits
 ERROR_CHARS = 200
-LONGEST_FOLDER = 107 - len("/jaxcluster-agree-12345678/referee")  # of a Unix socket's path
 _set_handler = signal.signal  # Python's, which takes no lock that another thread may have at a fork
-_is_agreed = False
 explain = functools.partial(words.explain, part="script")
-
-
-def is_agreed() -> bool:
-    """Whether launches of this process are agreed on already."""
-    return _is_agreed
-
-
-def agree_on_launches(agreement: Agreement, given: Given) -> bool:
-    """Have this process's launches be agreed on. The main thread, before any program is compiled.
-
-    Returns:
-      False if this jax has moved a private name: launches are not checked.
-    """
-    global _is_agreed
-    if not launches.announce_launches(agreement):
-        return False
-    _is_agreed = True
-    launches.hear_host_values(given)
-    agreement.watch_threads()
-    agreement.guard_signals()
-    # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would
-    # take longer than the agreement.
-    sys.setswitchinterval(SWITCH_S)
-    return True
 
 
 class Job:
@@ -209,7 +174,7 @@ class Job:
                 self._hear(frame)
             now = time.monotonic()
             if self._has_failed and 0 < self._over_at < now - patience_s:
-                _say("Threads of this process do not end, so it is ended.")
+                say("Threads of this process do not end, so it is ended.")
                 log.end_process(1)
             record = self.agreement.begun.get(threading.main_thread().ident or 0)
             if record is not None and record[-1] and told != record[2] < now - self._stall_s:
@@ -230,7 +195,7 @@ class Job:
                 self._connected = looked.connected
                 first = min((wait.rank for wait in looked.waits), default=None)
                 if why == ASKED or (why == STALLED and first == self._rank):
-                    _say(describe(looked))
+                    say(describe(looked))
 
     def _close(self, refusal: Refusal) -> None:
         """Nothing more is launched: say why, or interrupt code that makes no launch."""
@@ -245,7 +210,7 @@ class Job:
         if is_raised():
             return
         if not is_stop:
-            _say(explain(refusal))
+            say(explain(refusal))
         elif not self._over_at:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -283,127 +248,5 @@ def describe(looked: Looked) -> str:
     return told or "No rank waits for another rank."
 
 
-# --------------------------------------------------------------------------- agree()
-
-
-def agree(stall_s: float = 30.0) -> bool:
-    """Make all processes of this job agree on each program before they launch it.
-
-    Call it in the main thread of every process, after ``jax.distributed.initialize()`` and before
-    the first computation. If a process then launches another program, ends early, raises or dies,
-    the others raise ``Divergence`` at the line of their launch, and nothing is launched. After
-    ``SIGUSR1`` a process prints who waits for whom.
-
-    Each launch of a program with a collective costs a message to the referee and back.
-
-    Args:
-      stall_s: after how many seconds of waiting a process prints this unasked.
-
-    Returns:
-      whether launches are checked: False for a single process, and where this jax is unknown.
-
-    Raises:
-      RuntimeError: JAX is not initialized, or not all processes have called this.
-    """
-    if is_agreed():
-        return True
-    try:
-        client, rank, num_ranks, address = coordination.job()
-    except (ImportError, AttributeError):
-        return _unknown()
-    if client is None:
-        raise RuntimeError("Call jax.distributed.initialize() before jaxcluster.agree().")
-    if num_ranks == 1:
-        return False
-    job = Job(rank, num_ranks, stall_s, leaves_alone=False)
-    if script := getattr(sys.modules["__main__"], "__file__", None):
-        job.files[script] = 1
-    if not agree_on_launches(job.agreement, job.given):
-        return _unknown()
-    job.connect(_referee(client, rank, num_ranks, address))
-    transfers.announce_transfers(job.agreement)
-    job.begin()
-    coordination.announce_waits(job.agreement)
-    show = sys.excepthook
-
-    def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        job.end_by(error)  # the others hear of it at once
-        show(kind, error, trace)
-
-    sys.excepthook = excepthook
-    return True
-
-
-def _referee(client: Any, rank: int, num_ranks: int, address: str) -> str:
-    """The path of this host's way to the referee, which process 0 starts.
-
-    Raises:
-      RuntimeError: it could not be started.
-    """
-
-    def tell(name: str, value: str) -> None:
-        client.key_value_set(f"jaxcluster/agree/{name}", value)
-
-    def ask(name: str) -> str:
-        path = f"jaxcluster/agree/{name}"
-        return str(client.blocking_key_value_get(path, int(1000 * START_S)))
-
-    # Equal for processes that can reach each other's Unix sockets.
-    here = f"{space('mnt', 'net')} {os.getuid()} {tempfile.gettempdir()}"
-    host = address.rpartition(":")[0].strip("[]")
-    tell(f"host/{rank}", here)
-    if rank == 0:
-        try:
-            hosts = [ask(f"host/{each}") for each in range(num_ranks)]
-            key, words = secrets.token_hex(32), [str(num_ranks)]
-            if len({*hosts}) > 1:  # relays reach it at the coordinator's address
-                words += [str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])]
-            path, port = _start("referee", words, key)
-            tell("referee", json.dumps({"path": path, "hosts": hosts, "port": port, "key": key}))
-        except Exception as error:  # the other processes wait for it, and raise as well
-            tell("referee", json.dumps({"error": str(error)}))
-            raise
-    found = json.loads(ask("referee"))
-    if "error" in found:
-        raise RuntimeError(found["error"])
-    first = found["hosts"].index(here)
-    if first == 0:
-        return str(found["path"])
-    if first == rank:
-        path, _ = _start("relay", [host, found["port"]], found["key"])
-        tell(f"relay/{first}", path)
-    return ask(f"relay/{first}")
-
-
-def _start(what: str, arguments: list[str], key: str) -> tuple[str, str]:
-    """Start a child; returns the path that it listens on, and the line that it prints then."""
-    folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) > LONGEST_FOLDER:
-        folder = "/tmp"
-    path = os.path.join(tempfile.mkdtemp(prefix="jaxcluster-agree-", dir=folder), what)
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "jaxcluster.agreement.server", what, path, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, KEY: key},
-        start_new_session=True,  # Ctrl-C is for the script
-    )
-    _children.append(child)
-    assert child.stdout is not None
-    line = child.stdout.readline().strip()
-    if not line:
-        raise RuntimeError(f"The {what} of jaxcluster.agree() did not start.")
-    return path, line
-
-
-_children: list[subprocess.Popen[str]] = []  # they end by themselves
-
-
-def _unknown() -> bool:
-    _say("Launches are not checked: this jax is not known.")
-    return False
-
-
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"jaxcluster: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""Jobs of plain processes: ``jaxcluster.agree``, and the processes of ``jaxcluster run``."""
