@@ -36,13 +36,14 @@ signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 # These take longest, so they begin first where several processes share the files (-n with
-# --no-loadscope-reorder): else the other processes would have ended before.
+# --no-loadscope-reorder): else the other processes would have ended before. None of a browser: the
+# loop of its events goes on in the process, and later tests could run none of their own.
 LONGEST = [
     "test_ranks_on_hosts", "test_search", "test_saved_names", "test_losses", "test_kubernetes",
     "test_respawn", "test_replies", "test_launches", "test_agreement", "test_attach",
     "test_resizing", "test_clusters", "test_guides", "test_operation", "test_processes",
     "test_soak", "test_deaths", "test_notebooks", "test_agent", "test_pages", "test_scripts",
-    "test_panel", "test_notebook", "test_lab", "test_lab_cells", "test_shardview", "test_widgets",
+    "test_panel", "test_notebook", "test_widgets",
     "test_site", "test_commands",
 ]  # fmt: skip
 NOT_LIVE = {Path(__file__).parent / name for name in ("unit", "sim", "packaging")}
