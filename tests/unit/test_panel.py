@@ -178,7 +178,9 @@ def test_a_rank_waits_for_others_or_is_held_and_so_it_is_in_its_cell(
     assert shown["ranks"][3]["note"] == "In the debugger."
 
 
-def test_dead_silent_and_restarting_ranks(running: Running, model: Model) -> None:
+def test_dead_silent_and_restarting_ranks(
+    running: Running, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running.dead[1] = wire.Death("killed by SIGKILL")
     shown = model.take_in()[0]
     dead, told = shown["ranks"][1], shown["report"]
@@ -187,6 +189,9 @@ def test_dead_silent_and_restarting_ranks(running: Running, model: Model) -> Non
     assert told["lines"] == ["Rank 1 died: killed by SIGKILL.", "its last words"]
     running.dead = {}
     running.states[3] = state(3, "silent")
+    model.look()
+    assert statuses(model) == ["idle"] * 4  # on a busy machine
+    monkeypatch.setattr(panel.model, "SILENT_S", 0)
     model.look()
     assert statuses(model) == ["idle", "idle", "idle", "silent"]
     running.states[3] = state(3)

@@ -31,6 +31,7 @@ from jaxcluster.wire.ops.status import Resources
 KEPT_CELLS = 50
 KEPT_CHARS = 50_000_000  # of all their outputs together
 LOOK_S = 1.0  # that a look waits for the ranks' answers
+SILENT_S = 3.0  # without an answer: on a busy machine one may be late
 READINGS = 2  # of what ranks use after they were busy: the first is of that time, too
 READING_S = 2.0  # between two of them
 RECORDS_S = 1.0  # between two looks at what runs on this machine
@@ -47,7 +48,8 @@ class Known:
 
     Attributes:
       link: to them; None where there is no cluster.
-      states: of each rank, at the last look.
+      states: the last of each rank; one that has never answered is missing.
+      owing: since when each rank that has not answered owes an answer.
       ended: the seq of the last cell that each rank is known to have ended.
       waits: what the referee says of the ranks that wait for others.
       late: who keeps the others waiting.
@@ -56,6 +58,7 @@ class Known:
 
     link: Link | None = None
     states: dict[int, wire.RankState] = field(default_factory=dict)
+    owing: dict[int, float] = field(default_factory=dict)
     ended: dict[int, int] = field(default_factory=dict)
     waits: dict[int, Waiting] = field(default_factory=dict)
     late: waiting.Late | None = None
@@ -89,8 +92,8 @@ class Model:
         connected = cluster.connected()
         return next(reversed(connected.values())) if connected else None
 
-    def look(self) -> None:
-        """Ask the ranks of the current cluster what they do."""
+    def look(self, timeout_s: float = LOOK_S) -> None:
+        """Ask the ranks of the current cluster what they do, each time for so long at most."""
         if (current := self.current) is None:
             return
         world, link = current.world, current.world.link
@@ -98,17 +101,24 @@ class Model:
             self._known = Known(link)
         known, now = self._known, time.monotonic()
         try:
-            known.states = {state.rank: state for state in world.status(LOOK_S)}
+            states = world.status(timeout_s)
         except NoCluster:  # it has no processes now
             return
-        looked = world.look(waiting.LAUNCHES, LOOK_S)
+        for state in states:
+            if state.state != "silent":
+                known.owing.pop(state.rank, None)
+            elif now < known.owing.setdefault(state.rank, now) + SILENT_S:
+                continue
+            known.states[state.rank] = state
+        looked = world.look(waiting.LAUNCHES, timeout_s)
         known.waits = {one.rank: one for one in looked.waits if not one.lane} if looked else {}
         known.late = waiting.find_late(looked)
         if self.is_busy:
             known.to_measure = READINGS
         if known.to_measure and now >= known.measure_at:  # an idle kernel must look idle
             known.measure_at, known.to_measure = now + READING_S, known.to_measure - 1
-            known.used |= replies(link.gather(link.ranks, Resources(), timeout_s=MEASURE_S))
+            told = [rank for rank in link.ranks if rank not in known.owing]
+            known.used |= replies(link.gather(told, Resources(), timeout_s=MEASURE_S))
 
     def take_in(self) -> tuple[Message, list[Message]]:
         """The state, and the cells that may have changed."""
