@@ -19,6 +19,8 @@ from jaxcluster.rank.stacks import Place, frames_of, stack_of
 from jaxcluster.wire.ops.cells import Help
 
 READING_S = 1.0  # between two readings of what the process uses
+OLD_S = 5.0  # the last one, of which a next one would tell too much
+WINDOW_S = 0.1  # that one without another before it takes
 WAITS_S = 0.7  # for another completion; then who has asked listens no more
 # IPython's completer is not made for threads: jedi, where two import it at once, finds nothing
 # ever after, and a filter of warnings that one sets is taken away by another.
@@ -109,9 +111,12 @@ class Meter:
         self._at, self._cpu_s = -math.inf, 0.0
 
     def read(self, request: object = None) -> wire.RankResources:
-        """The last reading. Some 20 us, with GPUs about a millisecond."""
-        now, cpu_s = time.monotonic(), time.process_time()
-        if now > self._at + READING_S:
+        """The last reading. Some 20 us, with GPUs about a millisecond; after a pause 0.1 s."""
+        if (age_s := time.monotonic() - self._at) > READING_S:
+            if age_s > OLD_S:
+                self._at, self._cpu_s = time.monotonic(), time.process_time()
+                time.sleep(WINDOW_S)
+            now, cpu_s = time.monotonic(), time.process_time()
             percent = 100.0 * (cpu_s - self._cpu_s) / (now - self._at)
             self._at, self._cpu_s = now, cpu_s
             with open("/proc/self/statm") as statm:

@@ -98,7 +98,8 @@ def look(cluster: Cluster) -> list[Block]:
     seq = max((s.seq for s in running.values()), default=0)
     late = waiting.find_late(looked)
     told = [waiting.line(seq, running, [], looked, hosts), late.told(hosts) if late else ""]
-    used = replies(link.gather(link.ranks, Resources(), timeout_s=WAIT_S))
+    answering = [s.rank for s in states if s.state not in ("dead", "silent")]
+    used = replies(link.gather(answering, Resources(), timeout_s=WAIT_S))
     return [table(cluster.record, states, cluster.dead, used), *filter(None, told)]
 
 
