@@ -97,6 +97,8 @@ def run(words: list[str]) -> int:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         say("".join(traceback.format_exception_only(error)).rstrip("\n"))
         return 1
+    if logs is not None:
+        make_folder(logs, script)  # what can't be made is told before a start
     with StartDisplay(rich=False) as display:
         world = start_world(spec, display.progress, script=script)
         display.progress("")

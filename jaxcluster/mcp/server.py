@@ -197,6 +197,7 @@ class Tools:
         one = found.find(cell)
         own = [rank for rank in chosen(running, ranks) if rank in one.records]
         head = [f"{history.headline(one, time.time_ns())}.", one.source]
+        head += [] if own else ["These ranks did not run it."]
         return output_of(cells.Following(found, one, own).look(), head)
 
     def variables(self, cluster: ClusterName = "") -> list[Any]:
