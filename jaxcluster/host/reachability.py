@@ -6,6 +6,9 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
+from urllib.parse import unquote
+
+UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 
 
 async def connection_errors(
@@ -35,15 +38,18 @@ async def connection_errors(
 
 
 def why_not_listen(address: str) -> str:
-    """Why this host can't listen at ``HOST:PORT``; "" if it can.
+    """Why this host can't listen at ``HOST:PORT`` or ``unix:/PATH``; "" if it can.
 
-    A port that is only held (``SO_REUSEPORT``), as for JAX's coordinator, is free.
+    gRPC would share the port of another coordinator (``SO_REUSEPORT``), whose ranks would mix.
     """
+    if address.startswith(UNIX):
+        folder = os.path.dirname(unquote(address.removeprefix(UNIX)))
+        return "" if os.access(folder, os.W_OK) else f"{folder} can't be written to"
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
         with socket.socket(found[0][0], socket.SOCK_STREAM) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
             trial.bind(found[0][4])
     except (OSError, ValueError, IndexError) as error:
         return getattr(error, "strerror", None) or str(error)

@@ -19,8 +19,9 @@ from jaxcluster import wire
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.errors import UsageError
 from jaxcluster.host import tpus
+from jaxcluster.host.reachability import UNIX
 from jaxcluster.rank.control import Request
-from jaxcluster.rank.coordinator import LEAVE_OUT, UNIX
+from jaxcluster.rank.coordinator import LEAVE_OUT
 from jaxcluster.rank.given import Given
 from jaxcluster.rank.private import compilations, coordination, kinds, moved, transfers
 from jaxcluster.rank.private.launches import agree_on_launches

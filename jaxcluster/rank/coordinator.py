@@ -17,7 +17,6 @@ from jaxcluster.agreement.server import Server
 from jaxcluster.host.reachability import why_not_listen
 
 SHUTDOWN_TIMEOUT_S = 5
-UNIX = "unix:"  # gRPC's own way to write the path of a Unix socket
 LEAVE_OUT = (
     "Leave out --coordinator-address, or say where it listens on rank 0's host: "
     "--coordinator-bind-address"
@@ -39,7 +38,7 @@ def main(
     Raises:
       SystemExit: the service can't listen at its address: JAX would crash there.
     """
-    if not address.startswith(UNIX) and (why := why_not_listen(address)):
+    if why := why_not_listen(address):
         print(f"JAX's coordinator can't listen at {address} on rank 0's host ({why}).\n{LEAVE_OUT}")
         sys.exit(1)
     server = Server(num_processes, referee, key)

@@ -23,10 +23,10 @@ def test_the_coordinators_port_is_its_own() -> None:
         port = held.getsockname()[1]
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
             other.bind((LOOPBACK, port))
-        assert not why_not_listen(f"{LOOPBACK}:{port}")
         service.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         service.bind((LOOPBACK, port))
         service.listen()
+        assert "in use" in why_not_listen(f"{LOOPBACK}:{port}")  # another coordinator's
 
 
 def test_a_coordinator_is_waited_for_until_it_listens_and_named_if_it_never_does() -> None:
@@ -53,7 +53,8 @@ def test_a_coordinator_says_at_once_where_it_can_not_listen(
 ) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         addresses = (f"{LOOPBACK}:{taken.getsockname()[1]}", "192.0.2.1:8476", "no-such.invalid:1")
-        for address in addresses:  # a taken port, another host's address, a name of nobody's
+        # A taken port, another host's address, a name of nobody's, and no folder.
+        for address in (*addresses, "unix:/no/such"):
             with pytest.raises(SystemExit):
                 coordinator.main(1, f"{tmp_path}/referee", 10, address, "", "")
             told = capsys.readouterr().out
