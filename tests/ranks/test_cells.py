@@ -218,7 +218,11 @@ def test_a_stopped_cell_says_so_and_the_next_one_runs(cluster: jaxcluster.Cluste
 def test_a_cell_that_waits_for_its_turn_is_stopped_at_once(cluster: jaxcluster.Cluster) -> None:
     first = cluster.submit("while True: time.sleep(0.01)")
     second = cluster.submit("never = 1")
-    until(lambda: all(s.queued for s in cluster.status()), "the second cell waits")
+    # A rank's main thread begins the first a moment after it got the turn.
+    until(
+        lambda: all(s.queued and s.state == "running" for s in cluster.status()),
+        "the second cell waits",
+    )
     second.stop()
     with pytest.raises(CellInterrupted):
         second.wait()
