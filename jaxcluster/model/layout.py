@@ -226,9 +226,6 @@ def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
     return "another tree: " + (" and ".join(words) or "its leaves are in another order")
 
 
-# --------------------------------------------------------------------------- boxes
-
-
 def volume(index: Bounds) -> int:
     """How many elements a part has."""
     return math.prod(stop - start for start, stop in index)

@@ -38,11 +38,6 @@ def script(file: str = "widget.js", entered: set[str] | None = None) -> str:
     return "\n".join([*filter(None, before), IMPORT.sub("", text)])
 
 
-def style() -> str:
-    """The views' style sheet."""
-    return (FOLDER / "style.css").read_text(encoding="utf-8")
-
-
 class Widget(anywidget.AnyWidget):
     """A widget, with what remains of it in a saved notebook that knows none: its ``fallback``."""
 
@@ -61,7 +56,7 @@ class ShardWidget(Widget):
     """
 
     _esm = script()
-    _css = style()
+    _css = (FOLDER / "style.css").read_text(encoding="utf-8")
     document = traitlets.Dict().tag(sync=True)
     live = traitlets.Bool(True).tag(sync=True)
 

@@ -60,7 +60,8 @@ THEMES = {
 
 
 def show(page: Any, doc: dict[str, Any], live: bool = False, theme: str = "light") -> None:
-    page.evaluate(PAGE, [widget.script(), widget.style(), doc, live, THEMES[theme]])
+    css = (widget.FOLDER / "style.css").read_text()
+    page.evaluate(PAGE, [widget.script(), css, doc, live, THEMES[theme]])
 
 
 def drawing_ms(page: Any) -> float:

@@ -23,7 +23,7 @@ from jaxcluster.cluster import events
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.host import kernel_private
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.notebook.panel.model import LOOK_S, Message, Model
+from jaxcluster.notebook.panel.model import Message, Model
 from jaxcluster.notebook.panel.operations import Operations
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 5.0  # other notebooks may run cells on the same cluster
-HELLO_S = 0.3  # that the ranks have for an answer while a page waits for its own
 
 Reply = Callable[[Any], Any]
 
@@ -111,7 +110,7 @@ class Panel:
             self._widget = made
             self._pages.add(made.model_id)
         # What runs the notebook without a page saves what there is at the cell's end.
-        self._turn(LOOK_S)
+        self._turn(looks=True)
         return self._widget
 
     # ------------------------------------------------------------------ what pages ask
@@ -143,7 +142,7 @@ class Panel:
                 result = self._operations(op, args)
             else:
                 with self._one_turn:
-                    state = self._turn(HELLO_S)
+                    state = self._turn(looks=True)
                     cells = self._model.cells() if opened is not None else []  # no widget has them
                 result = {"state": state, "cells": cells}
             reply({**answer, "result": result})
@@ -167,21 +166,21 @@ class Panel:
             is_over = self._closed.is_set()  # what is told now is the last
             is_time = not is_over and bool(self._pages) and time.monotonic() >= look_at
             try:
-                self._turn(LOOK_S if is_time else 0)
+                self._turn(looks=is_time)
             except Exception:
                 self._log.exception("jaxcluster's panel")
             self._closed.wait(BETWEEN_S if self._pages else ALONE_S)
 
-    def _turn(self, look_s: float) -> Message:
+    def _turn(self, looks: bool) -> Message:
         """The state, which the pages have now, too. Any thread.
 
         Args:
-          look_s: ask the ranks first, for so long at most; 0: don't.
+          looks: ask the ranks first.
         """
         with self._one_turn:
-            if look_s:
+            if looks:
                 self._looked_at = time.monotonic()
-                self._model.look(look_s)
+                self._model.look()
             state, changed = self._model.take_in()
             for message in (state, *changed):
                 key = message.get("cell_id", "")

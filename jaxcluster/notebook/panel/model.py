@@ -30,8 +30,8 @@ from jaxcluster.wire.ops.status import Resources
 
 KEPT_CELLS = 50
 KEPT_CHARS = 50_000_000  # of all their outputs together
-LOOK_S = 1.0  # that a look waits for the ranks' answers
-SILENT_S = 3.0  # without an answer: on a busy machine one may be late
+LOOK_S = 0.4  # that a look waits for the ranks' answers: a page may wait for its own
+SILENT_S = 3.0  # without an answer: a busy machine's may be late
 READINGS = 2  # of what ranks use after they were busy: the first is of that time, too
 READING_S = 2.0  # between two of them
 RECORDS_S = 1.0  # between two looks at what runs on this machine
@@ -92,8 +92,8 @@ class Model:
         connected = cluster.connected()
         return next(reversed(connected.values())) if connected else None
 
-    def look(self, timeout_s: float = LOOK_S) -> None:
-        """Ask the ranks of the current cluster what they do, each time for so long at most."""
+    def look(self) -> None:
+        """Ask the ranks of the current cluster what they do."""
         if (current := self.current) is None:
             return
         world, link = current.world, current.world.link
@@ -101,7 +101,7 @@ class Model:
             self._known = Known(link)
         known, now = self._known, time.monotonic()
         try:
-            states = world.status(timeout_s)
+            states = world.status(LOOK_S)
         except NoCluster:  # it has no processes now
             return
         for state in states:
@@ -110,9 +110,9 @@ class Model:
             elif now < known.owing.setdefault(state.rank, now) + SILENT_S:
                 continue
             known.states[state.rank] = state
-        looked = world.look(waiting.LAUNCHES, timeout_s)
-        known.waits = {one.rank: one for one in looked.waits if not one.lane} if looked else {}
-        known.late = waiting.find_late(looked)
+        if (looked := world.look(waiting.LAUNCHES, LOOK_S)) is not None:
+            known.waits = {one.rank: one for one in looked.waits if not one.lane}
+            known.late = waiting.find_late(looked)
         if self.is_busy:
             known.to_measure = READINGS
         if known.to_measure and now >= known.measure_at:  # an idle kernel must look idle
