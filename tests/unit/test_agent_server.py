@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import os
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import zmq
 
 from jaxcluster.hosts.agent.folder import Folder
 from jaxcluster.hosts.agent.messages import ACK, HEAD, HELLO, VERSION, Session
-from jaxcluster.hosts.agent.requests import Mkdir
+from jaxcluster.hosts.agent.requests import Mkdir, Recall
 from jaxcluster.hosts.agent.server import IDLE_S, Agent, Client
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.forks import Process
@@ -155,3 +156,11 @@ def test_a_folder_of_a_client_that_was_killed_goes_with_it(agent: Made, tmp_path
 def test_who_opens_no_session_is_nobody(agent: Made, head: bytes, comes: bool) -> None:
     agent._receive([zmq.Frame(b"jname"), zmq.Frame(head)])
     assert list(agent.clients) == [b"jname"] * comes
+
+
+def test_it_reads_the_memory_of_its_own_processes_alone(agent: Made) -> None:
+    held, me = ctypes.create_string_buffer(b"values"), os.getpid()
+    asked = agent.comes(b"n"), Recall(me, ctypes.addressof(held), 6), []
+    for members, found in (({me: None}, b"values"), ({}, b"")):
+        agent.its.members = members
+        assert asyncio.run(agent._do(*asked)) == (None, found)

@@ -100,7 +100,10 @@ class Get(Operation[int], op="get"):
 
 
 class Recall(Operation[None], op="recall"):
-    """What a process there has in its memory from an address on; nothing if it may not be read."""
+    """At most ``CHUNK`` bytes of what one of its processes has in memory, from an address on.
+
+    Nothing if it may not be read.
+    """
 
     pid: int
     at: int
@@ -140,7 +143,7 @@ def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple
     if isinstance(request, Recall):
         with contextlib.suppress(OSError), open(f"/proc/{request.pid}/mem", "rb", 0) as memory:
             memory.seek(request.at)
-            return None, memory.read(request.nbytes)
+            return None, memory.read(min(request.nbytes, CHUNK))
         return None, b""
     if isinstance(request, Tail):
         each = CHUNK // max(1, len(request.files))

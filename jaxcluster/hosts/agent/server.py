@@ -363,6 +363,8 @@ class Agent:
                     self._post(client, [AGENT, forks.line_of(exit)])
             case requests.RelayFrames(path, host, port, key):
                 Relay(str(self.folder.inside(path)), (host, port), key)
+            case requests.Recall(pid) if pid not in self.family.members:
+                pass  # it has ended; another program may have its number
             case requests.Facts():
                 answer = report.host_report()
             case requests.Listen(address):
