@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -251,9 +252,11 @@ class World:
         self.check()
         told = replies(self.link.gather(range(self.num_processes), State(), timeout_s=timeout_s))
         return [
-            told[rank]
-            if rank in told
-            else wire.RankState(rank, "dead" if rank in self.dead else "silent")
+            replace(
+                told.get(rank) or wire.RankState(rank, "dead" if rank in self.dead else "silent"),
+                pid=self.record.pids[rank],
+                hostname=self.record.facts[rank].hostname,
+            )
             for rank in range(self.num_processes)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,6 +103,8 @@ def test_status_tells_during_a_cell_where_each_rank_is(
         assert {s.cell for s in states} == {77}
         assert {s.line for s in states} <= {2, 3}
         assert all(s.seconds > 0 for s in states)
+        assert [s.pid for s in states] == cluster.record.pids
+        assert {s.hostname for s in states} == {socket.gethostname()}
     finally:
         go_on.touch()
         running.wait()

@@ -9,7 +9,7 @@ from jaxcluster.wire.ops import Message, Operation
 
 
 class RankState(Message):
-    """What a rank's control channel says of its main thread, at any time."""
+    """What a rank's control channel says of its main thread, at any time; and where it is."""
 
     rank: int
     state: str  # starting, idle or running; the notebook adds dead and silent
@@ -22,6 +22,8 @@ class RankState(Message):
     launching: str = ""  # the program that it launches, or waits to launch
     launching_s: float = 0.0
     heard: bool = False  # the code of a closed cell has got the error
+    pid: int = 0  # on its host; the notebook adds both
+    hostname: str = ""
 
 
 class RankReport(Message):
