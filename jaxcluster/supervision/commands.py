@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any
 
 from jaxcluster.supervision.ends import KILLED_S, end_group, signal_token, wait
 from jaxcluster.supervision.processes import is_alive, process_token
@@ -128,7 +127,7 @@ class Commands:
             pass_fds=kept_open,
         )
         # Not once it is left: Python 3.12 starts no thread at its own exit.
-        _start_thread("keeper", self._keeper.wait)
+        threading.Thread(target=self._keeper.wait, name="jaxcluster-keeper", daemon=True).start()
 
     def run(self, task: Task, on_line: OnLine, on_end: OnEnd) -> None:
         """Start a command.
@@ -188,7 +187,7 @@ class Commands:
                 self._selector.register(pipe, selectors.EVENT_READ, lines.take)
             if not self._is_read:
                 self._is_read = True
-                _start_thread("commands", self._read)
+                threading.Thread(target=self._read, name="jaxcluster-commands", daemon=True).start()
 
     def _read(self) -> None:
         """On a thread, while there is something to read."""
@@ -286,11 +285,3 @@ def _pipe(theirs: contextlib.ExitStack) -> tuple[int, int]:
     its = os.open(f"/proc/self/fd/{ours}", os.O_RDWR | os.O_CLOEXEC)
     theirs.callback(os.close, its)
     return ours, its
-
-
-def _start_thread(name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread:
-    thread = threading.Thread(
-        target=function, args=arguments, name=f"jaxcluster-{name}", daemon=True
-    )
-    thread.start()
-    return thread
