@@ -74,8 +74,6 @@ class Lane:
       tell: says a word with its arguments to it.
       key: what it has announced, and waits for; ``NOTHING`` otherwise.
       place, since: where and when it has announced its last launch.
-      made: the program of its last agreed launch.
-      unmade: hashes its agreed launches that XLA has refused.
     """
 
     rank: int
@@ -85,8 +83,6 @@ class Lane:
     key: Key = NOTHING
     place: Place = NOWHERE
     since: float = 0.0
-    made: Program = NOTHING.program
-    unmade: Hashes = field(default_factory=dict)
 
     @property
     def waits(self) -> bool:

@@ -134,14 +134,14 @@ class Stream:
     Args:
       hub: which waits for it.
       connection: which has been authenticated.
-      join: gets the number of a thread, and returns what takes its frames.
+      join: gets what sends to a new thread, and returns what takes its frames.
 
     Attributes:
       takes: by the numbers of threads, what takes their frames; b"" if the connection has ended.
     """
 
     def __init__(
-        self, hub: Hub, connection: Connection[Any, Any], join: Callable[[int], Take]
+        self, hub: Hub, connection: Connection[Any, Any], join: Callable[[Take], Take]
     ) -> None:
         with connection:
             self.socket = socket.socket(fileno=os.dup(connection.fileno()))
@@ -179,7 +179,7 @@ class Stream:
         self._received = data
         for number, frame in frames:
             if (take := self.takes.get(number)) is None:
-                take = self.takes[number] = self._join(number)
+                take = self.takes[number] = self._join(functools.partial(self.queue, number))
             take(frame)
             if not frame:
                 del self.takes[number]
@@ -202,19 +202,28 @@ class Relay(Hub):
     def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
         connection = Client(address, authkey=key.encode())
         super().__init__(path)
-        self.stream = Stream(self, connection, lambda number: lambda frame: None)  # it has ended
+        self.stream = Stream(self, connection, lambda send: lambda frame: None)  # it has ended
         self._numbers = itertools.count()
         threading.Thread(target=self._run, name="jaxcluster-relay", daemon=True).start()
 
     def join(self, send: Take) -> Take:
         number = next(self._numbers)
         self.stream.takes[number] = send
-        return functools.partial(self.stream.queue, number)
+
+        def hear(frame: bytes) -> None:
+            self.stream.queue(number, frame)
+            if not frame:
+                self.stream.takes.pop(number, None)
+
+        return hear
 
     def _run(self) -> None:
-        while self.stream.socket.fileno() >= 0:
-            self.step()
-        self.close()
+        try:
+            while self.stream.socket.fileno() >= 0:
+                self.step()
+        finally:  # its ranks hear that the referee is gone
+            self.close()
+            self.stream.takes.clear()
 
 
 class Server(Hub):
@@ -253,15 +262,9 @@ class Server(Hub):
         def accept() -> None:  # on a thread: who is slow to authenticate keeps nobody waiting
             while True:
                 with contextlib.suppress(OSError, EOFError, AuthenticationError):
-                    self._add_relay(listener.accept())
+                    Stream(self, listener.accept(), self.join)
 
         threading.Thread(target=accept, name="jaxcluster-relays", daemon=True).start()
-
-    def _add_relay(self, connection: Connection[Any, Any]) -> None:
-        def join(number: int) -> Take:
-            return self.join(functools.partial(stream.queue, number))
-
-        stream = Stream(self, connection, join)
 
     def serve(self) -> None:
         """Never returns."""
@@ -309,7 +312,7 @@ class Server(Hub):
                     tell("looked", number, referee.look(clock(), launches))
                 case "stop", seq:
                     referee.stop(seq)
-                case word, *told if me is not None:  # arrive, end, gone, unmade, withdraw
+                case "arrive" | "end" | "gone" | "unmade" | "withdraw" as word, *told if me:
                     getattr(referee, word)(me, *told)
 
         return hear

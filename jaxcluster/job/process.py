@@ -17,7 +17,7 @@ import threading
 import time
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.messages import CellSpec, Looked, Refusal, receive, unpack
@@ -26,9 +26,6 @@ from jaxcluster.rank import log
 from jaxcluster.rank.places import place_of
 from jaxcluster.rank.private import coordination
 from jaxcluster.supervision import ends
-
-if TYPE_CHECKING:  # it imports jax: ``from jaxcluster import *`` must not
-    pass
 
 START_S = 300.0  # that other processes have to call ``agree``
 LOOK_S = 0.5
@@ -56,7 +53,7 @@ class Job:
     """
 
     def __init__(self, rank: int, num_ranks: int, stall_s: float, leaves_alone: bool) -> None:
-        from jaxcluster.rank.given import Given
+        from jaxcluster.rank.given import Given  # it imports jax: ``import jaxcluster`` must not
 
         self._rank, self._num_ranks, self._stall_s = rank, num_ranks, stall_s
         self._leaves_alone = leaves_alone

@@ -88,7 +88,7 @@ class _Raw(io.RawIOBase):
 
 def is_usable(stream: Any) -> bool:
     """Whether ``print`` may write to it."""
-    with contextlib.suppress(ValueError):  # it is detached
+    with contextlib.suppress(Exception):  # it is detached, or of the user's class
         return hasattr(stream, "write") and not getattr(stream, "closed", False)
     return False
 

@@ -158,6 +158,7 @@ def test_a_death_shows_by_the_end_of_the_control_threads_connection(made: Made) 
 
 
 def test_a_rank_that_has_gone_before_its_answer_ends_nobody(made: Made) -> None:
+    made.base[1].tell("tick")  # what no rank says is not heard
     made.base[1].tell("look", 1, 10)
     made.base[1].socket.close()
     made.main[1].launch(1)
@@ -380,7 +381,7 @@ def test_ranks_of_another_host_reach_the_referee_through_a_relay(
     served: Server, tmp_path: Path
 ) -> None:
     path = tmp_path / "relay.sock"
-    Relay(str(path), ("127.0.0.1", served.port), KEY)
+    relay = Relay(str(path), ("127.0.0.1", served.port), KEY)
     here, there = Peer(tmp_path / "referee.sock", 0), Peer(path, 1)
     bases = Peer(tmp_path / "referee.sock", 0, BASE), Peer(path, 1, BASE)
     for base in bases:
@@ -394,6 +395,7 @@ def test_ranks_of_another_host_reach_the_referee_through_a_relay(
     assert here.is_refused().kind == "died"
     for peer in (here, there, bases[0]):
         peer.socket.close()
+    until(lambda: not relay.stream.takes, "a relay of a plain job ends then")
 
 
 def test_messages_of_a_relay_in_a_row_come_whole_and_wait_for_no_acknowledgement(
@@ -406,8 +408,8 @@ def test_messages_of_a_relay_in_a_row_come_whole_and_wait_for_no_acknowledgement
     accepting.join()
     told = list[bytes]()
     here, there = (Hub(str(tmp_path / name)) for name in ("here", "there"))
-    referee = Stream(here, accepted[0], lambda number: told.append)
-    relay = Stream(there, connection, lambda number: told.append)
+    referee = Stream(here, accepted[0], lambda send: told.append)
+    relay = Stream(there, connection, lambda send: told.append)
 
     def hear(hub: Hub, frames: list[bytes]) -> None:
         while told != frames:
