@@ -371,7 +371,7 @@ class Referee:
 
     def next_of(self, rank: int) -> Cell | None:
         """The next cell of a rank; one that not all of its ranks have comes last."""
-        mine = [cell for cell in self._queue.values() if rank in cell.spec.ranks]
+        mine = [cell for _, cell in sorted(self._queue.items()) if rank in cell.spec.ranks]
         return min(mine, key=lambda cell: len(cell.arrived) < len(cell.spec.ranks), default=None)
 
     # ------------------------------------------------------------------ deciding

@@ -172,8 +172,10 @@ class CellRunner:
         try:
             await self._run(running)
             names = self._new_names(request.ident)
-        except BaseException as error:  # of ours: it must not cost the reply
-            running.fail(error, self._outside(error))
+        except BaseException as error:  # of ours: it must not cost the reply, nor the cell's error
+            told = self._outside(error)
+            if running.error is None:
+                running.fail(error, told)
         self._end_turn(running)
         self.control.ticking, self.current = False, None
         seconds = time.perf_counter() - running.started
@@ -236,12 +238,12 @@ class CellRunner:
             log.write("\n".join(running.error.traceback if running.error else []))
             log.end_process(0 if running.status == "ok" else 1)
         self._end_turn(running)
-        running.profile.close()
         self.asking.end()
         self.control.ticking = False
         self._tidy()
         self.output.show_log(last=True)
         self.output.show_pages()
+        running.profile.close()
 
     def _new_names(self, notebook: bytes) -> list[str] | None:
         """The user's names, where they are not those that this notebook was told last."""

@@ -150,3 +150,8 @@ def test_what_scripts_do_to_their_stream_costs_no_later_cell_its_output() -> Non
     print("own", file=io.TextIOWrapper(stream.detach(), "utf-8", write_through=True))
     assert "".join(sent).endswith("\nown\n")
     assert not is_usable(stream) and not is_usable(None)
+
+    class Odd:
+        write = property(lambda self: 1 / 0)
+
+    assert not is_usable(Odd())
