@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -170,6 +171,13 @@ def test_the_thread_sends_what_a_stop_button_has_kept_from_being_sent(
     with pytest.raises(KeyboardInterrupt):
         ask(link, 0, Say("op", 7), buffers=buffers, sink=sink)
     assert sink.get(timeout=2).body == ["op", 7]
+
+
+def test_a_forked_process_touches_no_socket(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel: Any = link._channels[0]
+    monkeypatch.setattr(channel, "_pid", os.getpid() - 1)
+    monkeypatch.setattr(channel, "_send_part", None)
+    assert link.gather([0], Say("op", 1), timeout_s=ANSWER_S)[0].body == ["op", 1]  # the thread's
 
 
 def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
