@@ -256,16 +256,19 @@ def variables(world: World) -> list[dict[str, Any]]:
     """
     rows = []
     for found in array_queries.variables(world):
-        is_array = found.type == "array"
+        is_array, first = found.type == "array", found.layouts[0]
+        # That rank may hold nothing of it, as of another stage of a pipeline.
+        num_parts = math.prod(dict(first.mesh)[axis] for axes in first.split for axis in axes)
+        elsewhere = found.nbytes // num_parts
         rows.append(
             {
                 "name": found.name,
                 "type": found.type + f" of {plural(len(found.rows), 'array')}" * (not is_array),
-                "shape": found.layouts[0].shape if is_array else None,
+                "shape": first.shape if is_array else None,
                 "dtype": _some(one.dtype for one in found.layouts),
                 "sharding": _some(map(leaf_spec, found.layouts)),
                 "nbytes": found.nbytes,
-                "nbytes_per_device": max(found.bytes_per_device.values(), default=0),
+                "nbytes_per_device": max(found.bytes_per_device.values(), default=elsewhere),
             }
         )
     return rows

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import typing
@@ -81,6 +82,11 @@ def test_variables_and_what_the_form_has_are_of_the_pages_types(
     assert (variable["type"], variable["shape"]) == ("dict of 4 arrays", None)
     assert variable["sharding"].startswith("P('data', 'model'), P('model',), P(None, ")
     assert variable["nbytes_per_device"] == 4 * (128 * 256 + 256 + 512 * 256 + 1)
+    (first, _), *_ = told.rows
+    other = dataclasses.replace(told.layouts[0], shards=())  # other ranks hold it
+    told = dataclasses.replace(told, rows=((first, 0),), layouts=(other,))
+    (elsewhere,) = arrays.variables(None)  # type: ignore[arg-type]
+    assert elsewhere["nbytes_per_device"] == 4 * 128 * 256
 
 
 @pytest.mark.parametrize("name", ["state", "cell", "answers"])

@@ -100,10 +100,7 @@ class Get(Operation[int], op="get"):
 
 
 class Recall(Operation[None], op="recall"):
-    """At most ``CHUNK`` bytes of what one of its processes has in memory, from an address on.
-
-    Nothing if it may not be read.
-    """
+    """A part of what one of its processes has in memory; nothing if it may not be read."""
 
     pid: int
     at: int
