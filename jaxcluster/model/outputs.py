@@ -245,14 +245,14 @@ def _likeness(pieces: Iterable[wire.RankOutput]) -> str:
         (p.kind, ids.setdefault(_display_id(p.content), len(ids)), p.content | {"transient": None})
         for p in pieces
     ]
-    return _without_rank(json.dumps(told, sort_keys=True, default=repr))
+    return without_rank(json.dumps(told, sort_keys=True, default=repr))
 
 
 def group_errors(errors: Mapping[int, wire.ErrorInfo]) -> list[list[int]]:
     """Ranks together whose errors differ only in numbers, such as an array's values."""
 
     def kind(error: wire.ErrorInfo) -> Hashable:
-        message = re.sub(r"\s*[-+]?\.?\d[\d.]*(e[-+]?\d+)?", " 0", _without_rank(error.evalue))
+        message = re.sub(r"\s*[-+]?\.?\d[\d.]*(e[-+]?\d+)?", " 0", without_rank(error.evalue))
         return error.ename, " ".join(message.split()), error.lineno
 
     return list(by_value({rank: kind(error) for rank, error in errors.items()}).values())
@@ -287,7 +287,7 @@ def as_seen(text: str) -> str:
     return "\n".join(row.rstrip(" ") for row in rows) + (colours or "")
 
 
-def _without_rank(text: str) -> str:
+def without_rank(text: str) -> str:
     """An error's text without what always differs between ranks: addresses of objects."""
     return re.sub(r"0x[0-9a-f]{6,}", "0x…", ANSI.sub("", text))
 
@@ -306,7 +306,7 @@ def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) 
     for ranks in group_errors(errors):
         everyone = len(ranks) == len(record.ranks)
         messages = by_value(
-            {r: _without_rank(f"{errors[r].ename}: {errors[r].evalue}") for r in ranks}
+            {r: without_rank(f"{errors[r].ename}: {errors[r].evalue}") for r in ranks}
         )
         (message, _), *others = messages.items()
         note = f" (this is rank {ranks[0]}'s)" if others else ""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
-from jaxcluster.model.outputs import CellRecord, group_errors
-from jaxcluster.ranks import name_ranks
+from jaxcluster.model.outputs import CellRecord, without_rank
+from jaxcluster.ranks import by_value, name_ranks
 
 
 def choose(record: CellRecord | None) -> tuple[int, str]:
@@ -24,9 +24,10 @@ def choose(record: CellRecord | None) -> tuple[int, str]:
         )
     replies, errors = record.replies, record.errors
     own = {r: e for r, e in errors.items() if replies[r].status != "interrupted"}
-    groups = group_errors(own or errors)  # else where the ranks were when they were stopped
-    chosen = min(groups, key=lambda ranks: (len(ranks), -ranks[0]))
-    rank, others = chosen[0], [r for r in own or errors if r not in chosen]
+    own = own or errors  # else where the ranks were when they were stopped
+    alike = by_value({r: (e.ename, without_rank(e.evalue), e.lineno) for r, e in own.items()})
+    chosen = min(alike.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    rank, others = chosen[0], [r for r in own if r not in chosen]
     hint = f" For another one: %jaxcluster debug {others[0]}" if others else ""
     name = errors[rank].ename
     return rank, f"Cell [{record.execution_count}], {name_ranks(chosen)}: {name}.{hint}"

@@ -17,7 +17,7 @@ from jaxcluster.notebook.debugging import choose, take_debug
 def failed(errors: dict[int, str], interrupted: tuple[int, ...] = ()) -> CellRecord:
     record = CellRecord(1, 7, "", range(4))
     for rank in record.ranks:
-        error = wire.ErrorInfo(errors[rank], "why", [], 3) if rank in errors else None
+        error = wire.ErrorInfo(errors[rank], "why 5", [], 3) if rank in errors else None
         status = "interrupted" if rank in interrupted else "error" if error else "ok"
         record.add_reply(wire.CellReply(rank, 1, status, 0.1, error))
     return record
@@ -28,6 +28,10 @@ def test_the_rank_that_differs_is_chosen_and_it_is_said_how_to_see_others() -> N
     told = "Cell [7], rank 2: ValueError. For another one: %jaxcluster debug 0"
     assert choose(failed(errors)) == (2, told)
     assert choose(failed(dict.fromkeys(range(4), "E"))) == (0, "Cell [7], ranks 0-3: E.")
+    numbers = failed(dict.fromkeys(range(4), "E"))
+    error = wire.ErrorInfo("E", "why 3", [], 3)
+    numbers.records[1].reply = wire.CellReply(1, 1, "error", 0.1, error)
+    assert choose(numbers)[0] == 1
     with pytest.raises(UsageError, match="has failed"):
         choose(None)
 
