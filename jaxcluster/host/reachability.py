@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import socket
 from collections.abc import Sequence
@@ -37,8 +38,10 @@ async def connection_errors(
     return await asyncio.gather(*(why(*target) for target in targets))
 
 
-def why_not_listen(address: str) -> str:
+def why_not_listen(address: str, has_others: bool = False) -> str:
     """Why this host can't listen at ``HOST:PORT`` or ``unix:/PATH``; "" if it can.
+
+    With ``has_others`` other hosts are to reach it: Debian names its own host ``127.0.1.1``.
 
     gRPC would share the port of another coordinator (``SO_REUSEPORT``), whose ranks would mix.
     """
@@ -51,6 +54,8 @@ def why_not_listen(address: str) -> str:
         with socket.socket(found[0][0], socket.SOCK_STREAM) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
             trial.bind(found[0][4])
+        if has_others and ipaddress.ip_address(at := found[0][4][0]).is_loopback:
+            return f"it is {at} there, which other hosts can't reach"
     except (OSError, ValueError, IndexError) as error:
         return getattr(error, "strerror", None) or str(error)
     return ""

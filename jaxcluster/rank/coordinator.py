@@ -38,7 +38,7 @@ def main(
     Raises:
       SystemExit: the service can't listen at its address: JAX would crash there.
     """
-    if why := why_not_listen(address):
+    if why := why_not_listen(address, has_others=bool(relays)):
         print(f"JAX's coordinator can't listen at {address} on rank 0's host ({why}).\n{LEAVE_OUT}")
         sys.exit(1)
     server = Server(num_processes, referee, key)

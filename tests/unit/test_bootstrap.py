@@ -60,6 +60,7 @@ def test_a_coordinator_says_at_once_where_it_can_not_listen(
             told = capsys.readouterr().out
             assert f"can't listen at {address} on rank 0's host (" in told
             assert "--coordinator-bind-address" in told
+    assert "other hosts can't reach" in why_not_listen("localhost:8476", has_others=True)
 
 
 # --------------------------------------------------------------------------- proxies
