@@ -135,6 +135,7 @@ def engine_facts(
     environ = os.environ if environ is None else environ
     chips = host_tpu_chips()
     worker = tpu_worker(chips, environ)
+    threads = environ.get("NPROC", "")  # as XLA counts cores
     return EngineFacts(
         rank=rank,
         pid=os.getpid(),
@@ -146,7 +147,7 @@ def engine_facts(
         tpu_chips=chips,
         tpu_worker_id=worker.number if worker is not None else None,
         tpu_hosts=list(worker.hosts) if worker is not None else [],
-        cores=len(os.sched_getaffinity(0)),  # as XLA counts them
+        cores=int(threads) if threads.isdecimal() else len(os.sched_getaffinity(0)),
     )
 
 

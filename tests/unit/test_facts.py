@@ -131,7 +131,8 @@ def test_vfio_groups_are_tpu_chips_where_the_bus_carries_googles(
 
 
 def test_engine_facts_of_this_process_are_true() -> None:
-    said = engine_facts(3, environ={"CUDA_VISIBLE_DEVICES": "4", **POD})
+    said = engine_facts(3, environ={"CUDA_VISIBLE_DEVICES": "4", "NPROC": "99", **POD})
+    assert said.cores == 99
     assert (said.rank, said.pid) == (3, os.getpid())
     assert (said.hostname, said.host_key) == (socket.gethostname(), space("net"))
     assert said.jax == importlib.metadata.version("jax")

@@ -15,6 +15,7 @@ import functools
 import inspect
 import linecache
 import operator
+import re
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
@@ -24,8 +25,9 @@ from typing import Any
 
 import numpy as np
 from cloudpickle import cloudpickle
+from IPython.core.inputtransformer2 import TransformerManager
 
-from jaxcluster.rank.private.kinds import is_by_fields, register, registration_of
+from jaxcluster.rank.private.kinds import is_by_fields, kinds, register, registration_of
 from jaxcluster.rank.state.arrays import Lost
 
 CELLS = "__main__"
@@ -33,9 +35,11 @@ NOTE = "__jaxcluster_class__"  # the outermost decorator of classes, one of Pyth
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
-BODIES = "__annotate__", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
+ABOVE = re.compile(r"(?:[ \t]*(?:%%.*)?\n)*")  # magics such as %%time, which a cell's file has
+BODIES = "__annotate__", "<generic", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
 NESTED = ast.FunctionDef, ast.AsyncFunctionDef, ast.expr
 BOUND = MethodType, operator.methodcaller
+OVER_FUNCTIONS = {property: "fget", staticmethod: "__func__", classmethod: "__func__"}
 
 # While it is set, a class that the namespace has from the same statement is not made again.
 kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
@@ -64,27 +68,31 @@ def noting(tree: ast.AST) -> ast.AST:
 
 def _note(made: Any) -> Any:
     if isinstance(made, type):  # a decorator may make anything
-        frame = sys._getframe(1)
-        _noted[id(made)] = weakref.ref(made), frame.f_code, frame.f_lineno
+        frame, own = sys._getframe(1), id(made)
+        known = weakref.ref(made, lambda _: _noted.pop(own, None))
+        _noted[own] = known, frame.f_code, frame.f_lineno
     return made
 
 
 def statement_of(cls: type) -> Statement | None:
     """The statement of a cell that has made a class; None if it was made otherwise."""
-    known, code, line = _noted.get(id(cls), (None, None, 0))
-    if known is None or code is None or known() is not cls:
+    if (noted := _noted.get(id(cls))) is None:
         return None
+    _, code, line = noted
     return _statement_at(code.co_filename, line, code.co_flags & FUTURE)
 
 
 @functools.lru_cache(maxsize=1024)
 def _statement_at(file: str, line: int, flags: int) -> Statement | None:
-    for node in ast.walk(noting(ast.parse("".join(linecache.getlines(file))))):
-        if isinstance(node, ast.ClassDef) and line in [
-            one.lineno for one in node.decorator_list[:1]
-        ]:
-            code = compile(ast.Module([node], []), file, "exec", flags, dont_inherit=True)
-            return node.name, code
+    source = "".join(linecache.getlines(file))
+    if "%%" in (above := ABOVE.match(source)[0]):  # type: ignore[index]
+        body = TransformerManager().transform_cell(source[len(above) :])
+        source = "\n" * above.count("\n") + body
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.walk(noting(ast.parse(source))):
+            if isinstance(node, ast.ClassDef) and [*node.decorator_list, node][0].lineno == line:
+                code = compile(ast.Module([node], []), file, "exec", flags, dont_inherit=True)
+                return node.name, code
     return None
 
 
@@ -111,7 +119,7 @@ def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
     for inner in code.co_consts:
         # Annotations and comprehensions have code of their own, as a class's body has.
         if isinstance(inner, CodeType) and (
-            is_run or inner.co_name in BODIES or not inner.co_flags & inspect.CO_OPTIMIZED
+            is_run or inner.co_name.startswith(BODIES) or not inner.co_flags & inspect.CO_OPTIMIZED
         ):
             yield from _looked_up(inner, is_run=is_run)
 
@@ -146,14 +154,29 @@ def _is_of_cells(function: Any) -> bool:
 
 
 def _added(cls: type) -> dict[str, Any]:
-    """What may have been added to a class after its statement."""
+    """The names that a class has; with a value in a tuple, if that may be newer than its statement.
+
+    These are arrays, other classes, what is plain, and functions of cells.
+    """
 
     def may_be(name: str, value: Any) -> bool:
-        if type(value) is FunctionType:
-            return value.__module__ == CELLS and name != "__annotate_func__"
-        return type(value) in PLAIN and not (name.startswith("_") and name.endswith("_"))
+        kind = type(value)
+        function = getattr(value, OVER_FUNCTIONS[kind]) if kind in OVER_FUNCTIONS else value
+        if type(function) is FunctionType:
+            return function.__module__ == CELLS and name != "__annotate_func__"
+        if issubclass(kind, type):  # those in its body are made with it
+            return not value.__qualname__.startswith(f"{cls.__qualname__}.")
+        return kind in (*PLAIN, kinds().array)
 
-    return {name: value for name, value in vars(cls).items() if may_be(name, value)}
+    return {
+        name: (value,) if may_be(name, value) else ()
+        for name, value in vars(cls).items()
+        if type(value) is FunctionType or not _is_pythons(name)
+    }
+
+
+def _is_pythons(name: str) -> bool:
+    return name.startswith("_") and name.endswith("_")
 
 
 # ---------------------------------------------------------------------- and made again
@@ -185,9 +208,11 @@ def set_state(cls: Any, state: tuple[Any, Any]) -> None:
     if isinstance(own, tuple):
         cloudpickle._class_setstate(cls, own)
     else:
-        for name, value in own.items():
+        for name in {**vars(cls), **own}:
             with contextlib.suppress(Exception):  # a class may refuse it
-                if vars(cls).get(name) is not value:
-                    setattr(cls, name, value)
+                if name not in own and not _is_pythons(name):
+                    delattr(cls, name)
+                elif (newer := own.get(name)) and vars(cls).get(name) is not newer[0]:
+                    setattr(cls, name, newer[0])
     if how is not None:
         register(cls, how)

@@ -130,10 +130,9 @@ class States:
 
         def use(value: dict[str, Any]) -> None:
             """Have the settings for a while, as they change what values become."""
+            for name, lines in value["cells"].items():  # for tracebacks, and for classes
+                linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
             if not is_part:
-                for name, lines in value["cells"].items():
-                    entry = sum(map(len, lines)), None, lines, name
-                    linecache.cache.setdefault(name, entry)  # for tracebacks, and for classes
                 change(value["changed"])
                 changed.update(value)
 

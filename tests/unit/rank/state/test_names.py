@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import linecache
 import os
 import time
 import weakref
@@ -14,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 from savednames import (
+    CELLS,
     TURN,
     Comparison,
     load,
@@ -25,7 +28,7 @@ from savednames import (
 )
 
 from jaxcluster.rank import arrays as engine_arrays
-from jaxcluster.rank.state import arrays, pickles
+from jaxcluster.rank.state import arrays, classes, pickles
 from jaxcluster.rank.state.file import StateFile, file_name
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
 
@@ -123,6 +126,38 @@ def test_jitted_functions_keep_their_options_and_others_their_derivatives() -> N
 
 
 # ---------------------------------------------------------------------- classes
+
+
+def test_classes_are_what_cells_have_made_of_them_since() -> None:
+    names = back(
+        "n = 1\nclass A:\n    gone, rate = 1, jnp.float32(1)\n    class In: pass\n"
+        "    @property\n    def p(self, n=n): return n\n"
+        "    @classmethod\n    def c(cls): return 1\n"
+        "class B(A): pass\n"
+        "n, A.rate, A.c, A.peer = 2, jnp.float32(2), staticmethod(lambda: 2), B\ndel A.gone\n"
+    )
+    cls = names["A"]
+    assert (cls().p, cls.rate.tolist(), cls.c(), cls.peer) == (1, 2, 2, names["B"])
+    assert not hasattr(cls, "gone") and cls.In.__qualname__ == "A.In"
+
+
+def test_a_class_below_a_magic_has_its_statement() -> None:
+    source = "class M(eqx.Module):\n    a: int\nm = M(2)"
+    names = cell(source)
+    file = CELLS[-1]
+    linecache.cache[file] = 1, None, ["%%time\n", "!ls\n", *source.splitlines(True)], file
+    node = classes.noting(ast.parse(source))
+    exec(compile(ast.increment_lineno(node, 2), file, "exec"), names)
+    assert through_files(names)[0]["m"].a == 2
+    linecache.cache[file] = 1, None, ["%ls\n", "class"], file
+    classes._statement_at.cache_clear()
+    assert classes.statement_of(names["M"]) is None
+
+
+def test_classes_that_are_gone_are_not_known() -> None:
+    before = len(classes._noted)
+    run_cell({}, "for n in range(200):\n    class A: pass\nimport gc; del A; gc.collect()")
+    assert len(classes._noted) <= before
 
 
 def test_pytrees_of_cells_are_registered_again() -> None:
