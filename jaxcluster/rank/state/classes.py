@@ -39,6 +39,7 @@ ABOVE = re.compile(r"(?:[ \t]*(?:%%.*)?\n)*")  # magics such as %%time, which a 
 BODIES = "__annotate__", "<generic", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
 NESTED = ast.FunctionDef, ast.AsyncFunctionDef, ast.expr
 BOUND = MethodType, operator.methodcaller
+PYTHONS = re.compile(r"_(.*_)?", re.S)  # names that are, or begin and end with, an underscore
 OVER_FUNCTIONS = {property: "fget", staticmethod: "__func__", classmethod: "__func__"}
 
 # While it is set, a class that the namespace has from the same statement is not made again.
@@ -90,7 +91,8 @@ def _statement_at(file: str, line: int, flags: int) -> Statement | None:
         source = "\n" * above.count("\n") + body
     with contextlib.suppress(SyntaxError, ValueError):
         for node in ast.walk(noting(ast.parse(source))):
-            if isinstance(node, ast.ClassDef) and [*node.decorator_list, node][0].lineno == line:
+            lines = [one.lineno for one in getattr(node, "decorator_list", ())]
+            if isinstance(node, ast.ClassDef) and lines[:1] == [line]:
                 code = compile(ast.Module([node], []), file, "exec", flags, dont_inherit=True)
                 return node.name, code
     return None
@@ -154,10 +156,7 @@ def _is_of_cells(function: Any) -> bool:
 
 
 def _added(cls: type) -> dict[str, Any]:
-    """The names that a class has; with a value in a tuple, if that may be newer than its statement.
-
-    These are arrays, other classes, what is plain, and functions of cells.
-    """
+    """The names that a class has; in a tuple a value that may be newer than its statement."""
 
     def may_be(name: str, value: Any) -> bool:
         kind = type(value)
@@ -171,12 +170,8 @@ def _added(cls: type) -> dict[str, Any]:
     return {
         name: (value,) if may_be(name, value) else ()
         for name, value in vars(cls).items()
-        if type(value) is FunctionType or not _is_pythons(name)
+        if type(value) is FunctionType or not PYTHONS.fullmatch(name)
     }
-
-
-def _is_pythons(name: str) -> bool:
-    return name.startswith("_") and name.endswith("_")
 
 
 # ---------------------------------------------------------------------- and made again
@@ -210,7 +205,7 @@ def set_state(cls: Any, state: tuple[Any, Any]) -> None:
     else:
         for name in {**vars(cls), **own}:
             with contextlib.suppress(Exception):  # a class may refuse it
-                if name not in own and not _is_pythons(name):
+                if name not in own and not PYTHONS.fullmatch(name):
                     delattr(cls, name)
                 elif (newer := own.get(name)) and vars(cls).get(name) is not newer[0]:
                     setattr(cls, name, newer[0])
