@@ -176,13 +176,8 @@ class Commands:
 
         ending = threading.Thread(target=see_to_its_end, name="jaxcluster-end", daemon=True)
         self._running[token] = task, process, ending
-
-        def begin_its_end() -> bool:
-            ending.start()
-            return False
-
         with self._lock:
-            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, begin_its_end)
+            self._selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, ending.start)
             for pipe, lines in said.items():
                 self._selector.register(pipe, selectors.EVENT_READ, lines.take)
             if not self._is_read:
