@@ -16,12 +16,18 @@ def start_time(pid: int) -> str | None:
 
     Pid and start time together name one process for ever; a pid alone is reused.
     """
+    fields = _stat(pid)
+    return fields[19].decode() if fields else None
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What the kernel says of a process, from its state on; [] if it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+        return []
+    return [] if fields[0] in (b"Z", b"X") else fields
 
 
 def process_token(pid: int) -> str:
@@ -69,9 +75,9 @@ def pid_space_mark() -> str:
     return hashlib.blake2s(pid_space().encode(), digest_size=6).hexdigest()
 
 
-def die_with_parent(parent_pid: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel end this process, whatever it runs, with its parent's thread."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number))
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process, whatever it runs, with its parent's thread."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent_pid:  # it died before prctl took effect
         os._exit(0)
 
@@ -109,14 +115,5 @@ def children(of: int | None = None) -> list[int]:
 
 def processes() -> dict[int, tuple[int, int]]:
     """The living processes of this machine: pid to (parent, process group)."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as stat:
-                    fields = stat.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields[0] not in (b"Z", b"X"):
-                found[int(name)] = int(fields[1]), int(fields[2])
-    return found
+    found = {int(name): _stat(int(name)) for name in os.listdir("/proc") if name.isdecimal()}
+    return {pid: (int(stat[1]), int(stat[2])) for pid, stat in found.items() if stat}
