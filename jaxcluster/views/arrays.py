@@ -93,7 +93,7 @@ def _parts(layout: ArrayLayout) -> Table:
             nbytes = format_nbytes(part.shards[0].nbytes)
         rows.append([_index(index), who, nbytes])
     left = len(every) - len(rows)
-    more = f"... and {left:,} more parts" if left else ""
+    more = f"... and {plural(left, 'more part')}" if left else ""
     return Table(["part", "held by", "bytes"], rows, more)
 
 
