@@ -59,7 +59,7 @@ def make_spec(num_processes: int | None = None, **options: Any) -> wire.ClusterS
         environ = {**os.environ, **env}
         gpus, chips = host_gpus(environ), host_tpu_chips()
         plugin = gpu_plugin_installed()
-        wanted = placement.choose_platform(wanted, gpus, chips, plugin, gpu_platform())
+        wanted = wanted or placement.choose_platform(gpus, chips, plugin, gpu_platform())
         if num_processes is None:
             each = own.get("devices_per_process")
             num_processes = placement.default_num_processes(wanted, gpus, chips, each)

@@ -74,7 +74,7 @@ def place(
     facts = [one.facts for one in hosts]
     env = platform_in(spec.env)
     fitting = [
-        placement.choose_platform(env, f.gpus, f.tpu_chips, f.gpu_plugin, f.gpu_platform)
+        env or placement.choose_platform(f.gpus, f.tpu_chips, f.gpu_plugin, f.gpu_platform)
         for f in facts
     ]
     platform = spec.platform or next((one for one in fitting if one != "cpu"), "cpu")

@@ -97,24 +97,14 @@ def default_num_processes(
     return 2
 
 
-def choose_platform(
-    requested: str | None,
-    gpus: Sequence[str],
-    tpu_chips: int,
-    gpu_plugin: bool,
-    gpu_platform: str = "cuda",
-) -> str:
-    """The platform that was asked for, else the best that is usable here.
+def choose_platform(gpus: Sequence[str], chips: int, has_plugin: bool, gpu_platform: str) -> str:
+    """The best platform that is usable here.
 
     GPUs count only where JAX's plugin for them is installed: without it JAX can't use them.
     """
-    if requested is not None:
-        return requested
-    if tpu_chips:
+    if chips:
         return "tpu"
-    if gpus and gpu_plugin:
-        return gpu_platform
-    return "cpu"
+    return gpu_platform if gpus and has_plugin else "cpu"
 
 
 def plan_ranks(

@@ -193,7 +193,7 @@ def test_rocm_takes_the_same_way_with_its_own_variable() -> None:
     with pytest.raises(PlanError) as caught:
         plan(4, [fact(rank, gpus=["0"]) for rank in range(4)], platform="rocm", env=SHARE)
     assert "NCCL" not in str(caught.value)
-    assert choose_platform(None, ["0"], 0, gpu_plugin=True, gpu_platform="rocm") == "rocm"
+    assert choose_platform(["0"], 0, True, "rocm") == "rocm"
 
 
 def test_explicit_local_device_ids_leave_the_choice_of_gpus_to_jax() -> None:

@@ -119,14 +119,14 @@ def keep_compiled(folder: Path) -> None:
                 hold(executable, functools.partial(read, folder, name))
                 return executable
         except Exception as error:  # go on as without the folder
-            _tell("loaded", error)
+            _tell_once(f"A compiled program could not be loaded ({type(error).__name__}: {error}).")
         executable = original(*given, **more)
         hold(executable)
         try:
             if name is not None and not (folder / name).exists():
                 write(folder, name, executable.serialize())
         except Exception as error:
-            _tell("kept", error)
+            _tell_once(f"A compiled program could not be kept ({type(error).__name__}: {error}).")
         return executable
 
     def as_loaded(original: Callable[..., bytes]) -> Callable[..., bytes]:
@@ -137,10 +137,6 @@ def keep_compiled(folder: Path) -> None:
     compiler.compile_or_get_cached = compile_or_get_cached
     classes.LoadedExecutable.serialize = as_loaded(by_itself)
     classes.Client.serialize_executable = as_loaded(by_client)
-
-
-def _tell(done: str, error: Exception) -> None:
-    _tell_once(f"A compiled program could not be {done} ({type(error).__name__}: {error}).")
 
 
 _tell_once = functools.cache(log.write)

@@ -193,9 +193,9 @@ def fit_in(say: Callable[[str], None]) -> None:
 
     @functools.wraps(original)
     def update(self: Any, name: str, val: Any) -> None:
-        there = jax.local_device_count(), jax.device_count()
         is_cpu = name == "jax_num_cpu_devices" and jax.default_backend() == "cpu"
-        if not is_cpu or type(val) is not int or val not in there:
+        there = (jax.local_device_count(), jax.device_count()) if is_cpu else ()
+        if type(val) is not int or val not in there:
             original(self, name, val)
 
     public.initialize, public.shutdown = initialize, shutdown
