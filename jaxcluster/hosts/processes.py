@@ -120,8 +120,6 @@ class Processes:
             with contextlib.suppress(LaunchError, ValueError):  # not there yet, or not whole
                 engine, client = (json.loads(bytes(one.wait(ASK_S)[1])) for one in asked)
                 path = registry.client_file(self.spec.name)
-                for folder in (path.parent.parent, path.parent):
-                    folder.mkdir(exist_ok=True)
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                     json.dump(client, file)
                 return dict(engine)

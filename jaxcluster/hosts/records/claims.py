@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from jaxcluster.errors import JaxClusterError, LaunchError
 from jaxcluster.hosts.records import registry
-from jaxcluster.hosts.records.registry import ALIVE, CONTROLLER, HELD, is_locked
+from jaxcluster.hosts.records.registry import ALIVE, HELD, is_locked
 from jaxcluster.hosts.records.runtimefolder import CHOOSE, runtime_root
 from jaxcluster.supervision import folders
 from jaxcluster.supervision.processes import is_alive, pid_space, process_token
@@ -79,9 +79,7 @@ class Claim:
 
         Other folders are its launcher's, which goes on, and the reports of what went wrong.
         """
-        folder = registry.folder(self.name)
-        shutil.rmtree(folder / CONTROLLER, ignore_errors=True)
-        for path in folder.iterdir():
+        for path in registry.folder(self.name).iterdir():
             if path.name not in (ALIVE, HELD) and not path.is_dir():
                 path.unlink(missing_ok=True)
 

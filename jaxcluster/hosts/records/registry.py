@@ -4,7 +4,7 @@
                      cluster.json     the record (ClusterRecord), with the keys to its agents
                      launch-1a2b3c/   what its launcher needs
                      held             locked by all processes that are connected to it
-                     ipyparallel/     of its controller: how engines and clients connect
+                     ipyparallel.json how clients of its controller connect
 
 The folder is the user's alone (0700): whoever can't enter it can't talk to the ranks. A record of
 another shape, or whose name is not its folder's, belongs to no cluster, and is left alone.
@@ -28,7 +28,7 @@ from jaxcluster.host.facts import AgentFacts
 from jaxcluster.hosts.records.runtimefolder import runtime_root
 from jaxcluster.supervision.processes import is_alive, pid_space
 
-ALIVE, HELD, CONTROLLER = "alive", "held", "ipyparallel"
+ALIVE, HELD = "alive", "held"
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def parse(folder: Path) -> ClusterRecord | None:
 
 def client_file(name: str) -> Path:
     """How a client of ipyparallel's connects to the cluster of this name."""
-    return folder(name) / CONTROLLER / "security" / "ipcontroller-client.json"
+    return folder(name) / "ipyparallel.json"
 
 
 def hold(name: str) -> Callable[[], None]:
