@@ -167,13 +167,11 @@ def answer(cluster: Cluster, name: str, question: Question) -> Any:
     about = question.get("name", name)
     match question["op"]:
         case "stats":
-            where = question["rank"], question["device"]
-            found = array_queries.statistics(world, about, *where)
+            found = array_queries.statistics(world, about, question["rank"], question["device"])
             return dataclasses.asdict(found) if found else None
         case "peek":
-            cut = question["start"], question["stop"]
-            where = question["rank"], question["device"]
-            values = array_queries.peek(world, about, *where, *cut)
+            where = (question[key] for key in ("rank", "device", "start", "stop"))
+            values = array_queries.peek(world, about, *where)
             return {"shape": list(values.shape), "values": spell(values)}
         case "check":
             return _checked(array_queries.check(world, about))
