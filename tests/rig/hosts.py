@@ -125,7 +125,14 @@ class Host:
         """Start what stays until the rig's end, and is never left over. Returns its log."""
         log = self.rig.folder / "log" / f"{self.name}.{name}.log"
         with open(log, "ab") as written:
-            self.daemons[name] = self.popen(*command, env=env, stdout=written, stderr=written)
+            # It is no process of the folders that the tests have in their environment.
+            self.daemons[name] = subprocess.Popen(
+                self.argv(*command, env=env),
+                env={"PATH": os.environ["PATH"]},
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+            )
         return log
 
     def stop_daemon(self, name: str) -> None:
