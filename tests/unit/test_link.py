@@ -185,6 +185,18 @@ def test_ranks_that_do_not_answer_in_time_are_left_out(link: Link) -> None:
     assert link._waiting == {}
 
 
+def test_answers_that_have_come_count_before_a_check_ends_the_wait(link: Link) -> None:
+    calls = list[int]()
+
+    def check() -> None:
+        assert not calls, "it would end the wait"
+        calls.append(len(link._waiting))
+        until(lambda: not link._waiting, "both have answered")
+
+    found = link.gather([0, 1], Say("op", 1), timeout_s=ANSWER_S, check=check)
+    assert (sorted(found), calls) == ([0, 1], [2])
+
+
 # --------------------------------------------------------------------------- life and death
 
 
