@@ -31,7 +31,6 @@ from manyhosts import ManyHosts
 
 import jaxcluster
 from jaxcluster.errors import Divergence
-from jaxcluster.notebook.panel import protocol
 from jaxcluster.notebook.panel.model import AutoMode, Model
 
 NOOPS = 20
@@ -114,13 +113,13 @@ def measure(hosts: ManyHosts) -> None:
 def _measure_panel(cluster: jaxcluster.Cluster, figures: Figures) -> None:
     """What the kernel's side of the sidebar does for one change: the state made and encoded."""
     model = Model(AutoMode())
-    model.look(0)
+    model.look()
     cluster.status()
-    model.look(0)
+    model.look()
 
     def change() -> None:
         shown, cells = model.take_in()
-        json.dumps([protocol.plain(shown), *map(protocol.plain, cells)])
+        json.dumps([shown, *cells])
 
     figures.time("sidebar: a state made and encoded", 0.05, change, NOOPS)
 
