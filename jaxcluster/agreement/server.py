@@ -64,7 +64,7 @@ class Hub:
         self.watch(self._listener, self._accept)
 
     def join(self, send: Take) -> Take:
-        """What is to hear a new connection, to which ``send`` sends."""
+        """The listener to a new connection, to which ``send`` sends."""
         raise NotImplementedError
 
     def watch(self, peer: Any, ready: Callable[[int], None]) -> None:

@@ -45,7 +45,7 @@ class Job:
 
     Args:
       rank: JAX's process id.
-      stall_s: after how long a wait is told of unasked.
+      stall_s: after how long a process reports a wait unasked.
       leaves_alone: JAX's coordination service is no process's own, so nobody waits for its end.
 
     Attributes:

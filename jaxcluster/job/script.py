@@ -28,7 +28,7 @@ from jaxcluster.supervision.starting import begin_users_code
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops.start import Facts, InitializeRequest, Script
 
-STALL_S = 5.0  # of waiting for other ranks, which is told then
+STALL_S = 5.0  # a longer wait for other ranks is reported
 
 
 def main(rank: int, folder: str, host: str, num_ranks: int) -> Callable[[], None]:

@@ -85,7 +85,7 @@ def run(page: Page, logs: export.Logs, line: str, cell: str | None) -> None:
 
 
 def _profile_folder(named: str | None) -> str:
-    """Where a cell's profile is to be, which is said; "" for none."""
+    """The folder of a cell's profile, which is printed; "" for none."""
     if named is None:
         return ""
     names = (named or f"profile-{number}" for number in itertools.count(1))

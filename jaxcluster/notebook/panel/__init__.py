@@ -163,7 +163,7 @@ class Panel:
             self._wake.wait(max(0.0, look_at - time.monotonic()) if self._pages else None)
             time.sleep(TOGETHER_S)
             self._wake.clear()
-            is_over = self._closed.is_set()  # what is told now is the last
+            is_over = self._closed.is_set()  # then this message is the last
             is_time = not is_over and bool(self._pages) and time.monotonic() >= look_at
             try:
                 self._turn(looks=is_time)
