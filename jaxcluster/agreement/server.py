@@ -159,7 +159,7 @@ class Stream:
         self._queue.append((number, frame))
 
     def flush(self) -> None:
-        """Send what is queued. A peer that is gone shows when it is read."""
+        """Send the queued messages. A read shows later that a peer is gone."""
         message = marshal.dumps(self._queue)
         self._queue.clear()
         with contextlib.suppress(OSError):
