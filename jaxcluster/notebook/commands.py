@@ -7,11 +7,12 @@ import re
 import time
 from types import SimpleNamespace as Namespace
 
-from jaxcluster import cluster, doctor
+from jaxcluster import cluster
 from jaxcluster.cluster import events
 from jaxcluster.cluster import history as cells
 from jaxcluster.cluster.world import who_we_are
 from jaxcluster.errors import UsageError
+from jaxcluster.hosts import doctor
 from jaxcluster.hosts.here import quit_warm
 from jaxcluster.model import rewrite
 from jaxcluster.model.outputs import traceback_lines

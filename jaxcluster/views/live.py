@@ -12,11 +12,12 @@ from html import escape
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from jaxcluster import doctor, wire
+from jaxcluster import wire
 from jaxcluster.cluster import array_queries
 from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.spec import make_spec
 from jaxcluster.errors import JaxClusterError
+from jaxcluster.hosts import doctor
 from jaxcluster.hosts.allocation import examine
 from jaxcluster.model.layout import SEED, ArrayLayout, TreeLayout, tell_groups
 from jaxcluster.model.lines import Lines, fit, label

@@ -12,7 +12,9 @@ from typing import Any, cast
 import pytest
 
 import jaxcluster
-from jaxcluster.doctor import (
+from jaxcluster.errors import LaunchError
+from jaxcluster.hosts.agent import report
+from jaxcluster.hosts.doctor import (
     Row,
     check_lab_extension,
     check_private_names,
@@ -22,8 +24,6 @@ from jaxcluster.doctor import (
     render,
     run_checks,
 )
-from jaxcluster.errors import LaunchError
-from jaxcluster.hosts.agent import report
 from jaxcluster.hosts.fleet import Host
 
 

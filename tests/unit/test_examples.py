@@ -83,7 +83,7 @@ def place(home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(scripts, "start_world", started)
     monkeypatch.setattr(cluster, "dry_run", started)
     monkeypatch.setattr("jaxcluster.views.live.examine", reached)
-    monkeypatch.setattr("jaxcluster.doctor.run_checks", list)
+    monkeypatch.setattr("jaxcluster.hosts.doctor.run_checks", list)
     monkeypatch.setattr(export, "write", reached)
     monkeypatch.setattr(
         mcp, "server", types.SimpleNamespace(serve=lambda allow_run: None), raising=False

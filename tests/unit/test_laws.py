@@ -70,7 +70,8 @@ WITHOUT_RANKS = """
 from jaxcluster import *
 start, attach, current, Cluster
 import jaxcluster.cli, jaxcluster.cluster.transfer
-from jaxcluster import cluster, doctor
+from jaxcluster import cluster
+from jaxcluster.hosts import doctor
 doctor.run_checks()
 cluster.dry_run(cluster.make_spec(4))
 """
