@@ -67,7 +67,7 @@ def check_alone(environ: Mapping[str, str]) -> None:
                 raise SystemExit(2)
             raise UsageError(
                 f"{starter} has started this command {several} times, and each would start a "
-                "cluster of its own.",
+                "cluster.",
                 f"Leave out {starter}: jaxcluster run --launcher auto takes the hosts of its job. "
                 "A cluster for each process: --launcher local",
             )

@@ -35,8 +35,8 @@ from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import Stacks
 
 UNCHECKED = (
-    "Launches can't be recorded with this jax, so divergence is not found (%jaxcluster doctor "
-    "says why). %jaxcluster status --stacks shows a hang."
+    "Launches can't be checked with this jax, so different programs on ranks may hang "
+    "(%jaxcluster doctor says why). %jaxcluster status --stacks shows where."
 )
 
 opened: dict[str, Cluster] = {}  # this process's, by name, also those that are being stopped

@@ -81,7 +81,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
             f"Cluster {known.name!r} is already running, with other options: "
             f"{repeated_start.typed(known.spec)}. It was not changed.",
             "To replace it: %jaxcluster stop, then this start again. %jaxcluster restart gives it "
-            "new processes with its own options, and with -n another number of them. %jaxcluster "
+            "new processes with the old options, and with -n another number of them. %jaxcluster "
             "start --name NAME starts a second one.",
         )
     ranks = plural(known.num_processes, "rank")

@@ -82,7 +82,7 @@ def place(
     if is_plugin_missing or (not spec.platform and {*fitting} != {platform}):
         told = "; ".join(f"{one.name}: {_devices(one.facts)}" for one in hosts)
         bare = [f.gpu_platform for f in facts if f.gpus and not f.gpu_plugin]
-        how = f"Where the plugin is missing: {INSTALL[bare[0]]}   " if bare else ""
+        how = f"On hosts without the plugin: {INSTALL[bare[0]]}   " if bare else ""
         raise UsageError(
             f"Not all hosts can use the platform {platform!r}: {told}.",
             f"{how}Or choose one for all: --platform cpu",

@@ -194,10 +194,10 @@ class Slurm(Launcher):
         asked = (name for name in (*OF_A_JOB, "salloc") if name not in ("nodes", "ntasks_per_node"))
         if given := [f"--{name.replace('_', '-')}" for name in asked if getattr(self, name)]:
             told = f"{', '.join(given)}: this notebook is already in Slurm's job {here.job}."
-            raise UsageError(told, "Leave it out, or make a job of its own: --new-job")
+            raise UsageError(told, "Leave it out, or make another job: --new-job")
         if self.nodes is not None and self.nodes > len(here.nodes):
             told = f"--nodes {self.nodes}: this notebook is in job {here.job}, which has "
-            hint = "All of its nodes: leave out --nodes. A job of its own: --new-job"
+            hint = "For all of its nodes, leave out --nodes. For another job: --new-job"
             raise UsageError(f"{told}{len(here.nodes)}.", hint)
         return ready
 
@@ -299,7 +299,7 @@ class Slurm(Launcher):
     def explain(self, plan: LaunchPlan, run: Run) -> Reason:
         found = super().explain(plan, run)
         if self.allocation is not None and run.code and not run.is_ready:
-            return Reason(found.message, f"{found.hint}   A job of its own: --new-job".strip())
+            return Reason(found.message, f"{found.hint}   For another job: --new-job".strip())
         job = self._job(plan) if run.command.cancel else None  # else it is a step
         if job is None:
             return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxcluster.model.layout import SEED
 
 EXPLICIT = (
-    "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing: call "
+    "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing. Call "
     "jax.set_mesh(mesh) once, and pass out_sharding=P(...), as in jnp.matmul(x, y, "
     "out_sharding=P()) and x.at[0].get(out_sharding=P()). Or leave it to the compiler: "
     "jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))."
@@ -24,15 +24,15 @@ KIND_HINTS = (
     ),
     (
         "Gathering global non-fully-addressable arrays only supports tiled=True",
-        "The array spans processes already, so there is nothing to stack: "
-        "process_allgather(x, tiled=True) gives it whole, and so does %pull x.",
+        "The array spans processes already, so there is nothing to stack. Use "
+        "process_allgather(x, tiled=True), or %pull x.",
     ),
     ("ambiguous how the output should be sharded", EXPLICIT),
     ("Use `.at[...].get(out_sharding=)`", EXPLICIT),
     ("Please enter your `jit` into a mesh context", EXPLICIT),
     (
         "passed to device_put is not the same on each process",
-        "Each rank has put its own value, or one that JAX compares with another: give float32 for "
+        "The ranks' values differ, or differ from what JAX makes of them: give float32 for "
         f"float64, int32 for int64, and no NaN. {SEED}",
     ),
     (
@@ -51,7 +51,7 @@ KIND_HINTS = (
     ),
     (
         "failed: unhandled cuda error",
-        "NCCL needs memory beside what JAX has taken of the card: --env "
+        "NCCL needs GPU memory besides the part that JAX takes: --env "
         "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6 leaves it more. With --env NCCL_DEBUG=WARN "
         "%jaxcluster logs says what has failed.",
     ),

@@ -70,6 +70,7 @@ def line(
             seconds = format_seconds(max(states[rank].seconds for rank in ranks))
             told.append(f"{tell(ranks, does)} ({seconds}); the other ranks have ended the cell")
     told = [one.rstrip(".") for one in silent] + told
+    told[1:] = [f"{one[0].lower()}{one[1:]}" for one in told[1:]]
     return "; ".join(told[:MOST]) + ("." if told else "")
 
 

@@ -27,8 +27,8 @@ WORDS = {
         NOTHING + "Fix the {part} and run it again.",
     ),
     "differs": (
-        "{Waiting} came to launch {what}.",
-        f"{NOTHING}{SAME}: run both on every rank, and choose afterwards.",
+        "{Waiting} were about to launch {what}.",
+        f"{NOTHING}{SAME}{{more}}.",
     ),
     "circle": (
         "{Who} wait for each other.",
@@ -68,11 +68,12 @@ def explain(
     everybody = sorted(rank for one in waiting for rank in one.ranks)
     others = [rank for rank in everybody if rank not in refusal.causes]
     idle = [rank for one in refusal.doing if one.does == "idle" for rank in one.ranks]
-    what = "different programs"
+    what, more = "different programs", ": run both on every rank, and choose afterwards"
     if len({one.fingerprint for one in waiting}) == 1:
-        has_values = len({one.given for one in waiting}) > 1
-        what = "one program with different values" if has_values else "a program after others"
-    told = {"part": part, "what": what, "renew": RENEW[part]}
+        what, more = "one program, after different ones without collectives", ""
+        if len({one.given for one in waiting}) > 1:
+            what, more = "one program with different values", ", with the same values"
+    told = {"part": part, "what": what, "more": more, "renew": RENEW[part]}
     told["Who"] = begin_ranks(refusal.causes, hosts)
     told["Waiting"] = begin_ranks(everybody, hosts)
     for name, ranks in (("who", refusal.causes), ("others", others), ("idle", idle)):
@@ -84,9 +85,9 @@ def explain(
         place, count = refusal.mixed, refusal.mixed_launches
         where = f"line {place.line}" if place.line else place.within or "this program"
         lines.append(
-            f"The last {'launch' if count == 1 else f'{count} launches'} from {where} on may have "
-            "met other turns of a loop, if a rank left one out: don't use what the "
-            f"{part} has assigned since."
+            "If a rank left out a turn of a loop, the last "
+            f"{'launch' if count == 1 else f'{count} launches'} from {where} on mixed its turns. "
+            f"Don't use what the {part} has assigned since."
         )
         fix = fix.removeprefix(NOTHING)
     return "\n".join([*lines, fix.strip()])

@@ -191,13 +191,13 @@ def script(log: Log, notebook: str, path: str) -> tuple[str, list[str]]:
     without_futures = _FUTURE.sub(r"# \g<0>", body)
     text = f"{head}{own}\n\n{without_futures}\n"
     cells = plural(len(log.cells), "cell")
-    notes = [f"{path}: {len(parts)} of {cells} of {notebook}: those that have ended well."]
+    notes = [f"{path} has {len(parts)} of {cells} of {notebook}: those that ended well."]
     if pushed:
         notes.append(
-            f"Set there what was pushed from the notebook: {', '.join(dict.fromkeys(log.pushed))}."
+            f"Set there the values that you pushed: {', '.join(dict.fromkeys(log.pushed))}."
         )
     if comments:
-        notes.append(f"Not run by it: {'; '.join(dict.fromkeys(comments))}.")
+        notes.append(f"Left out: {'; '.join(dict.fromkeys(comments))}.")
     return text, [*notes, f"Run it: {command}"]
 
 

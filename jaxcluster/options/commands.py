@@ -46,21 +46,21 @@ COMMANDS = {
         "`start --help ssh` shows a launcher's options, `start --help all` shows all.",
         example="-n 4 --devices-per-process 2", takes_start=True),
     "stop": Command("End the processes of the cluster. Their variables are lost.", (
-        _own("name", "the cluster (default: this notebook's)", "main-2"),
+        _own("name", "the cluster's name (default: this notebook's)", "main-2"),
         _own("--all", "every cluster that this notebook is connected to", argument="everything"),
         _own("--force", "forget hosts that can't be reached"),
     )),
     "restart": Command("Give the cluster new processes, with the variables of the old ones.", (
         _own("--clean", "keep no variables"),
-        _own("--num-processes", "another number of ranks, or without lost hosts", "8", COUNT, "N",
+        _own("--num-processes", "another number of ranks; leaves out lost hosts", "8", COUNT, "N",
             short="-n"),
     )),
     "interrupt": Command("Stop the cell that runs, on every rank."),
     "status": Command("Show what every rank does now, with its host, process and devices.", (
         _own("--live", "keep it up to date"),
-        _own("--stacks", "on which line each thread of each rank is"),
-        _own("--memory", "what each device holds"),
-        _own("--mesh", "which rank holds which device of a mesh (default: of all)", "mesh",
+        _own("--stacks", "show the line of each thread of each rank"),
+        _own("--memory", "show what each device holds"),
+        _own("--mesh", "show which rank holds which device of a mesh (default: of all)", "mesh",
             metavar="[NAME]"),
     )),
     "list": Command(
@@ -68,7 +68,7 @@ COMMANDS = {
     "attach": Command(
         "Connect to a running cluster, and run this notebook's cells there. If it runs a cell, the "
         "output of that cell is shown from its beginning.",
-        (_own("name", "the cluster (default: the only one that runs)", "main"),)),
+        (_own("name", "the cluster's name (default: the only running one)", "main"),)),
     "logs": Command("Show what the processes wrote outside of cells.", (
         _own("rank", "which rank (default: all)", "2", NUMBER),)),
     "outputs": Command(
@@ -87,12 +87,12 @@ COMMANDS = {
         _own("name", "its name", "before-tuning", is_needed=True),)),
     "restore": Command("Load what a checkpoint or autosave has saved.", (
         _own("name", "the checkpoint's name", "before-tuning"),
-        _own("--last", "what autosave has saved last"),
+        _own("--last", "load the last autosave"),
     )),
     "autosave": Command(
         "Save all variables at the end of each cell without an error. If a rank dies later, its "
         "successor loads them. restore --last loads them on all ranks.",
-        (_own("switch", "without it, what is saved is shown", "on", ONOFF, "[on|off]"),)),
+        (_own("switch", "default: show the last save", "on", ONOFF, "on|off"),)),
     "debug": Command("Open the debugger at a rank's last error, while the other ranks wait.", (
         _own("rank", "which rank (default: the one that differs)", "2", NUMBER),)),
     "export": Command(
@@ -108,7 +108,7 @@ COMMANDS = {
     "doctor": Command("Check this machine, or hosts, and say what to fix.",
         example="--launcher ssh --hosts h1,h2", takes_start=True, refuses=("detach", "dry_run")),
     "auto": Command("Make every following cell an %%spmd cell, or stop doing so.", (
-        _own("switch", "without it, the current setting is shown", "on", ONOFF, "[on|off]"),)),
+        _own("switch", "default: show the setting", "on", ONOFF, "on|off"),)),
 }  # fmt: skip
 """Those of ``%jaxcluster``."""
 
@@ -145,7 +145,7 @@ OTHERS = {
     "%push": Command("Copy variables of the notebook to every rank.", (
         _own("names", "variables of the notebook", "a b", metavar="NAMES...", is_needed=True),),
         example="a b"),
-    "%pull": Command("Copy rank 0's variables to the notebook. Arrays are whole, and numpy's.", (
+    "%pull": Command("Copy rank 0's variables to the notebook. Arrays arrive whole, as numpy.", (
         _own("names", "variables of rank 0", "x loss", metavar="NAMES...", is_needed=True),
         _own("--as", "its name in the notebook", "y", metavar="NAME", argument="new_name"),
         ), example="x --as y"),

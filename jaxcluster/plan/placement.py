@@ -355,7 +355,7 @@ def _check_slice(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> None:
         workers = ", ".join(f"{fact.hostname} (worker {fact.tpu_worker_id})" for fact in facts[:8])
         order = [there.get((*slices[0], n), host) for n, host in enumerate(slices[0])]
         raise PlanError(
-            f"The ranks run on {workers}. That is not all of one TPU slice, in its order: libtpu "
+            f"The ranks run on {workers}. They are not one whole TPU slice, in order: libtpu "
             "waits for all hosts of a slice, and JAX numbers processes by worker, not by rank.",
             f"List its hosts in the order of their numbers: --hosts {','.join(order)}   or start "
             "on it: --launcher tpu, with --tpu NAME unless this machine is one of its hosts.",

@@ -100,7 +100,7 @@ def test_each_rank_has_the_device_that_was_planned(cards: Cards, ranks: jaxclust
         ("if r != 1:\n    s = float(total(g * 2))\n    print(s)", "rank 1 ended the cell"),
         ("if r != 1: s = total(g * 3)", "rank 1 ended the cell"),
         # Each would wait in the compiler for the other, which tunes a program on all processes.
-        ("s = (g * 2.5 if r == 0 else g - 1.5).sum()\nprint(s)", "came to launch"),
+        ("s = (g * 2.5 if r == 0 else g - 1.5).sum()\nprint(s)", "were about to launch"),
         ("s = total(g) if r == 0 else largest(g)\nprint(float(s))", "different programs"),
         ("f = jax.jit(lambda a: jnp.sum(a * (2.5 + r)))\nprint(f(g))", "different programs"),
     ],

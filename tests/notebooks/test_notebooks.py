@@ -78,9 +78,9 @@ def test_each_break_is_told_and_afterwards_results_are_right(run: Run) -> None:
     cells = run("when_it_breaks")
     for part_of_source, words in {
         "if rank != 1:": "rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for.",
-        "batches = 10": "The last 9 launches from line 4 on may have met other turns of a loop",
+        "batches = 10": "the last 9 launches from line 4 on mixed its turns",
         "raise ValueError": "Ranks 0, 1, 3 stopped before the next launch.",
-        "'max'": "ranks 0-3 came to launch different programs.",
+        "'max'": "ranks 0-3 were about to launch different programs.",
         "--timeout 2": "took more than 2 s",
     }.items():
         assert words in told(cells, part_of_source)

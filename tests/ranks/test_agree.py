@@ -22,7 +22,7 @@ if os.environ.get("JAXCLUSTER_AGREE") == "1":
     ("case", "statuses", "says"),
     [
         ("skip", [1, 1, 1], "Rank 1 ended the script without the launch that ranks 0, 2 wait for."),
-        ("mix", [1, 1, 1], "Ranks 0-2 came to launch different programs."),
+        ("mix", [1, 1, 1], "Ranks 0-2 were about to launch different programs."),
         ("fail", [1, 1, 1], "failed   ValueError: a bad batch"),
         ("die", [1, -signal.SIGKILL, 1], "Rank 1 died."),
         ("thread", [1, -signal.SIGKILL, 1], "Rank 1 died."),
@@ -93,4 +93,4 @@ def test_a_variable_turns_it_on_without_a_line_of_code(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     codes, told = ended(start("auto", folder, PYTHONPATH=path, JAXCLUSTER_AGREE="1"))
     assert codes == [1, 1, 1]
-    assert all("came to launch different programs" in text for text in told)
+    assert all("were about to launch different programs" in text for text in told)

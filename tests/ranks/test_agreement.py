@@ -108,7 +108,7 @@ def test_a_skip_is_told_with_what_each_rank_did(ranks: jaxcluster.Cluster) -> No
 
 def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
     error = refused(ranks, "s = float(largest(x) if r == 3 else total(x))")
-    assert told(error).startswith("Ranks 0-3 came to launch different programs.")
+    assert told(error).startswith("Ranks 0-3 were about to launch different programs.")
     assert "choose afterwards" in str(error)
     assert re.search(r"\n  ranks 0-2 .*program #[0-9a-f]{6}\n  rank 3 .*program #", str(error))
     assert error.ranks == (3,)
@@ -133,7 +133,7 @@ def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
 def test_values_of_the_host_that_differ_are_refused(ranks: jaxcluster.Cluster, value: str) -> None:
     ranks.run("dot(x, jnp.ones(16)), dot(x, np.ones(16)), dot(x, spread(np.ones(16), whole))")
     error = refused(ranks, f"s = dot(x, {value})")
-    assert "came to launch one program with different values." in str(error)
+    assert "were about to launch one program with different values." in str(error)
     assert "values #" in str(error)
 
 
@@ -168,7 +168,7 @@ def test_launches_without_a_collective_wait_for_nobody_and_are_compared(
     assert told(error).startswith("Rank 2 launched other programs without collectives.")
     assert error.ranks == (2,)
     error = refused(ranks, "if r == 2: y = step(x)\ns = float(total(x))")
-    assert "came to launch a program after others." in str(error)
+    assert "about to launch one program, after different ones without collectives." in str(error)
 
 
 def test_an_error_on_one_rank_is_that_error_and_leaves_all_at_its_turn(
@@ -221,7 +221,7 @@ def test_a_loop_that_swallows_a_refusal_launches_nothing_more(ranks: jaxcluster.
         "        caught += 1; continue",
         launches=7,
     )
-    assert "came to launch one program with different values" in str(error)
+    assert "were about to launch one program with different values" in str(error)
     record = ranks.run("print(caught)", show=False)
     assert printed(record) == ["13\n", "12\n", "13\n", "13\n"]
 
@@ -235,7 +235,7 @@ def test_a_turn_that_one_rank_leaves_out_is_an_error_on_all(ranks: jaxcluster.Cl
         launches=11,
     )
     assert "ank 1 ended the cell without the launch that ranks 0, 2, 3 wait for." in str(error)
-    assert "The last 11 launches from line 4 on may have met other turns of a loop" in str(error)
+    assert "the last 11 launches from line 4 on mixed its turns" in str(error)
     assert "Nothing was launched" not in str(error)
     assert re.search(r"It has assigned: .*\bp\b.*\bq\b.*\bs\b", str(error))
     assert error.ranks == (1,)

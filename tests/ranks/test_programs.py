@@ -54,7 +54,7 @@ DIFFERENT = {
 def test_programs_that_differ_in_what_they_compute_are_told_apart(
     ranks: jaxcluster.Cluster, function: str
 ) -> None:
-    with pytest.raises(Divergence, match=r"came to launch|without collectives"):
+    with pytest.raises(Divergence, match=r"about to launch|without collectives"):
         ranks.run(f"y = spread(np.arange(8.0))\n{function}\nz = f(y)", show=False)
     check_whole(ranks)
 

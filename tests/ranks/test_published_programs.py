@@ -20,7 +20,7 @@ HINTS = {
     "float64": (PUT.format("np.full(8, 0.1)"), "give float32 for float64"),
     "int64": (PUT.format("np.full(8, 2**40)"), "int32 for int64"),
     "nan": (PUT.format("np.full(8, np.nan, 'float32')"), "and no NaN"),
-    "own values": (PUT.format("np.full(8, rank, 'float32')"), "Each rank has put its own value"),
+    "own values": (PUT.format("np.full(8, rank, 'float32')"), "The ranks' values differ"),
     "matmul": (
         "m = jax.device_put(np.ones((8, 8), 'float32'), NamedSharding(mesh, P(None, 'i')))\n"
         "m @ m.T",

@@ -120,9 +120,9 @@ def test_a_cell_with_functions_that_await_is_as_it_was() -> None:
     assert cell("async def f():\n    await g()") == "async def f():\n    await g()"
     awaits = Cell(3, "", "x = 1\n\nawait f()")
     assert exported(awaits).endswith("# %% [3]\n# x = 1\n# \n# await f()\n")
-    assert "Not run by it: cell [3], which is Python only in a notebook." in notes(awaits)
+    assert "Left out: cell [3], which is Python only in a notebook." in notes(awaits)
     told = notes(Cell(1, "", "!pip install x"))
-    assert "Not run by it: get_ipython().system('pip install x')." in told
+    assert "Left out: get_ipython().system('pip install x')." in told
 
 
 def test_magics_of_a_script_do_what_they_do_in_a_notebook(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_what_was_pushed_is_named() -> None:
     log = Log([Cell(1, "", "print(data)")], 4, 2, ["token", "data", "token"])
     text, told = export.script(log, "nb.ipynb", "train.py")
     assert "here.\n# token = ...\n# data = ...\n" in text
-    assert "Set there what was pushed from the notebook: token, data." in told
+    assert "Set there the values that you pushed: token, data." in told
 
 
 # --------------------------------------------------------------------------- the command
@@ -163,7 +163,7 @@ def log() -> export.Log:
 def test_only_what_has_ended_well_is_written(log: export.Log, tmp_path: Path) -> None:
     log.cells += [Cell(3, "", "x = 3", ok=False), Cell(4, "", "x = 4")]
     said = export.write(f"{tmp_path}/train.py", log)
-    assert said[0].endswith("3 of 4 cells of this notebook: those that have ended well.")
+    assert said[0].endswith("3 of 4 cells of this notebook: those that ended well.")
     text = (tmp_path / "train.py").read_text()
     assert [n for n in range(9) if f"x = {n}\n" in text] == [1, 2, 4]
 

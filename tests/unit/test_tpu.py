@@ -158,7 +158,7 @@ SLICE = ["a", "b", "c"]
         (facts([0, None, 2], [SLICE, [], SLICE]), ""),  # not known: libtpu will say
         (facts([0, 2], [SLICE] * 2), "--hosts t0,b,t1   or"),
         (facts([1, 0, 2], [SLICE] * 3), "--hosts t1,t0,t2   or"),
-        (facts([0, 1], [["a", "b"], ["c", "d"]]), "t1 (worker 1). That is not all of one TPU"),
+        (facts([0, 1], [["a", "b"], ["c", "d"]]), "t1 (worker 1). They are not one whole"),
     ],
 )
 def test_a_cluster_is_a_whole_slice_in_its_order(known: list[EngineFacts], said: str) -> None:

@@ -26,7 +26,7 @@ def test_who_waits_for_whom_is_told_with_what_those_do() -> None:
     looked = Looked(12.0, [waiting(0, [1]), waiting(2, [1]), waiting(3, [4], seq=8)])
     told = line(7, dict([state(0), state(1), state(2)]), [], looked, {})
     assert told == (
-        "Ranks 0, 2 have waited 2 s for rank 1 (line 2, jit(sum)); Rank 1 is at work in line 3."
+        "Ranks 0, 2 have waited 2 s for rank 1 (line 2, jit(sum)); rank 1 is at work in line 3."
     )
 
 
@@ -50,4 +50,4 @@ def test_a_long_launch_and_who_is_at_work_alone_are_told_after_a_while() -> None
 def test_why_ranks_are_silent_comes_first() -> None:
     looked = Looked(12.0, [waiting(0, [1])])
     told = line(7, dict([state(0)]), ["Rank 1 was stopped by a signal."], looked, {})
-    assert told.startswith("Rank 1 was stopped by a signal; Rank 0 has waited 2 s for rank 1 (")
+    assert told.startswith("Rank 1 was stopped by a signal; rank 0 has waited 2 s for rank 1 (")

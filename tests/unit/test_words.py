@@ -38,7 +38,7 @@ def test_different_programs_are_told_side_by_side() -> None:
     refusal = Refusal("differs", (1,), (*waits(0, 2), *waits(1, like=PROD)))
     source = "if rank != 1:\n    pass\ns = float(jnp.sum(x))\n"
     assert explain(refusal, {4: source}) == (
-        "Ranks 0-2 came to launch different programs.\n"
+        "Ranks 0-2 were about to launch different programs.\n"
         "  ranks 0, 2   line 3   s = float(jnp.sum(x))   jit(sum) float32[8]\n"
         "  rank 1       line 5   s = float(jnp.prod(x))   jit(prod) float32[8]\n"
         "Nothing was launched. All ranks must make the same calls: run both on every rank, and "
@@ -49,7 +49,8 @@ def test_different_programs_are_told_side_by_side() -> None:
 def test_one_program_with_different_values_shows_their_hashes() -> None:
     doing = (*waits(0), *waits(1, like=replace(SUM, given=0xABCDEF012345)))
     told = explain(Refusal("differs", (), doing))
-    assert told.startswith("Ranks 0, 1 came to launch one program with different values.")
+    assert told.startswith("Ranks 0, 1 were about to launch one program with different values.\n")
+    assert told.endswith("All ranks must make the same calls, with the same values.")
     assert "values #000000" in told and "values #012345" in told
 
 
@@ -103,13 +104,13 @@ def test_turns_that_met_others_are_told_in_place_of_that_nothing_was_launched() 
     refusal = Refusal("ended", (1,), (*waits(0), Doing((1,), "ended")), Place(4, 3, "x"), 5)
     told = explain(refusal, {4: SOURCE}).splitlines()
     assert told[-2] == (
-        "The last 5 launches from line 3 on may have met other turns of a loop, if a rank left one "
-        "out: don't use what the cell has assigned since."
+        "If a rank left out a turn of a loop, the last 5 launches from line 3 on mixed its turns. "
+        "Don't use what the cell has assigned since."
     )
     assert told[-1] == "Fix the cell and run it again."
     assert len(told) <= 6
     within = replace(refusal, mixed=Place(within="train.py line 3: x.sum()"), mixed_launches=1)
-    assert "The last launch from train.py line 3: x.sum() on may" in explain(within)
+    assert "the last launch from train.py line 3: x.sum() on mixed" in explain(within)
 
 
 def test_of_many_different_ranks_some_are_told() -> None:

@@ -30,7 +30,7 @@ It ends, with all that it has started, on a request, and
   its lease. Time in which the agent itself was stopped does not count;
 - on its owner's machine (``--owner``), when its standard input or that process ends. There is no
   lease: it lives on without processes for its owner's next cluster, ``IDLE_S`` long. Detached, it
-  has no owner, and ends with its last process, or when nobody can find the way to it any more.
+  has no owner, and ends with its last process, or when nobody can find it any more.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Agent:
         self.idle_s = 0.0 if is_used else self.idle_s + passed
         if self.options.owner:
             if self.ways.are_lost():
-                self.end_for("nobody can find the way to it any more")
+                self.end_for("nobody can find it any more")
             if not self.detached and not processes.is_alive(self.options.owner):
                 self.end_for("its owner has ended")
             if self.idle_s > (0.0 if self.detached else IDLE_S):

@@ -80,7 +80,7 @@ class Api:
                 default = chosen[0]["context"].get("namespace")
         except Exception as error:  # the client's, yaml's, those of a broken file
             raise LaunchError(
-                f"There is no way to a Kubernetes cluster: {' '.join(str(error).split())}",
+                f"No Kubernetes cluster can be reached: {' '.join(str(error).split())}",
                 "kubectl get pods must work. For another: --kubeconfig FILE --context NAME",
             ) from None
         self.namespace = str(launcher.namespace or default or "default")
@@ -339,7 +339,7 @@ class PodLaunch(Launch):
     def detach(self, found_by: Sequence[Path]) -> None:
         if self.settings.forwards:
             raise LaunchError(
-                "The ways to the pods end with this notebook, so --detach leaves them unreachable.",
+                "Ports to the pods are forwarded until this notebook ends, so --detach loses them.",
                 "Reach them at their own addresses (--direct), or start from inside the cluster.",
             )
         super().detach(found_by)
