@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# What JAX raises where XLA has failed, by its versions.
+# JAX's exceptions for failures of XLA, by JAX's versions.
 XLA_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 # Said wherever a restart is the way out: it loses nothing that can be saved.
 RESTART_HINT = "%jaxcluster restart gives the ranks new processes and keeps their variables."

@@ -57,7 +57,7 @@ Does = Literal["waits", "works", "ended", "failed", "left", "died", "idle"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank launches: a line of a cell, and within it a line of another file.
+    """A rank's place at a launch: a line of a cell, and within it a line of another file.
 
     ``cell`` and ``line`` are 0 if no cell is on the stack, and ``text`` is that line. ``within`` is
     such as ``train.py line 3: x.sum()``, or empty.

@@ -129,7 +129,7 @@ class Hub:
 
 
 class Stream:
-    """Another host's threads, over one connection: what is said at one time is one message.
+    """Threads of another host, over one connection: all that they say at once is one message.
 
     Args:
       hub: which waits for it.

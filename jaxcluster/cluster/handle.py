@@ -46,26 +46,26 @@ class Cluster:
     """A running cluster of JAX processes, one rank each.
 
     ``start`` and ``attach`` return one. As a context manager it stops at the end. It is
-    thread-safe: if a cell is submitted during a restart, it runs after that.
+    thread-safe: a cell submitted during a restart runs after it.
 
     Attributes:
-      world: its present ranks; a restart makes another one.
-      spec: what was asked for, with all that was left open.
+      world: the present ranks; a restart makes another world.
+      spec: the options of its start, with defaults filled in.
       name: its name, for ``attach``.
       num_processes: how many ranks it has.
-      record: who they are, as others find it.
-      dead: those whose processes have ended, and why.
-      why: why it has no processes, though they can be started again; "" while it has some.
+      record: its hosts, processes and keys, as other notebooks find them.
+      dead: the ranks whose processes have ended, and why.
+      why: why it has no processes now, if a restart can start them; otherwise "".
       last: the record of the last cell.
-      last_failed: that of the last one that has ended with an error of a rank.
-      on_push: called, on the link's thread, with what ranks send unasked (widgets).
+      last_failed: the record of the last cell that ended with an error of a rank.
+      on_push: called with messages that ranks send unasked (widgets), on the link's thread.
       recovery: "auto" if ranks that die or hang are replaced at once, or "never".
-      kept: what its ranks have saved and no new process has yet.
-      made_by: the numbers of this process's cells that have made names on the ranks.
-      autosave: what its ranks had at the end of the last cell that ended well.
-      past_reports: how its last cells went wrong, for ``%jaxcluster report``.
-      changing: held while it gets new processes, or its end.
-      is_stopping: another thread has stopped it while it gets new processes.
+      kept: variables that the old ranks have saved, and new ones have not loaded yet.
+      made_by: for each name on the ranks, the number of the cell that made it.
+      autosave: the variables at the end of the last cell that ended well.
+      past_reports: reports of the last cells that failed, for ``%jaxcluster report``.
+      changing: a lock, held while it gets new processes or ends.
+      is_stopping: whether another thread has stopped it during a restart.
     """
 
     def __init__(self, world: World) -> None:
@@ -86,7 +86,7 @@ class Cluster:
         self.take(world)
 
     def take(self, world: World) -> None:
-        """Have these ranks as its own from now on."""
+        """Use these ranks from now on."""
         world.check = self.check_not_closed
         world.on_stopping = self._end_with_others
         world.link.on_push = lambda event: self.on_push(event) if self.on_push else None
@@ -103,16 +103,16 @@ class Cluster:
     def client(self) -> Any:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank.
 
-        For what ipyparallel alone can do. Cells that it runs are not seen by jaxcluster.
+        Use it for what only ipyparallel can do. jaxcluster does not see the cells that it runs.
         """
         return self.world.client
 
     def status(self) -> list[wire.RankState]:
-        """What each rank is doing now, also during a cell."""
+        """The state of each rank now, also during a cell."""
         return self.world.status()
 
     def look(self, launches: int = 0) -> Looked | None:
-        """Who waits for whom, and so many of the last launches, also during a cell."""
+        """Who waits for whom, and the last ``launches`` launches, also during a cell."""
         self.check_not_closed()
         return self.world.look(launches)
 
@@ -121,7 +121,7 @@ class Cluster:
         return waiting.find_late(self.look(waiting.LAUNCHES))
 
     def stacks(self) -> dict[int, wire.RankReport]:
-        """Where each rank's threads are, also while it runs or hangs."""
+        """The stack of each rank's threads, also while it runs or hangs."""
         self.check_not_closed()
         ranks = range(self.num_processes)
         return replies(self.world.link.gather(ranks, Stacks(), timeout_s=ASK_S))
@@ -173,23 +173,23 @@ class Cluster:
         num_processes: int | None = None,
         when: str = "",
     ) -> str:
-        """Give it new processes; returns a line that says what was kept and what was lost.
+        """Start new processes; returns a line that says which variables were kept and lost.
 
-        All living ranks save their variables, and the new processes load them. A dead rank's
-        successor gets from a survivor what all ranks share. For another number of ranks, arrays
-        that span processes are cut for the new devices' meshes, and lost hosts are left out. The
-        stop button ends it: see ``recovery``.
+        All living ranks save their variables, and the new processes load them. A survivor gives a
+        dead rank's successor the values that all ranks share. For another number of ranks, arrays
+        that span processes are cut for the new meshes, without lost hosts. The stop button ends it:
+        see ``recovery``.
 
         Args:
           clean: keep nothing.
-          num_processes: how many ranks it gets; as many as before by default.
-          when: when lost names were lost, as in "in cell [3]".
+          num_processes: the new number of ranks; by default the old one.
+          when: words for messages about lost names, such as "in cell [3]".
 
         Raises:
-          UsageError: it can't have so many ranks. Nothing was changed.
+          UsageError: the cluster can't have so many ranks. Nothing was changed.
           RecoveryError: nothing could be saved; the old processes still run then.
-          LaunchError: the new processes did not come up; what was saved is kept.
-          CellInterrupted: it was stopped; the message says what the cluster is now.
+          LaunchError: the new processes did not come up; the saved variables are kept.
+          CellInterrupted: the user stopped it; the message says which processes run now.
         """
         with self.changing:
             if not self.why:
@@ -216,11 +216,12 @@ class Cluster:
         """End all its processes; returns the seconds that took. A second call does nothing.
 
         Args:
-          force: if hosts can't be reached, end the others and forget these. What lives there
-            ends once nobody is connected to it: after 20 s, or, detached, with its login.
+          force: forget hosts that can't be reached, and end the others. Processes on a forgotten
+            host end 20 s after the last connection, or, if detached, with their login.
 
         Raises:
-          LaunchError: another process has started it, and a host can't be reached. Nothing is done.
+          LaunchError: another process has started the cluster, and a host can't be reached. Nothing
+            ends.
         """
         if self.is_restarting:
             self.is_stopping = True
@@ -256,7 +257,7 @@ class Cluster:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether some thread gives it new processes."""
+        """Whether some thread restarts it."""
         return self._stopped is not None
 
     def press_stop(self) -> None:
@@ -267,7 +268,7 @@ class Cluster:
 
     @property
     def closed(self) -> bool:
-        """Whether it has no processes that this one is connected to."""
+        """Whether this process is connected to none of its processes."""
         return self.world.is_over
 
     @property
@@ -393,7 +394,7 @@ class Cluster:
         It takes one copy of all that the ranks hold.
 
         Raises:
-          UsageError: a checkpoint can't be called so.
+          UsageError: the name can't be a checkpoint's.
           RankError: a rank could not write its file.
         """
         return saving.checkpoint(self.world, name, folder)
@@ -401,13 +402,13 @@ class Cluster:
     def restore(self, name: str, folder: str | Path = "jaxcluster-checkpoints") -> str:
         """Load a checkpoint on all ranks, or on none; returns what came back.
 
-        It may be another cluster's, also with another number of ranks: see ``restart``.
+        Another cluster may have saved it, also with another number of ranks: see ``restart``.
 
         Raises:
           UsageError: there is no checkpoint of that name.
           RecoveryError: it does not fit this cluster, can't be read, or is not this user's alone.
             Nothing was restored.
-          CellInterrupted: stop was pressed before any rank has bound a name.
+          CellInterrupted: the user stopped it before any rank had bound a name.
         """
         return saving.restore(self.world, name, folder)
 
@@ -415,7 +416,7 @@ class Cluster:
         """Load the last autosave on all ranks, or on none; returns what came back.
 
         Raises:
-          UsageError: nothing was saved then: ``autosave`` is off, or why it was not.
+          UsageError: there is no autosave; the message says why.
         """
         self.check_not_closed()
         self.autosave.wait()
@@ -437,7 +438,7 @@ class Cluster:
     def history(self) -> History:
         """The cells that all notebooks have run on its ranks, oldest first.
 
-        Also while a cell runs, and of ranks that have died. What ranks keep is bounded.
+        It can be read while a cell runs, and after ranks have died. Ranks keep the newest cells.
         """
         self.check_not_closed()
         return History(self.world)
@@ -464,7 +465,7 @@ class Cluster:
         transfer.push(self.world, values, ranks)
 
     def pull(self, name: str) -> Any:
-        """The value of a name on rank 0. Its arrays are whole, as numpy. See ``transfer.pull``."""
+        """The value of a name on rank 0, with whole numpy arrays. See ``transfer.pull``."""
         from jaxcluster.cluster import transfer  # with numpy, which a shell command has no use for
 
         return transfer.pull(self.world, name)

@@ -21,7 +21,7 @@ Listener = Callable[[CellRecord, wire.RankOutput], None]
 
 
 class History:
-    """All cells that the ranks of a world have kept, whoever has sent them.
+    """All cells that the ranks of a world have kept, from all notebooks.
 
     Attributes:
       cells: oldest first, as they were at the last look.
@@ -115,7 +115,7 @@ class Following:
 
     Args:
       ranks: whose output is read; all that were to run the cell by default.
-      on_output: told what comes, as for a cell of one's own.
+      on_output: called with each output, as for a cell of this notebook.
 
     Attributes:
       cell: as it was at the last look.

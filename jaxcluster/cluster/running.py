@@ -1,4 +1,4 @@
-"""One cell, carried through: what comes from its ranks is passed on, to its end."""
+"""A cell that runs: its ranks' outputs are passed on until it ends."""
 
 from __future__ import annotations
 
@@ -45,22 +45,21 @@ OVER_S = 2.0  # that the referee has to say what came of it once all ranks have 
 
 @dataclasses.dataclass(frozen=True)
 class CellOptions:
-    """How a cell is to be run.
+    """The options of a cell, as ``Cluster.submit`` takes them.
 
     Attributes:
-      ranks: that run it; all by default.
+      ranks: those that run it; all by default.
       timeout_s: the ranks that are still in the cell after so many seconds are interrupted.
       execution_count: its number, for tracebacks and ``Out``.
-      shown_ranks: whose file descriptors are read too; the first rank by default.
+      shown_ranks: also read C code's output of these; by default of the first rank.
       on_output: called with each output and reply as it comes.
-      on_notice: told what the cell waits for.
+      on_notice: called with a line that says what the cell waits for.
       cell_id: Jupyter's, for the panel.
       parent: Jupyter's message that asks for it.
-      message, buffers: what a page has said on a comm that the cell has opened; its code is not run
-        again.
-      prompt: where questions of its ranks are put; None: they are refused.
+      message, buffers: a page's message on a comm of this cell; the code is not run again.
+      prompt: asks the user what ranks ask; None refuses their questions.
       profile: the folder for files of JAX's profiler; "" for none.
-      is_waited_for: its notebook sends nothing else before it has ended.
+      is_waited_for: whether the notebook sends nothing else before the cell's end.
     """
 
     ranks: Sequence[int] | None = None
@@ -82,15 +81,15 @@ class RunningCell(verdict.Ending):
     """A cell that was submitted. ``wait`` returns its record or raises, as ``Cluster.run`` does.
 
     Attributes:
-      cluster: whose it is.
+      cluster: the cluster that runs it.
       started: when it was sent, by ``time.monotonic``.
       paused: the ranks that a person holds, in a debugger or by a question.
-      on_notice: told what is said under the cell; None where nobody listens.
-      on_status: told the one line that says what the cell waits for, each time it is another one,
-        and "" where it waits for nothing; without it ``on_notice`` is told, now and then.
+      on_notice: called with each notice under the cell; None if nobody listens.
+      on_status: called with the line that says what the cell waits for, on each change; "" if it
+        waits for nothing. If it is None, ``on_notice`` gets the line now and then.
       talk: puts its ranks' questions to the user.
-      has_code: it runs what a user has typed, as no message does.
-      done: nothing is to be done for it any more, but to tell how it has ended.
+      has_code: whether it runs a user's code, and not a page's message.
+      done: whether the cell has ended on all its ranks.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class RunningCell(verdict.Ending):
     # ------------------------------------------------------------------ waiting
 
     def wait(self) -> CellRecord:
-        """Carry the cell through: show what comes, and raise how it has ended."""
+        """Pass the outputs on until the cell ends; returns its record, or raises."""
         if self._ended is None:
             self._carry()
         else:
@@ -146,7 +145,7 @@ class RunningCell(verdict.Ending):
         return self.record
 
     def run_in_background(self, when_done: Callable[[CellRecord], None]) -> None:
-        """Carry the cell through on a thread; ``when_done`` is called there at its end."""
+        """Pass the outputs on from a thread, which calls ``when_done`` at the end."""
         ended = self._ended = threading.Event()
 
         def carry() -> None:

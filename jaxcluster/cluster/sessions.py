@@ -32,8 +32,8 @@ def start(num_processes: int | None = None, **options: Any) -> Cluster:
     """Start a cluster and return it when all its ranks are ready.
 
     Args:
-      num_processes: how many ranks; the GPUs or TPU chips here by default, else 2 on CPU.
-      **options: see ``make_spec``; named as ``jax.distributed.initialize`` names them.
+      num_processes: how many ranks. Default: one for each GPU or TPU chip here, else 2 on CPU.
+      **options: as ``make_spec`` takes them, with the names of ``jax.distributed.initialize``.
 
     Raises:
       LaunchError: it did not come up within ``timeout_s``; nothing is left running.
@@ -42,7 +42,7 @@ def start(num_processes: int | None = None, **options: Any) -> Cluster:
 
 
 def start_spec(spec: wire.ClusterSpec, progress: Progress | None = None) -> Cluster:
-    """Start what ``spec`` describes. ``progress`` is told what is happening, a line at a time."""
+    """Start what ``spec`` describes. ``progress`` gets a line for each step."""
     with one_at_a_time:
         return _start(spec, progress)
 
@@ -58,11 +58,10 @@ def _start(spec: wire.ClusterSpec, progress: Progress | None) -> Cluster:
 
 
 def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
-    """What a start cell does, which may be run again: a cluster that is there stays as it is.
+    """Start a cluster, or find the one that an earlier run of the same cell has started.
 
-    One that this process is connected to counts, by its name, or where none is given whichever
-    there is. Returns in a line what was started, or what is there; in a second one what ``offer``
-    says.
+    It finds a cluster by its name, or the only one if no name is given. Returns a line that says
+    what was started or found. A second line is that of ``offer``.
 
     Raises:
       ClusterExists: there is one, with other options.
@@ -113,7 +112,7 @@ def _leave_ended() -> None:
 def _meant(spec: wire.ClusterSpec) -> Cluster | None:
     """The cluster that a start means: this process's, or one that was detached by an earlier one.
 
-    One that was given a name is meant by that name, whoever has started it so.
+    A name means the cluster of that name, started here or elsewhere.
     """
     ours = connected()
     if not spec.any_name and spec.name in ours:
@@ -222,7 +221,7 @@ def _check_is_here(record: registry.ClusterRecord) -> None:
 
 
 def stop_by_name(name: str, say_next: bool = True, force: bool = False) -> str:
-    """Stop a cluster, whoever has started it; returns in a line what ended, and what is used now.
+    """Stop a cluster of any process; returns a line: what ended, and which cluster is used now.
 
     Args:
       force: see ``Cluster.stop``.

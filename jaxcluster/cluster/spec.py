@@ -1,4 +1,4 @@
-"""What a user asks for, as the spec of a cluster: checked before anything is started."""
+"""The spec of a cluster, made of a user's options and checked before anything starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VERIFIES = "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS"
 def make_spec(num_processes: int | None = None, **options: Any) -> wire.ClusterSpec:
     """A checked ClusterSpec, with what was left open chosen from what this machine has.
 
-    What other hosts are to decide stays open: ``num_processes`` is 0 and ``platform`` is "" then.
+    If other hosts decide them, ``num_processes`` stays 0 and ``platform`` "".
 
     Args:
       **options: those of every start, as ``options.table`` names them (``timeout_s``, ``env``), and

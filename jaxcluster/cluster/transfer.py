@@ -1,7 +1,7 @@
 """Values between the notebook and the ranks.
 
-A pull needs no collective: every rank hands out the shards of which it holds the first copy, and
-the notebook joins them. Large ones it reads in the memory of ranks here. On another host the agent
+A pull needs no collective. Every rank gives the shards of which it holds the first copy, and the
+notebook joins them. Large ones it reads in the memory of ranks here. On another host the agent
 reads them. Others are frames.
 
 A push goes through memory as well: a file that ranks here and the notebook share.
@@ -63,14 +63,13 @@ READERS = 4  # threads that read ranks' memory: with one, half of the time is th
 def pull(world: World, name: str) -> Any:
     """The value of ``name`` on rank 0, with every jax.Array in it as a whole numpy array.
 
-    Arrays that span processes are joined from all ranks' shards; nothing is computed on the ranks,
-    so a pull cannot hang on a rank that has diverged. Shards take their size in memory once more
-    until they are joined.
+    The notebook joins arrays that span processes from all ranks' shards. The ranks compute nothing,
+    so a pull can't hang. Shards take twice their size in memory until they are joined.
 
     Raises:
       UsageError: ``name`` is not a name.
       TransferError: no such variable, or it does not fit into this machine's memory.
-      NotAddressable: some part of an array is held by no rank.
+      NotAddressable: no rank holds some part of an array.
       NotSerialisable: the value can't be pickled.
     """
     check_names([name])
@@ -172,7 +171,7 @@ def _fetch(
 
 
 def _layouts(name: str, told: Mapping[int, ops.Pulled]) -> list[ArrayLayout]:
-    """What the ranks' arrays are together.
+    """The layouts of the arrays, joined from all ranks.
 
     Raises:
       TransferError: an array was deleted, or is not the same on all ranks, as far as was compared.
@@ -353,8 +352,7 @@ def push(world: World, values: Mapping[str, Any], ranks: Sequence[int] | None = 
     """Bind names on all ranks (or ``ranks``) to these values.
 
     numpy arrays travel without being copied into the pickle. The ranks of a host map the same
-    memory, and a rank gets pages of its own only where it writes. It waits its turn behind cells
-    that are running.
+    memory, and a rank copies only pages that it writes. A push waits for running cells.
 
     Raises:
       UsageError: a key is not a name.

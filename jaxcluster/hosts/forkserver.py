@@ -47,8 +47,8 @@ MAINS = {
     "script": "jaxcluster.job.script",
 }
 CONTROLLERS = (MAINS["controller"], "ipyparallel.engine.app")
-# What a rank imports, also only when its kernel is made or its first cell runs: imported
-# here, it is neither loaded nor kept once for every rank.
+# A rank imports these, some only when its first cell runs. The fork server imports them once for
+# all ranks.
 RANKS = (
     "jax",
     "jax.experimental.multihost_utils",

@@ -1,7 +1,7 @@
-"""Agreement for plain processes that somebody else has started: ``jaxcluster.agree``.
+"""``jaxcluster.agree``: agreement for processes that srun, mpiexec or others have started.
 
-Process 0 starts a referee as its child. It is found through JAX's coordination service, and so is
-its key. Processes on other hosts share a relay.
+Process 0 starts a referee as its child. The others find it, and its key, in JAX's coordination
+service. Processes on other hosts share a relay.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def agree(stall_s: float = 30.0) -> bool:
 
     Call it in the main thread of every process, after ``jax.distributed.initialize()`` and before
     the first computation. If a process then launches another program, ends early, raises or dies,
-    the others raise ``Divergence`` at the line of their launch, and nothing is launched. After
-    ``SIGUSR1`` a process prints who waits for whom.
+    nothing more is launched. The other processes raise ``Divergence`` at the line of their launch.
+    After ``SIGUSR1`` a process prints who waits for whom.
 
     Each launch of a program with a collective costs a message to the referee and back.
 
@@ -38,7 +38,7 @@ def agree(stall_s: float = 30.0) -> bool:
       stall_s: after how many seconds of waiting a process prints this unasked.
 
     Returns:
-      whether launches are checked: False for a single process, and where this jax is unknown.
+      whether launches are checked: False for a single process, and if this jax is unknown.
 
     Raises:
       RuntimeError: JAX is not initialized, or not all processes have called this.

@@ -125,12 +125,12 @@ class CellRecord:
     Attributes:
       seq: the cell's number in the cluster; all ranks run cells in this order.
       execution_count: the cell's number in the notebook, as in ``[7]``.
-      ranks: the ranks that were told to run it.
+      ranks: the ranks that run it.
       cell_id: Jupyter's, where there is one.
       sent_ns: when it was sent, by its notebook's clock.
-      shown: the ranks whose output is shown in its place; none: the first one's.
-      error: what its notebook has raised at its end.
-      is_over: nothing more comes of it, and ``error`` is set where it has failed.
+      shown: the ranks whose output the notebook shows; empty: the first rank's.
+      error: the error that the notebook raised at its end.
+      is_over: whether it has ended; if it failed, ``error`` is set.
     """
 
     seq: int
@@ -153,7 +153,7 @@ class CellRecord:
         self.records[output.rank].add(output)
 
     def end(self, error: BaseException | None) -> None:
-        """Keep how it ends for its notebook: with what is raised there, or well."""
+        """Keep the error that the cell raises in its notebook, if any."""
         if error is not None:
             render = getattr(error, "_render_traceback_", list)
             self.error = wire.ErrorInfo(type(error).__name__, str(error), render())
@@ -163,7 +163,7 @@ class CellRecord:
         self.records[reply.rank].reply = reply
 
     def stdout(self, rank: int | None = None) -> str:
-        """What a rank printed (None: the first rank that ran the cell)."""
+        """The text that a rank printed; None stands for the first rank."""
         return self.records[self.ranks[0] if rank is None else rank].text("stdout")
 
     def result(self, rank: int | None = None) -> dict[str, Any] | None:
@@ -195,7 +195,7 @@ class CellRecord:
 
 @dataclass(repr=False)
 class PastCell(CellRecord):
-    """A cell, as far as its ranks have written of it.
+    """A cell of the history, as its ranks have recorded it.
 
     Attributes:
       who: the notebook or process that has sent it.
@@ -264,7 +264,7 @@ def _display_id(content: Mapping[str, Any]) -> Any:
 
 
 def as_seen(text: str) -> str:
-    """Text whose lines were written over, as progress bars do it: what is to be seen in the end."""
+    """Text as a terminal shows it in the end: progress bars write over their own lines."""
     if "\r" not in text and "\b" not in text:
         return text
     rows, y = [""], 0
@@ -295,7 +295,7 @@ def without_rank(text: str) -> str:
 def traceback_lines(record: CellRecord, hosts: Mapping[int, str] | None = None) -> list[str]:
     """The tracebacks of a cell, each under the ranks that raised it.
 
-    Of errors that differ in numbers only, the first rank's is whole; the others' are a line each.
+    If errors differ only in numbers, the first is shown whole, and each other one as a line.
     Those of ranks that were only stopped are left out.
 
     Args:

@@ -105,7 +105,7 @@ class LogTail:
         return os.stat(self._path).st_size if os.path.exists(self._path) else 0
 
     def read(self, last: bool = False) -> str:
-        """Text to show. Of very much at once the end is told alone.
+        """The text to show; only the end of very long text.
 
         Args:
           last: this is the cell's end: an unfinished line does not wait.

@@ -51,7 +51,7 @@ def cell_number(file: str) -> int | None:
 def place_of(
     frame: FrameType | None, number_of: Callable[[str], int | None] = cell_number
 ) -> Place:
-    """Where a launch is made: called before each, so it is some microseconds.
+    """The place of a launch, in microseconds, because every launch asks for it.
 
     It is the innermost line of a cell, and the innermost line of another file that it has called.
     Lines of jax and of the standard library tell nothing, nor do those of the kernel, which calls

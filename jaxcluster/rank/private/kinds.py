@@ -59,7 +59,7 @@ def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
 
 
 def numpy_view(array: Any) -> Any:
-    """What of an array numpy can hold: itself, or the numbers of a PRNG key array.
+    """The part of an array that numpy can hold: all of it, or the numbers of a PRNG key array.
 
     JAX's ``key_data`` raises where a cell has set ``jax_no_tracing`` (jax 0.10.2 and 0.12:
     ``_base_array``).
