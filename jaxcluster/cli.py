@@ -80,7 +80,7 @@ def serve_assistant(words: list[str]) -> None:
 
 
 def in_shell(text: str) -> str:
-    """What a text says to type next, as it is typed here."""
+    """A text whose commands are spelled for a shell."""
     return re.sub(rf"%(jaxcluster (?:{'|'.join(COMMANDS)})\b)", r"\1", text)
 
 

@@ -1,8 +1,8 @@
-"""``jaxcluster run``: a script in plain processes of a cluster of its own, to its end.
+"""``jaxcluster run``: a script in plain processes of a new cluster, until it ends.
 
-The processes agree on their launches as those of ``jaxcluster.agree`` do. What they print goes to
-files on their hosts, which are read here. Here is what a shell expects of a command: arguments,
-output, signals and an exit status.
+The processes agree on their launches as those of ``jaxcluster.agree`` do. Their output goes to
+files on their hosts, which this process reads. Here is what a shell expects of a command:
+arguments, output, signals and an exit status.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _STARTERS = (
 
 
 def check_alone(environ: Mapping[str, str]) -> None:
-    """Refuse to be one of several processes, each of which would start a cluster of its own.
+    """Refuse to be one of several processes, each of which would start a cluster.
 
     Raises:
       UsageError: of the first of them.
@@ -112,7 +112,7 @@ def run(words: list[str]) -> int:
 
 
 def hear_signals() -> list[int]:
-    """Where signals are found: the first is the script's, and a second one raises."""
+    """The signals that came: the first is the script's, and a second one raises."""
     received: list[int] = []
 
     def hear(number: int, frame: FrameType | None) -> None:
@@ -130,7 +130,7 @@ def wait(world: World, outputs: Outputs, signals: list[int]) -> int:
     """Show what the script prints, and pass signals on, to its end; returns the exit status.
 
     Raises:
-      OSError: what is printed can't be shown.
+      OSError: the output can't be shown.
     """
     ranks, look_s, failed_at, is_told = range(world.num_processes), LOOK_S[0], 0.0, False
     ended, interrupted = threading.Event(), set[int]()
@@ -184,7 +184,7 @@ def exit_status(dead: Mapping[int, wire.Death], received: int) -> tuple[int | No
 
     Args:
       dead: how the ranks have ended, in that order.
-      received: the signal that this process was told to stop by, or 0.
+      received: the signal that stopped this process, or 0.
     """
     failed = {rank: death.code for rank, death in dead.items() if death.code != 0}
     statuses = {r: 1 if c is None else c if c > 0 else 128 - c for r, c in failed.items()}
@@ -268,7 +268,7 @@ class Outputs:
         say(f"jaxcluster: {name_ranks(self.read)}. All outputs: {folder}")
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
-        """What a rank has printed."""
+        """A rank's output."""
         self.read[rank][STREAMS.index(stream)] += len(data)
         try:
             with self._file(rank).open("ab") as file:

@@ -1,1 +1,1 @@
-"""Hosts that a cluster runs on: this machine, or others behind their agents. They outlive ranks."""
+"""The hosts of a cluster: this machine, and others that agents reach. They outlive ranks."""

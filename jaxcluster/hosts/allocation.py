@@ -62,7 +62,7 @@ def launcher_for(spec: wire.ClusterSpec, owner_key: str = "KEY") -> tuple[Launch
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:
-    """What would be run and written to start the agents of a cluster of hosts."""
+    """The commands and files that would start the agents of a cluster of hosts."""
     launcher, agent = launcher_for(spec, "PUBLIC-KEY")
     launcher = launcher.prepared(os.environ)
     folder = runtime_root() / spec.name / LAUNCH
@@ -84,7 +84,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
 
 
 def _shared_root() -> Path:
-    """Where the folders lie that launchers share with their hosts; several users may share one."""
+    """The folder that launchers share with their hosts; several users may share it."""
     if chosen := os.environ.get(SHARED_DIR):
         return Path(os.path.abspath(chosen)) / f"jaxcluster-{os.getuid()}"
     return Path.home() / ".jaxcluster" / LAUNCH
@@ -221,8 +221,8 @@ class Allocation:
     def _bring_back(
         self, fleet: Fleet, say: Say, deadline: float, stopped: threading.Event
     ) -> Fleet:
-        """Start another agent for each host that is lost. On the host it first ends what is left
-        of the old one, and waits for its end: two would share a GPU or TPU."""
+        """Start another agent for each host that is lost. On the host it first ends the remains of
+        the old agent, and waits for that. Otherwise two would share a GPU or TPU."""
         self.spent = ""
         for lost, start in self._successors():
             say(f"waiting for another agent on host {lost.name} ...")
@@ -260,7 +260,7 @@ class Allocation:
 
     @property
     def offer(self) -> str:
-        """What to type to go on without the hosts that are lost; "" where there is no such way."""
+        """The command that goes on without lost hosts; "" if there is none."""
         there, lost = (self.fleet.there, self.fleet.lost) if self.fleet is not None else ([], [])
         if not there or not lost or self._platform == "tpu":  # a slice's hosts belong together
             return ""
@@ -274,7 +274,7 @@ class Allocation:
             self.fleet.leave_out(self.fleet.lost)
 
     def _launch_folder(self, launcher: Launcher) -> Path:
-        """Where a launch has its files. Whoever could write it could be one of the agents."""
+        """The folder of a launch's files. Anyone who can write to it can pose as an agent."""
         if not launcher.shares_folder:
             # The next cluster of the name has another.
             own = self.folder / f"{LAUNCH}-{self.claim.id[:6]}"

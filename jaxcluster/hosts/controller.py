@@ -4,10 +4,9 @@ ipyparallel's controller starts its heart monitor (and, without ``--usethreads``
 as processes, and leaves them running for ever when it is killed. Each therefore asks the kernel,
 right after its fork, to be ended with its parent.
 
-It does a part of what ipyparallel leaves to a process beside each engine, its nanny, which
-costs a start the imports of one more process a rank: it tells clients at once of a rank that has
-died. A rank's identity ends in its pid (``JaxEngine.ident``). The other part, signals,
-is the rank's own (``RankKernel.signal_request``).
+It tells clients at once of a rank that has died. ipyparallel leaves that to a process beside each
+engine, its nanny, which would cost a start more imports. A rank's identity ends in its pid
+(``JaxEngine.ident``). The other part, signals, is the rank's own (``RankKernel.signal_request``).
 """
 
 from __future__ import annotations

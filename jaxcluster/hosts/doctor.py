@@ -1,7 +1,7 @@
-"""What could be wrong with this machine, or with hosts, and how to fix it.
+"""Checks of this machine, or of hosts, with what could be wrong and how to fix it.
 
 This machine is one host among others: the same rows judge the versions, devices and memory of each.
-jax is never imported here. A process of its own looks for jax's private names.
+jax is never imported here. Another process looks for jax's private names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The hosts of one cluster, as the notebook has them: their agents' connections and their ends.
 
-A host is lost where its agent has ended, its launcher's command has, or nothing has been heard of
-it for longer than its lease: then it has ended by itself. Whoever listens is told so once, with the
-ranks that were there.
+A host is lost if its agent or its launcher's command has ended. It is also lost if it was silent
+for longer than its lease: then the agent has ended. Listeners hear of it once, with the ranks of
+the host.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparall
 from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
 and makes no zmq context, so forking it is safe.
 
-It is the parent of all, so it hears of every exit at once (SIGCHLD). Should it be killed, the
-kernel ends its children (PDEATHSIG), and its agent what those leave behind.
+It is the parent of all, so it hears of every exit at once (SIGCHLD). If it is killed, the kernel
+ends its children (PDEATHSIG), and the agent ends their remains.
 
-It takes in what its processes leave behind, in sessions of their own too, and ends that when none
-of them is there any more. If its host's agent is gone, its standard input ends: then it ends all
-that it has started, and removes the agent's folders.
+It adopts processes that its children leave, also in other sessions, and ends them with the last
+child. If its host's agent is gone, its standard input ends: then it ends all that it has started,
+and removes the agent's folders.
 
 Its standard input is a connection to the agent, in both directions: lines of JSON come there
 (``Spawn``), and pids and ends of processes go there.
@@ -211,7 +211,7 @@ def _renew(cwd: str) -> None:
 
 
 def _import(names: Iterable[str]) -> None:
-    """Import modules. What can't be imported here fails in the process, with its log."""
+    """Import modules. If an import fails here, it fails again in the process, with a log."""
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

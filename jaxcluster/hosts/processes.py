@@ -221,7 +221,7 @@ class Processes:
         self._ask(ranks, lambda its: Signal(self._pids_of(its), number), ASK_S)
 
     def tail(self, read: Mapping[int, Sequence[int]]) -> dict[int, list[bytes]]:
-        """What scripts have printed since, on standard output and on standard error.
+        """The new output of scripts, on standard output and on standard error.
 
         Args:
           read: by rank, how much of both has been read.
@@ -269,7 +269,7 @@ class Processes:
         return bytes(found[name][1]).decode(errors="replace") if found else ""
 
     def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
-        """What ranks have written of their cells, also when they are busy, or dead.
+        """The cells' records that ranks have written, also of busy or dead ranks.
 
         All hosts are asked at once; of one that does not answer there is nothing.
 

@@ -69,7 +69,7 @@ def _write(
 
 
 def recall(host: Host, pid: int, at: int, nbytes: int) -> bytearray:
-    """What a process of a host has in its memory from an address on.
+    """The bytes in a process's memory on a host, from an address on.
 
     Raises:
       PermissionError: the agent may not read it, or it is gone.

@@ -1,4 +1,4 @@
-"""One process of a job of plain processes, to which the whole script is what a cell is to a rank.
+"""One process of a job of plain processes: the whole script is its one cell.
 
 The first refusal closes the script in all processes.
 """
@@ -79,7 +79,7 @@ class Job:
         """Begin the script together with all other processes. The main thread.
 
         Raises:
-          RuntimeError: other processes did not come to this in time.
+          RuntimeError: other processes did not call this in time.
         """
         assert self._base is not None
         self.agreement.tell("arrive", CellSpec(1, tuple(range(self._num_ranks))))

@@ -2,7 +2,7 @@
 
 The script has a process as ``python FILE`` or ``python -m MODULE`` gives it one: its own
 ``__main__`` and ``sys.argv``, no thread and no shell of ours but the agreement's, and at its end
-all that Python does at the end of a process. What it prints goes to two files of the agent's.
+all that Python does at the end of a process. Its output goes to two files of the agent.
 """
 
 from __future__ import annotations

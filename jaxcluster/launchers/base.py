@@ -58,7 +58,7 @@ MEM = Option("--mem", TEXT, "SIZE", "memory of a node: 64G; of a pod: 64Gi", "64
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What every agent of a cluster is started with."""
+    """The options with which every agent of a cluster starts."""
 
     cluster: str
     owner_key: str  # the public one, as ``transport.Keys`` has it
@@ -101,7 +101,7 @@ def agent_line(agent: AgentOptions, listen: str = "", stdin_ends: bool = False) 
 
 
 def announcements(line: str) -> tuple[list[Mapping[str, Any]], str]:
-    """What agents say in a line of output, and what else is in it.
+    """The agents in a line of output, and the rest of the line.
 
     Agents print ``{"jaxcluster-agent": 1, ...}`` and, at their end, ``{"jaxcluster-agent-ended":
     WHY, ...}``. A login shell may have printed before it without a line break, and two agents'
@@ -227,7 +227,7 @@ class Launcher(ABC):
         return Launch(self, plan, **options)
 
     def typed(self, command: Command) -> str:
-        """What a user would type to try a command's way to its hosts; "" for nothing."""
+        """The command that a user types to test the way to the hosts; "" for none."""
         return ""
 
     def explain(self, plan: LaunchPlan, run: Run) -> Reason:
@@ -250,7 +250,7 @@ class Launcher(ABC):
         return Reason(f"No agent on {where}: {command} {how}", hint)
 
     def waiting(self, plan: LaunchPlan) -> str:
-        """What is waited for, briefly, while agents have not come.
+        """A few words: what the start waits for while agents are missing.
 
         Raises:
           LaunchError: they never will.

@@ -58,7 +58,7 @@ class StartedAgent:
 
     @cached_property
     def said(self) -> AgentFacts:
-        """What is known of all agents in it."""
+        """The facts that are known of all its agents."""
         return wire.parse(AgentFacts, self.facts)
 
 
@@ -115,8 +115,8 @@ class Launch:
     Args:
       launcher: explains how they end.
       plan: what to run.
-      on_end: called with (numbers of the hosts, why) when a command ends whose agents had come,
-        unless it was stopped; on the command's thread.
+      on_end: called with (numbers of the hosts, why) if a command ends unasked whose agents had
+        come; on the command's thread.
       folder: the cluster's.
       shared: the launcher's own folder, if the hosts share it; removed if this process is killed.
       kept_open: descriptors that stay open for as long as the commands run, detached too.
@@ -199,7 +199,7 @@ class Launch:
             yield [agent for run in runs for agent in run.agents]
 
     def _waits_for(self) -> str:
-        """What agents wait for that have not come; may raise LaunchError if they never will."""
+        """The reason why agents are missing; raises LaunchError if they will never come."""
         return self.launcher.waiting(self.plan)
 
     def _late(self) -> Reason:
@@ -243,7 +243,7 @@ class Launch:
             self._stirred.clear()
 
     def _refusal(self, failed: Sequence[Run]) -> LaunchError:
-        """Of what the first of them has failed, and which others have."""
+        """The reason of the first failure, and the names of other hosts that failed."""
         first, *others = sorted(failed, key=lambda run: run.command.hosts)
         reason, names = self.reason(first), self.plan.hosts
         told = reason.message
@@ -252,7 +252,7 @@ class Launch:
         return LaunchError(told, reason.hint)
 
     def successor(self, number: int, name: str) -> Callable[..., StartedAgent] | None:
-        """What starts a new agent on a host whose old one is gone; None if nothing can.
+        """A function that starts a new agent on a host whose old one is gone; None if it can't.
 
         It may ask a queue. The result takes ``timeout_s`` and ``stopped``, and raises LaunchError.
         """
@@ -264,7 +264,7 @@ class Launch:
     def stop(self) -> None:
         """End every command; returns when they have ended and what they need is cancelled.
 
-        What could not be cancelled is told on standard error.
+        A failure to cancel is printed on standard error.
         """
         self._over.set()
         self._commands.end()
@@ -296,7 +296,7 @@ class Launch:
                 return
 
     def explain(self, number: int) -> Reason | None:
-        """What is known of a host that has announced itself and can't be talked to.
+        """The reason why a host that has announced itself can't be reached.
 
         None: its command has ended, and ``on_end`` has been told; or it started others, too.
         """
@@ -343,7 +343,7 @@ class Launch:
 
 
 def _tell_left_behind(run: Run, cancelled: int | None, said: str) -> None:
-    """Say what a command has left behind where its cancel command has failed."""
+    """Say what a command has left if its cancel command has failed."""
     refused = run.code and run.code > 0 and not run.agents and not run.out  # has started nothing
     if not cancelled or refused:
         return

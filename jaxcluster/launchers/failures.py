@@ -1,4 +1,4 @@
-"""Why a start's command failed: its exit status, its telling line, and a hint for what is usual.
+"""Why a start's command failed: exit status, the line that says it, and a hint for usual causes.
 
 The four usual causes: the hosts' Python is not the right one, the login asks or is refused, a host
 can't be reached, and what was asked for can't be had.
@@ -63,7 +63,7 @@ def last_line(lines: Sequence[str]) -> str:
 
 
 def how_it_ended(code: int | None) -> str:
-    """What an exit status means."""
+    """An exit status in words."""
     if code is None:
         return "still runs"
     return f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"

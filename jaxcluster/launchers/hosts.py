@@ -107,7 +107,7 @@ def _parse(text: str, where: str, example: str) -> Iterator[Host]:
 def _merged(hosts: Iterable[Host]) -> tuple[Host, ...]:
     """Each host once, with the ranks of all its words; then each word stands for one or more.
 
-    Behind each port of a machine a container may be a host.
+    Each port of a machine may lead to a container, which is a host.
     """
     listed = list(hosts)
     found: dict[tuple[str, int | None], list[Host]] = {}

@@ -1,8 +1,8 @@
 """Agents by any of ipyparallel's engine launchers: PBS, SGE, LSF, HTCondor, a site's own.
 
-What they start is ``engine_cmd``. Here that is a script in a folder that the hosts share, which
-becomes an agent and writes its lines beside itself. The launcher runs in a process of its own
-(``main``), which prints those lines, and stops the launcher when its input ends.
+They start ``engine_cmd``. Here that is a script in a folder that the hosts share. It
+becomes an agent, and writes its lines beside itself. The launcher runs in another process
+(``main``). It prints those lines, and stops the launcher when its input ends.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class IPP(Launcher):
 
 
 def script(agent: AgentOptions, folder: str) -> str:
-    """What ipyparallel starts in the place of an engine. It ignores the words of an engine's.
+    """The script that ipyparallel starts in place of an engine. It ignores the engine's arguments.
 
-    Each writes files of its own: appending to one from several hosts loses lines on NFS.
+    Each writes its own files: on NFS, hosts that append to one file lose lines.
     """
     mine = f"{shlex.quote(folder)}/agent-$(hostname)-$$"
     return f"#!/bin/sh\n{agent_line(agent)} >{mine}.out 2>{mine}.err </dev/null\n"

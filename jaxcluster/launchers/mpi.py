@@ -1,7 +1,7 @@
 """Agents by mpiexec, one per host: Open MPI 4 and 5, MPICH. No agent and no rank uses MPI.
 
-mpiexec logs in to the hosts with ssh by itself, or through the batch system that it finds itself
-in. The agents have no input that would end with us, so they live as long as mpiexec does.
+mpiexec logs in to the hosts with ssh, or through the batch system in which it runs. The agents have
+no input that would end with us, so they live as long as mpiexec does.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 ASK_S = 20.0  # Slurm's commands have so long
 COMPLETES_S = 5.0  # for a job that ends to be called what it then is: CANCELLED, TIMEOUT
 STEP_ENDS_S = 10.0  # from the end of its input; srun that gets SIGTERM kills the agents
-# What is asked for a job, by its option.
+# Options for a job, by salloc's names.
 OF_A_JOB = (
     "partition", "account", "qos", "time", "nodes", "ntasks_per_node", "cpus_per_task", "mem",
     "gres", "constraint",

@@ -1,7 +1,7 @@
 """Agents over ssh: one login per host, which carries the agent's whole traffic.
 
-The agent listens on a Unix socket there, which ssh joins to one here (``-L``): no firewall and no
-jump host needs a setting. With ``direct`` it listens on a TCP port instead.
+The agent listens on a Unix socket there, and ssh joins it to one here (``-L``). So firewalls and
+jump hosts need no setting. With ``direct`` it listens on a TCP port instead.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class SSH(Launcher):
         return [*self.ssh, *given]
 
     def _address(self, number: int) -> str:
-        """What ssh is told to connect to."""
+        """The words by which ssh finds a host."""
         return self.hosts[number].name
 
     def _command(self, number: int, agent: AgentOptions, folder: str) -> Command:

@@ -1,7 +1,7 @@
-"""What the log of a rank that crashed in native code says of it. Pure.
+"""The native crash that a rank's log shows. Pure.
 
 Each rank has faulthandler on, which writes the Python stacks of all threads when the process gets
-SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL. They are folded to what is the user's: cells and lines.
+SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL. They are folded to the user's cells and lines.
 """
 
 from __future__ import annotations

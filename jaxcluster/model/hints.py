@@ -1,4 +1,4 @@
-"""What errors of JAX mean on a cluster, and what to do about them. Pure."""
+"""Hints: the meaning of JAX's errors on a cluster, and what to do about them. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXPLICIT = (
     "out_sharding=P()) and x.at[0].get(out_sharding=P()). Or leave it to the compiler: "
     "jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))."
 )
-# What JAX says, and what it means on a cluster.
+# A part of JAX's message, and the hint for it.
 KIND_HINTS = (
     (
         "spans non-addressable",
@@ -59,5 +59,5 @@ KIND_HINTS = (
 
 
 def kind_hints(message: str) -> list[str]:
-    """What to add to an error of JAX."""
+    """The hints for an error of JAX."""
     return [hint for mark, hint in KIND_HINTS if mark in message]

@@ -52,11 +52,11 @@ class Part:
 
 
 class ArrayLayout(wire.ArrayInfo):
-    """Where every part of an array lies: an ``ArrayInfo`` with the shards of all ranks.
+    """The place of every part of an array: an ``ArrayInfo`` with the shards of all ranks.
 
     Attributes:
       devices: all devices of the cluster, by id.
-      notes: what is to be said of single ranks: it is dead, has no such name, has another shape.
+      notes: a note on some ranks, such as that they are dead, or have another shape.
       odd: if ranks have different copies of a part, those with equal ones together.
     """
 
@@ -122,7 +122,7 @@ class ArrayLayout(wire.ArrayInfo):
 
 @dataclass(frozen=True)
 class TreeLayout:
-    """Where the arrays of a pytree lie. Leaves that are laid out alike share a layout.
+    """The places of the arrays of a pytree. Leaves that are laid out alike share a layout.
 
     Attributes:
       rows: of each leaf its path, and which of ``layouts`` it looks like.
@@ -199,7 +199,7 @@ def tree_layout(
 ) -> TreeLayout:
     """A pytree as all its ranks see it, with the leaves of the first.
 
-    A rank whose tree has other leaves is told of in ``notes`` and left out.
+    A rank whose tree has other leaves is left out, with a note in ``notes``.
     """
     first = reports[min(reports)]
     same = {rank: r for rank, r in sorted(reports.items()) if r.leaves == first.leaves}
@@ -219,7 +219,7 @@ def tree_layout(
 
 
 def different_tree(one: wire.ValueReport, other: wire.ValueReport) -> str:
-    """What a rank's tree has that another's has not."""
+    """The difference between two ranks' trees, in words."""
     here, there = set(one.leaves), set(other.leaves)
     words = [f"lacks {''.join(min(here - there))}"] if here - there else []
     words += [f"has {''.join(min(there - here))} more"] if there - here else []
@@ -283,7 +283,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What comparing all copies of all parts has shown.
+    """The result of comparing all copies of all parts.
 
     Attributes:
       bad: the shards with NaN or infinite values.

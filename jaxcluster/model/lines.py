@@ -55,7 +55,7 @@ class Lines:
 
 
 def label(ranks: Sequence[int]) -> str:
-    """What stands before a line: ``[rank 2] ``."""
+    """The prefix of a line: ``[rank 2] ``."""
     return f"[{name_ranks(ranks)}] "
 
 

@@ -1,4 +1,4 @@
-"""What is said under a cell besides the output of its ranks, and of ranks that have ended. Pure.
+"""Notices: lines under a cell besides its ranks' output, and words for dead ranks. Pure.
 
 A notice is no error, and is not shown as one.
 """
@@ -13,7 +13,7 @@ from jaxcluster.wire.forks import MEANT
 
 
 class ClusterWarning(UserWarning):
-    """What went wrong without an error of the cell's, where its notices are not shown."""
+    """A warning about a cluster or a value, for a process that shows no notices."""
 
 
 def warn(text: str) -> None:

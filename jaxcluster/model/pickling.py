@@ -1,4 +1,4 @@
-"""How values are pickled between the notebook and ranks: open files, and what is jax's."""
+"""How the notebook and ranks pickle values for each other: open files, and objects of jax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waiting for a cell raises: nothing, or why it did not end well. Pure."""
+"""The exception that waiting for a cell raises, if it did not end well. Pure."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of 
 
 @dataclass(eq=False, repr=False)
 class Ending:
-    """A cell, as far as it has come to its end.
+    """A cell with all that decides how it ended.
 
     Attributes:
       record: what came from its ranks.
-      refusal: why the referee has closed it; None while it has not.
+      refusal: why the referee has closed the cell; None while it is open.
       why: "stop" or "timeout" once this notebook has stopped it.
       timeout_s: the cell's time limit.
       hosts: of the ranks, where there are several.
       deaths: of its ranks whose processes ended in it, and how.
       dead: of all ranks that are dead by now.
-      stuck: its ranks that did not come back from what they do.
+      stuck: its ranks that did not return from C code.
       recovered: what was done about ranks that are lost or stuck; "" while nothing was.
       numbers: of this notebook's cells, by their seqs.
     """
@@ -63,7 +63,7 @@ class Ending:
 
 
 def verdict(ending: Ending) -> Exception | CellInterrupted | None:
-    """What waiting for the cell is to raise; None if it has ended as it should."""
+    """The exception that waiting for the cell raises; None if it ended as it should."""
     return (
         _skipped(ending)
         or _died(ending)
@@ -116,13 +116,13 @@ def _stopped(ending: Ending) -> Exception | CellInterrupted | None:
     was_stopped = ending.ranks_with("interrupted") or (refusal and refusal.kind == "stopped")
     if not was_stopped or (refusal is not None and refusal.kind in DIVERGED):
         return None
-    if failed := ending.ranks_with("error"):  # by itself, although a stop has come meanwhile
+    if failed := ending.ranks_with("error"):  # before the stop reached it
         if refusal is not None and refusal.kind == "failed":
             return None
         if len(failed) == len(record.replies) and ending.why != "stop":
             return None
     if record.ok and ending.why != "timeout":
-        return None  # its code has caught the interrupt, and come to its end
+        return None  # its code has caught the interrupt, and ended
     where = name_ranks(ending.ranks_with("interrupted") or record.ranks, ending.hosts)
     if ending.why == "timeout":
         message = f"{ending.name} took more than {ending.timeout_s:g} s and was stopped on {where}."
@@ -184,7 +184,7 @@ def _stuck(ending: Ending) -> RankHung | None:
 
 
 def _hint(ending: Ending, *more: str) -> str:
-    """What was done about it, and what to do."""
+    """The hint: what was done about the failure, and what to do."""
     stuck = ""
     if ending.stuck and not ending.deaths:  # which end the others' cell as well
         stuck = f"{begin_ranks(ending.stuck, ending.hosts)} did not come back from C code."

@@ -31,7 +31,7 @@ def line(
     *,
     have_ended: bool = False,
 ) -> str:
-    """Who waits for whom since when, and what those do; "" if nobody waits.
+    """Who waits for whom since when, and what the missing ranks do; "" if nobody waits.
 
     Args:
       seq: the cell's.
@@ -99,9 +99,9 @@ class Late:
     """A rank that comes last into most launches of a cell.
 
     Attributes:
-      share: of so many launches.
-      behind_s: the median of how much later than the others it comes.
-      place, name: the launch at which that is so most often.
+      share: the share of launches at which it is last.
+      behind_s: by how much it is later than the others, as the median. place, name: the launch at
+        which it is last most often.
     """
 
     rank: int

@@ -44,7 +44,7 @@ class Parser:
         self.example = f"{prog} {example}".strip()
 
     def format_help(self, topic: str = "") -> str:
-        """What can be typed, what it does, and each option with an example.
+        """The help text: usage, purpose, and each option with an example.
 
         Args:
           topic: of a start's options, those of this launcher, or "all".
@@ -106,7 +106,7 @@ class Parser:
         return SimpleNamespace(**found)
 
     def next_option(self, words: Sequence[str], at: int) -> tuple[Option | None, str | None, int]:
-        """The option at a word with its value, if it is one, and the place behind both."""
+        """The option at a word, if it is one, with its value, and the place after both."""
         flag, equals, value = words[at].partition("=")
         option = self.flags.get(flag)
         short = self.flags.get(words[at][:2])
@@ -128,7 +128,7 @@ class Parser:
         elif word is None and not option.metavar.startswith("["):
             self.error(f"{flag} needs a value")
         else:
-            try:  # a launcher's stay text until it is known which launcher that is
+            try:  # a launcher's options stay text until its name is known
                 value = word or "" if option.launchers or word is None else kind.read(word)
             except ValueError:
                 self.error(f"{flag} must be {kind.wanted}, not {word!r}")
@@ -137,7 +137,7 @@ class Parser:
     def _refuse(self, word: str, launcher: str | None) -> NoReturn:
         """Say of a word that there is no such option, and what was perhaps meant."""
         if launcher:
-            known().check(launcher)  # of one that is broken no option is known
+            known().check(launcher)  # a broken launcher's options are not known
         close = difflib.get_close_matches(word, self.flags, n=1)
         if word.isdecimal() and "-n" in self.flags:
             close = [f"-n {word}"]
@@ -175,7 +175,7 @@ def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str
 
 
 def start_options(parsed: SimpleNamespace) -> dict[str, Any]:
-    """What was typed of ``make_spec``'s keyword arguments."""
+    """The typed options, as keyword arguments of ``make_spec``."""
     given = {name: v for name, v in vars(parsed).items() if v is not None and name != "dry_run"}
     return given | ({"env": dict(ChainMap(*reversed(given["env"])))} if "env" in given else {})
 

@@ -19,7 +19,7 @@ class Command:
     Attributes:
       about: what it does; the first sentence stands in the list.
       takes: its own options and words.
-      example: what a message shows behind it; its words if there is none.
+      example: the words after the command in a message's example; if empty, the options' samples.
       takes_start: whether it takes a start's options too.
       refuses: those that it doesn't take.
     """
@@ -110,7 +110,7 @@ COMMANDS = {
     "auto": Command("Make every following cell an %%spmd cell, or stop doing so.", (
         _own("switch", "default: show the setting", "on", ONOFF, "on|off"),)),
 }  # fmt: skip
-"""Those of ``%jaxcluster``."""
+"""The commands of ``%jaxcluster``."""
 
 OTHERS = {
     "run": Command(
@@ -155,11 +155,11 @@ OTHERS = {
         _own("--widget", "a view with statistics and values of single shards"),
         ), example="params['w'] --check"),
 }  # fmt: skip
-"""The shell's own, and the magics."""
+"""The shell's own commands, and the other magics."""
 
 
 def command_of(prog: str) -> Command:
-    """What is typed as ``%jaxcluster start``, ``jaxcluster start`` or ``%%spmd``."""
+    """The command of ``%jaxcluster start``, ``jaxcluster start`` or ``%%spmd``."""
     return {**COMMANDS, **OTHERS}[prog.rpartition(" ")[2]]
 
 
@@ -170,7 +170,7 @@ def list_commands(prog: str = "%jaxcluster", names: Iterable[str] = COMMANDS) ->
     return "\n".join([f"{prog} COMMAND", *lines, "", f"{prog} COMMAND --help shows its options."])
 
 
-# What takes the place of commands that early users may know. It goes after 0.1.
+# For commands that were removed, the lines that replace them. It goes after 0.1.
 REMOVED = {
     "resize": "%jaxcluster restart -n 8",
     "stacks": "%jaxcluster status --stacks",

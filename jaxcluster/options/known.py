@@ -1,7 +1,7 @@
 """The launchers that are installed, and every option of a start.
 
 A launcher is found by its entry point (group ``jaxcluster.launchers``), those of jaxcluster's own
-too. What is known here of one is its words: its name, its options, how a start with it is typed.
+too. This room knows only a launcher's words: its name, its options, and examples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GROUP = "jaxcluster.launchers"
 OURS = "jaxcluster"
 # How ours are listed: what a package's metadata has, its build has sorted. Others follow by name.
 ORDER = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")
-# What every launcher knows.
+# Options that every launcher knows.
 OF_ALL = (
     Option("--python", TEXT, "PATH", "the hosts' Python", "~/venv/bin/python",
         field=Field("Python", "Its path on the hosts; else this kernel's, in a pod python3")),
@@ -43,11 +43,11 @@ OF_ALL = (
 
 @dataclass(frozen=True)
 class Known:
-    """What a start may be given.
+    """The launchers and options that a start knows.
 
     Attributes:
       launchers: the classes that start agents on hosts, by name: ours first.
-      broken: what is said of those that can't be used, by name.
+      broken: for each unusable launcher, the reason.
       options: of every start, and of all launchers, in the order of ``--help``.
     """
 
@@ -65,7 +65,7 @@ class Known:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What may stand behind ``--launcher``."""
+        """The words that ``--launcher`` takes."""
         own = (f"{n}:NAME" if one.takes else n for n, one in self.launchers.items())
         return (LOCAL, "auto", *own)
 
@@ -76,7 +76,7 @@ class Known:
         return {LOCAL: f"{START} {LOCAL_START}", **own}
 
     def check(self, name: str, given: Iterable[str] = ()) -> tuple[str, str]:
-        """(which launcher, what stands behind its colon), if it knows these options.
+        """The launcher's name and the word after its colon, if it knows these options.
 
         Args:
           given: the options' names.
@@ -112,11 +112,11 @@ class Known:
         return kind, rest
 
     def line(self, given: Mapping[str, Any], hide: bool = False) -> str:
-        """Options that were given, as they would be typed behind ``%jaxcluster start``.
+        """The given options, as a user types them after ``%jaxcluster start``.
 
         Args:
-          hide: it is only to be seen: without the values of variables that are secrets by their
-            names, and with what is not printable as escapes.
+          hide: for showing only: leaves out values of variables whose names suggest secrets, and
+            escapes unprintable characters.
         """
         words: list[str] = []
         for name, option in self.by_name.items():  # in the order of --help
@@ -140,12 +140,12 @@ class Known:
 
 @functools.cache
 def known() -> Known:
-    """What is installed when this is asked first. A launcher's package may take long to import."""
+    """The launchers that are installed at the first call; importing them may take long."""
     return collect(entry_points(group=GROUP))
 
 
 def collect(points: Iterable[EntryPoint]) -> Known:
-    """What these entry points give. One that can't be used takes no other with it."""
+    """The launchers of these entry points. One that can't be used takes no other with it."""
     launchers: dict[str, type[Any]] = {}
     broken: dict[str, UsageError] = {}
     packaged = ((point.dist.name if point.dist is not None else "?", point) for point in points)

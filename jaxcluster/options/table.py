@@ -1,4 +1,4 @@
-"""What an option of a start is, what its values are, and those of every start. Pure.
+"""The options of every start, and the kinds of their values. Pure.
 
 A launcher declares its own; ``known`` has all of them. The command line, ``--help`` and the page's
 form are made from that; nothing else lists them.
@@ -20,9 +20,9 @@ from jaxcluster.text import seconds
 
 START = "%jaxcluster start"
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-LOCAL = "local"  # what stands for this machine behind --launcher
+LOCAL = "local"  # this machine, as --launcher names it
 LOCAL_START = "-n 4"
-NO_OPTION = r"[^-].*"  # what ssh and gcloud would take for an option of theirs
+NO_OPTION = r"[^-].*"  # ssh and gcloud would take others for their options
 VISIBLE = r"[^\x00-\x1f\x7f]+"
 
 
@@ -32,10 +32,9 @@ class Kind:
 
     Attributes:
       name: as the page's form knows it.
-      read: makes a value of a word that was typed, or of what was given in Python; a ValueError
-        refuses it.
+      read: makes the value of a typed word or a Python object; a ValueError refuses it.
       wanted: what must be typed.
-      write: the words that would be typed for a value, each behind a flag of its own.
+      write: the words that a user types for a value, each after its own flag.
     """
 
     name: str
@@ -127,7 +126,7 @@ class Field:
     Attributes:
       label: what stands above it.
       help: what stands below it; "" for the option's own.
-      empty: what is seen in it while it is empty; "" stands for "automatic".
+      empty: the text in an empty field; "" stands for "automatic".
       launchers: those with which the form asks for it; () for all that know it.
     """
 
@@ -146,7 +145,7 @@ class Option:
       kind: what its values are.
       metavar: what stands for its value in ``--help``; "" for a switch.
       help: what it is for.
-      sample: a value, for the example in ``--help``; what else must follow comes behind it.
+      sample: a value for the example in ``--help``, with other options that it needs.
       launchers: those that know it, as ``known`` fills in; () for an option of every start.
       field: in the page's form; None where it has none there.
       short: another flag, which is the one that is shown.

@@ -56,7 +56,7 @@ ARGUMENTS = (
 
 @dataclass(frozen=True)
 class RankPlan:
-    """What every rank is told before it initializes JAX; all tuples are indexed by rank.
+    """The settings of every rank before it initializes JAX; all tuples are indexed by rank.
 
     ``hosts`` are host names and ``devices`` says what a rank gets (``"GPU 2,3"``), both
     for people. ``notes`` are remarks on the whole plan, such as GPUs that no rank uses.
@@ -341,9 +341,9 @@ def _unsupported_tpu_split(
 
 
 def _check_slice(spec: ClusterSpec, facts: Sequence[EngineFacts]) -> None:
-    """Refuse what is not a whole TPU slice in the order of its workers, where that is known.
+    """Refuse hosts that are not one whole TPU slice in the order of its workers, if that is known.
 
-    With a process on each host libtpu numbers them by the hosts' own worker numbers, and waits for
+    With a process on each host, libtpu numbers processes by the hosts' worker numbers. It waits for
     all hosts of the slice. Users who bound the processes themselves know better.
     """
     there = {(*fact.tpu_hosts, fact.tpu_worker_id): fact.hostname for fact in facts}

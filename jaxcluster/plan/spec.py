@@ -1,4 +1,4 @@
-"""What was asked for: is it possible at all, whatever the hosts have? Pure."""
+"""Checks of a start's options that need no facts of the hosts. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ASSIGNED_ENV: Mapping[str, str] = {
 
 
 def check_spec(spec: ClusterSpec, others: Sequence[str] = ()) -> None:
-    """Refuse what makes no sense, or would be ignored in silence, whatever the devices.
+    """Refuse options that make no sense, or would be ignored, on any devices.
 
     Args:
       others: the hosts besides the first one, where they are known.

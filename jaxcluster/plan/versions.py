@@ -27,7 +27,7 @@ def too_old(jax: Iterable[str]) -> tuple[str, str] | None:
 
 
 def note_on(jax: str, moved: Mapping[str, str]) -> str:
-    """What to say of this jax when a cluster starts; ``""`` where it is as those that were tried.
+    """A note on this jax for a start; ``""`` if it was tried.
 
     Args:
       jax: its version.

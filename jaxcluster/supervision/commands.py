@@ -1,7 +1,7 @@
 """A launcher's commands: plain children of this process, read line by line, ended in order.
 
-However a command comes to its end, the others of its process group end after it; then, exactly
-once, its cancel command runs. ``keeper`` sees to the ends when this process is gone.
+When a command ends, the others of its process group end after it. Then its cancel command runs,
+exactly once. ``keeper`` sees to the ends when this process is gone.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Task:
 
 
 class _Lines:
-    """What a command writes to one end of a pipe, line by line.
+    """The lines that a command writes to one end of a pipe.
 
     Attributes:
       is_over: nobody writes to it any more.
@@ -272,8 +272,7 @@ def cancel(task: Task) -> tuple[int | None, str]:
 def _pipe(theirs: contextlib.ExitStack) -> tuple[int, int]:
     """(our end, from which is read; a command's).
 
-    That can be read as well, so a command that outlives this process meets no end of its input, and
-    no closed output.
+    It can be read as well. So a command that outlives this process finds its input and output open.
     """
     ours, writing = os.pipe()
     os.close(writing)

@@ -1,4 +1,4 @@
-"""How processes are ended: what is theirs with them, in order, and what is late by force."""
+"""Ends processes with their children, in order, and late ones by force."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ KILLED_S = 5.0  # for a killed process to be gone
 def end_children(most_s: float) -> None:
     """Kill all children, those too that become ours by that (``adopt_orphans``), and reap them.
 
-    multiprocessing's resource trackers get a second to end by themselves, when all that used them
-    are gone: they remove the semaphores and shared memory that those have left in /dev/shm, which
-    nobody else would. It takes ``most_s`` at most.
+    multiprocessing's resource trackers get a second to end once their users are gone. They remove
+    the semaphores and shared memory of these from /dev/shm, which nobody else would. It takes
+    ``most_s`` at most.
     """
     started = time.monotonic()
     while (pids := children()) and (waited_s := time.monotonic() - started) < most_s:
@@ -36,9 +36,9 @@ def end_children(most_s: float) -> None:
 
 
 def end_group(leader: int, term_s: float = 0.0) -> None:
-    """End what is left of a process group whose leader has ended: by SIGTERM, the late by SIGKILL.
+    """End the rest of a process group whose leader has ended: by SIGTERM, late ones by SIGKILL.
 
-    The leader is alone at first: mpiexec whose logins were killed leaves its folder behind.
+    The leader ends alone before: mpiexec would leave its folder if its logins were killed.
     Resource trackers end with the others: see ``end_children``.
     """
     late_at, told = time.monotonic() + term_s, set[int]()

@@ -45,7 +45,7 @@ def is_still(path: str, file: int) -> bool:
 
 
 def keep_young(paths: Iterable[str]) -> None:
-    """Keep files, and folders with all in them, from those who clear /tmp of what is days old."""
+    """Keep files and folders from services that remove old files from /tmp."""
     for top in paths:
         inside = [f"{path}/{name}" for path, _, files in os.walk(top) for name in ("", *files)]
         for path in inside or [top]:

@@ -1,4 +1,4 @@
-"""Which process is which, whose it is, and how it asks not to be left behind."""
+"""Which process is which, whose it is, and how it ends with its parent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def start_time(pid: int) -> str | None:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """What the kernel says of a process, from its state on; [] if it is gone or a zombie."""
+    """The kernel's words on a process, from its state on; [] if it is gone or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
@@ -42,7 +42,7 @@ def is_alive(token: str) -> bool:
 
 
 def pid_space() -> str:
-    """Where this process's pids mean something: the kernel's boot id and the pid namespace.
+    """The scope of this process's pids: the kernel's boot id and the pid namespace.
 
     The pid of a process in another container, or on another host, is some other process's here,
     or nobody's.
@@ -76,7 +76,7 @@ def pid_space_mark() -> str:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process, whatever it runs, with its parent's thread."""
+    """Have the kernel kill this process when its parent's thread ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent_pid:  # it died before prctl took effect
         os._exit(0)
@@ -93,9 +93,9 @@ def wake_on(number: int) -> tuple[int, int]:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what this process's descendants leave behind.
+    """Become the parent of processes that this process's descendants leave.
 
-    A user's process may have begun a session of its own, where no signal to its group finds it.
+    A user's process may have begun another session, where no signal to its group finds it.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -54,8 +54,8 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     With -P no module is taken from the current folder, which may be another user's. A checkout of
     jaxcluster itself that is used from its own folder must then be named.
 
-    PYTHONWARNINGS is the user's wish for the user's code: as errors, the warnings of ipykernel and
-    its like would end every rank. So it is left out: see ``begin_users_code``.
+    PYTHONWARNINGS is the user's wish for the user's code. As errors, warnings of ipykernel would
+    end every rank. So it is left out: see ``begin_users_code``.
     """
     env = dict(env)
     env.pop("PYTHONWARNINGS", None)

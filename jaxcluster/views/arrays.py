@@ -61,7 +61,7 @@ def headline(layout: ArrayLayout) -> str:
 
 
 def facts(layout: ArrayLayout) -> list[str]:
-    """The sharding as JAX prints it, and what is out of the ordinary."""
+    """The sharding as JAX prints it, and remarks on unusual arrays."""
     lines = [f"sharding: {layout.sharding}"] if layout.sharding else []
     if not layout.ready:
         lines.append("still being computed")
@@ -165,7 +165,7 @@ def devices(ids: Iterable[int], known: Mapping[int, Device]) -> str:
 
 
 def checked(result: CheckResult) -> list[str]:
-    """What a check has found, worst first."""
+    """The findings of a check, worst first."""
 
     def place(leaf: Sequence[str], index: Bounds) -> str:
         return f"✖ {''.join(leaf) or result.name} {_index(index)}"

@@ -1,7 +1,7 @@
 """A view as lines and tables. Text, HTML and the page's JSON are made from these.
 
-The HTML stays what it is in notebooks that are saved, not trusted, or shown by GitHub: it has no
-style, class or script.
+The HTML has no style, class or script, so saved and untrusted notebooks and GitHub show it
+unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The notebook's side of comms that ranks open (see ``jaxcluster.rank.comms``).
 
 Each has one of the same id with the page. The notebook knows the state of each widget, so it can
-answer a page that is loaded again. What a user does to a widget is a cell on the ranks that ran the
+answer a page that is loaded again. A user's action on a widget runs as a cell on the ranks of the
 widget's cell. Its output is shown below the widget.
 """
 

@@ -1,4 +1,4 @@
-"""What is shown below a cell of a notebook besides its output, and what changes there later."""
+"""Displays below a notebook's cell besides its output, which may change later."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def show_message(shell: Any, message: str) -> None:
 
 
 def dimmed(told: str) -> Bundle:
-    """What is said under a cell."""
+    """A notice under a cell."""
     return {"text/plain": told, "text/html": f'<div style="{STYLE}">{escape(told)}</div>'}
 
 

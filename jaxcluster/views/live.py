@@ -89,7 +89,7 @@ class CellDisplay:
             self.show(what)
 
     def on_notice(self, message: str) -> None:
-        """Show what is said under the cell."""
+        """Show a notice under the cell."""
         self._pause()
         show_message(self.shell, message)
 
@@ -188,7 +188,7 @@ class CellDisplay:
         hook.finish_displayhook()
 
     def close(self) -> None:
-        """Show what is left, and remove the status line; nothing more comes."""
+        """Show the rest of the output, and remove the status line."""
         if self.on_status is not None and self._told:
             self._tell("")
         if self._record is not None:

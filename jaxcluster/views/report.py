@@ -24,7 +24,7 @@ LAUNCHES = "The last launches that all of their ranks agreed on"
 
 
 def last(current: Cluster | None, now: int) -> Report | None:
-    """What went wrong last on a cluster, in a cell of this kernel or by a death; None: nothing.
+    """The last failure on a cluster, in a cell of this kernel or by a death; None: there is none.
 
     Args:
       now: in milliseconds since 1970.
@@ -59,7 +59,7 @@ def bundle(told: str) -> Bundle:
 
 
 def text(shown: Report) -> str:
-    """What happened first; then what was done, the cell, the launches."""
+    """The report: what happened, what was done, the cell, the launches."""
     at = time.strftime("%H:%M:%S", time.localtime(shown.at / 1000))
     where = f"Cell [{shown.cell}] on cluster {shown.cluster!r}, {at}"
     source = [

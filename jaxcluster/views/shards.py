@@ -1,7 +1,7 @@
 """The views of arrays, meshes and memory, for every frontend.
 
-The default display is not a widget: a widget is gone when a saved notebook is opened again, while a
-MIME bundle stays. Where nothing draws its JSON, the frontend takes the HTML or the text.
+The default display is a MIME bundle, not a widget: a saved notebook keeps it. If a frontend can't
+draw its JSON, it shows the HTML or the text.
 
 The JSON is what ``static/shardview`` draws in widgets, panels and saved notebooks: a document has
 ``v``, its ``kind``, and what the function of that kind below puts into it.
@@ -142,7 +142,7 @@ def tree(layout: TreeLayout, check: CheckResult | None = None) -> Document:
 
 
 def _checked(result: CheckResult | None) -> Document | None:
-    """What a check has found: in words, and which shards to mark."""
+    """The findings of a check: in words, and as shards to mark."""
     if result is None:
         return None
     return {
@@ -162,7 +162,7 @@ def _checked(result: CheckResult | None) -> Document | None:
 
 
 def answer(cluster: Cluster, name: str, question: Question) -> Any:
-    """What a widget of a variable asks for, as JSON: stats, peek, check or look."""
+    """The answer to a widget's request, as JSON: stats, peek, check or look."""
     world = cluster.world  # its ranks as they are now
     about = question.get("name", name)
     match question["op"]:

@@ -1,4 +1,4 @@
-"""What clusters and their ranks do and use, and where they are: tables, also live, and stacks.
+"""Tables of clusters and ranks: what they do and use, also live; and their stacks.
 
 The live table is a display and no widget: a saved notebook keeps how it was last, and nbconvert
 shows that. It is HTML alone, so that it is the same with and without the Lab extension.
@@ -67,7 +67,7 @@ def table(
 
 
 def _doing(s: wire.RankState, dead: Mapping[int, wire.Death]) -> str:
-    """What a rank does, in a few words."""
+    """A rank's state, in a few words."""
     if s.state == "dead" and s.rank in dead:
         return f"dead: {dead[s.rank].why}"
     if s.queued and s.state == "running":
@@ -91,7 +91,7 @@ def _gpu(found: wire.RankResources | None) -> str | None:
 
 
 def look(cluster: Cluster) -> list[Block]:
-    """What all ranks do and use now, who waits for whom, and who keeps the others waiting."""
+    """The state and use of all ranks now, who waits for whom, and which rank comes last."""
     states, hosts, link = cluster.status(), cluster.world.hosts, cluster.world.link
     looked = cluster.look(waiting.LAUNCHES)
     running = {s.rank: s for s in states if s.state == "running"}
@@ -104,7 +104,7 @@ def look(cluster: Cluster) -> list[Block]:
 
 
 def seen(cluster: Cluster | None) -> Bundle:
-    """What the ranks do and use now, with the time; None: there is no cluster."""
+    """The ranks' state and use now, with the time; None: there is no cluster."""
     if cluster is None:
         return blocks.bundle(["This notebook has no cluster."])
     return blocks.bundle([*look(cluster), "", f"as of {time.strftime('%H:%M:%S')}"])
@@ -194,13 +194,13 @@ def clusters(
 
 
 def stacks(reports: Mapping[int, wire.RankReport]) -> str:
-    """Where each rank is: equal stacks once, from the cell inwards."""
+    """The stacks of the ranks from the cell inwards, equal ones once."""
     groups = by_value({rank: _stack(report) for rank, report in reports.items()})
     return "\n".join(f"── {name_ranks(r)} ──\n{shown}" for shown, r in groups.items())
 
 
 def _stack(report: wire.RankReport) -> str:
-    """Where the main thread is in its cell, and where other threads of the user's are."""
+    """The stack of the main thread in its cell, and of the user's other threads."""
     state, frames = report.state, report.stack
     first = next((i for i, frame in enumerate(frames) if frame[4] is not None), len(frames) - 1)
     parts = [_frames(frames[first:]) if state == "running" else f"{state}, in no cell"]

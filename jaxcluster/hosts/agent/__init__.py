@@ -1,12 +1,12 @@
-"""One agent per host, this machine too: it owns what is on its host.
+"""One agent for each host, this machine too: it owns the processes and files there.
 
     notebook kernel                        host
       client: one thread   <-- CURVE -->     server: has the fork server, relays to ranks' sockets
 
-Here it is a child of the notebook's process. Elsewhere a launcher starts it, whatever way it has to
-do so, with ``python -m jaxcluster.hosts.agent``, and reads the one line that it prints. From then
-on all that goes to and from that host passes one authenticated connection: requests, events, each
-rank's messages, files, logs.
+Here it is a child of the notebook's process. Elsewhere a launcher starts it, in its own way, with
+``python -m jaxcluster.hosts.agent``, and reads the one line that it prints. From then on all that
+goes to and from that host passes one authenticated connection: requests, events, each rank's
+messages, files, logs.
 
 ``messages`` numbers and sends again (pure); ``transport`` makes the sockets and says who is let in;
 ``folder`` is an agent's folder on its host, and the fence; ``family`` has the processes there;

@@ -58,7 +58,7 @@ R = TypeVar("R")
 
 
 class State(enum.Enum):
-    """Of the connection to an agent."""
+    """The state of the connection to an agent."""
 
     CONNECTING = "connecting"  # never been there yet
     CONNECTED = "connected"
@@ -193,7 +193,7 @@ class Connection:
 
     @property
     def condition(self) -> str:
-        """What its silence may come from, as the end of a sentence; "" if that is not known."""
+        """The cause of its silence, as the end of a sentence; "" if it is not known."""
         told = {
             State.CONNECTED: "",
             State.CUT: f": there has been no connection to it for {self.cut_s:.0f} s",
@@ -340,7 +340,7 @@ def answers(
     """The answers of agents that were asked at once, in a time for all: a cut may be one for all.
 
     Args:
-      passed_over: what is not raised of those that refuse, are lost, or answer too late.
+      passed_over: exceptions of hosts that refuse, are lost or answer late, which are not raised.
     """
     deadline = time.monotonic() + timeout_s
     found = {}

@@ -1,4 +1,4 @@
-"""The processes of an agent's host: its fork server, a child, and that one's children.
+"""The processes of an agent: its fork server, and the fork server's children.
 
 Should the fork server end, so do its processes: the next ones get another one.
 """
@@ -22,7 +22,7 @@ from jaxcluster.wire.forks import Exit, Process, Spawn
 
 ENDING_S = 2.0  # for the processes of a fork server that was killed
 
-# What would make a rank believe that it is a task of a job: it is the agent that is.
+# These would make a rank believe that it is a task of a job; only the agent is one.
 JOB_PREFIXES = (
     "HYDI_",
     "HYDRA_",

@@ -1,7 +1,7 @@
 """An agent's folder on its host: private, with a record of who it is, and gone with it.
 
 It lies in this user's folder of clusters, but never in ``$XDG_RUNTIME_DIR``, which a host takes
-away when the user's last login ends. What must be fast lies in a second folder, in memory.
+away when the user's last login ends. Files that must be fast lie in a second folder, in memory.
 
 The record names the agent's and the fork server's process, so whoever comes later can remove what
 an agent that was killed has left, and can end an older agent of the same cluster on this host
@@ -72,7 +72,7 @@ class Folder:
 
 
 def root(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where agents' folders lie on this host.
+    """The folder of agents' folders on this host.
 
     Raises:
       JaxClusterError: there is no place for them.

@@ -3,12 +3,12 @@
 zmq drops what it has queued for a peer whose connection ends, and what was on its way in either
 direction: with a cut of 8 s, 18 of a cell's 24 lines went missing and nobody was told. So each end
 of a link has a ``Session``. It numbers its messages and keeps each until the other end has it. On a
-new connection each end says what it has, and what comes after that is sent again, in order. What
-comes twice, or before its turn, is dropped. So each message arrives once and in order, or the
-session is over. A connection itself loses nothing.
+new connection each end says what it has, and what comes after that is sent again, in order. A
+message that comes twice, or before its turn, is dropped. So each message arrives once and in order,
+or the session is over. A connection itself loses nothing.
 
 A session is between one connection of a notebook, which zmq knows by a name that nobody else has,
-and one agent. What travels is a packet: a head, and the message's own frames behind it. A head says
+and one agent. A packet travels: a head, then the message's own frames. A head says
 what kind of packet it is, a number, and the number of the last message received:
 
     DATA     a message; its number

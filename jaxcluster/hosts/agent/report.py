@@ -1,4 +1,4 @@
-"""What an agent says of its host, before anything is imported or started there."""
+"""An agent's report of its host, before anything is imported or started there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jaxcluster.supervision.processes import space
 SHM = "/dev/shm"
 SIOCGIFADDR = 0x8915  # Linux: the address of a network card
 
-# What must be the same on all hosts, besides Python's own version.
+# Packages whose versions must be equal on all hosts, besides Python's.
 PACKAGES = ("jax", "jaxlib", "ipyparallel", "ipykernel", "pyzmq", "numpy")
 # Which of its processes a launcher says that this one is; the first that is set.
 NUMBERS = (

@@ -1,4 +1,4 @@
-"""What an agent can be asked, and what it does with files: all of them in its own folder."""
+"""The requests to an agent, and its work on files, all of which lie in its own folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Detach(Operation[None], op="detach"):
 
 
 class Facts(Operation[HostFacts], op="host_facts"):
-    """What the host has now."""
+    """The host's facts now."""
 
 
 class Listen(Operation[int], op="listen"):
@@ -85,7 +85,7 @@ class Mkdir(Operation[int | None], op="mkdir"):
 
 
 class Put(Operation[None], op="put"):
-    """Write data into a file: at 0 in place of what it has, in one step; at its end behind that."""
+    """Write data into a file: at 0, replace the file in one step; at its end, append."""
 
     path: str
     at: int = 0
@@ -108,7 +108,7 @@ class Recall(Operation[None], op="recall"):
 
 
 class Tail(Operation[list[int]], op="tail"):
-    """What these files have from these positions on; how much of each. Missing ones are empty.
+    """The bytes of these files from these positions on, at most so many. Missing ones are empty.
 
     The caller has read all before these positions, which need not be kept.
     """
@@ -124,7 +124,7 @@ class Ring(Operation[tuple[int, int, int]], op="ring"):
 
 
 class Remove(Operation[None], op="remove"):
-    """Remove a file or a folder; what is not there is not an error."""
+    """Remove a file or a folder; a missing one is no error."""
 
     path: str
 

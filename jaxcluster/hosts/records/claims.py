@@ -87,7 +87,7 @@ class Claim:
 def claim(name: str) -> Claim | None:
     """The name, for this process; None if somebody else has it or may have it.
 
-    What a dead cluster or start has left under it is removed.
+    Remains of a dead cluster or start under this name are removed.
 
     Raises:
       LaunchError: nothing can be written there.

@@ -6,7 +6,7 @@
                      held             locked by all processes that are connected to it
                      ipyparallel.json how clients of its controller connect
 
-The folder is the user's alone (0700): whoever can't enter it can't talk to the ranks. A record of
+Only the user can enter the folder (0700), and so talk to the ranks. A record of
 another shape, or whose name is not its folder's, belongs to no cluster, and is left alone.
 """
 
@@ -41,7 +41,7 @@ class HostRecord(AgentFacts):
 
 @dataclass(frozen=True)
 class ClusterRecord:
-    """What it takes to find a running cluster again."""
+    """All that another process needs to connect to a running cluster."""
 
     name: str
     spec: wire.ClusterSpec

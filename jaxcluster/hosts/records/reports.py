@@ -1,4 +1,4 @@
-"""Reports of cells that went wrong on a cluster, for whoever asks later.
+"""Reports of cells that failed on a cluster, for later questions.
 
 A report has what a notebook has shown, and the last launches. The cluster's folder keeps it.
 """

@@ -1,6 +1,6 @@
 """The folder of all clusters of this user.
 
-Whoever can reach the sockets in it can run code, so it must be the user's alone. It is checked each
+Anyone who reaches its sockets can run code, so only the user may enter it. It is checked each
 time: no link, mode 0700, and no place in which another user could exchange it.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from jaxcluster.errors import JaxClusterError
 
 VARIABLE = "JAXCLUSTER_RUNTIME_DIR"
-MAX_SOCKET_PATH = 100  # sun_path holds 108 bytes, and rank-1234.sock must fit behind the folder
+MAX_SOCKET_PATH = 100  # sun_path holds 108 bytes, and /rank-1234.sock must fit after the folder
 SHARED_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 CHOOSE = f"Set {VARIABLE} to a folder of your own with a short path."
 

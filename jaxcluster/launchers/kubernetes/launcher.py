@@ -105,7 +105,7 @@ class Kubernetes(Launcher):
 
     @property
     def chips(self) -> int:
-        """Of each pod: as asked for, else all of a small slice, and 4 of a larger one."""
+        """Chips of each pod: as asked for, else all of a small slice, or 4 of a larger one."""
         return self.tpu_chips or min(4, self._chips)
 
     @property

@@ -88,7 +88,7 @@ class Api:
         self.core, self.custom = client.CoreV1Api(one), client.CustomObjectsApi(one)
 
     def said(self, method: Callable[..., Any], *names: str, **options: Any) -> str:
-        """What the API server answers to one of the client's methods."""
+        """The API server's answer to one of the client's methods."""
         options |= {"_preload_content": False, "_request_timeout": TIMEOUT_S}
         with told():
             answer = method(*names, namespace=self.namespace, **options)
@@ -144,7 +144,7 @@ def told() -> Iterator[None]:
 
 
 def status_of(error: LaunchError) -> int:
-    """Of HTTP, with which the API server has refused; 0 where it has not answered."""
+    """HTTP's status, with which the API server has refused; 0 if it has not answered."""
     return int(error.__cause__.status or 0) if isinstance(error.__cause__, ApiException) else 0
 
 
@@ -246,7 +246,7 @@ class PodLaunch(Launch):
         return LaunchError(f'{told} Its last line: "{line}"', hint or HINT)
 
     def _waits_for(self) -> str:
-        """What the pods that don't run wait for, in the cluster's own words.
+        """The reason why pods wait, in Kubernetes' words.
 
         Raises:
           LaunchError: they can't ever be made.
@@ -324,7 +324,7 @@ class PodLaunch(Launch):
         return f"the Job has failed ({failed['reason']}: {failed.get('message')})" if failed else ""
 
     def successor(self, number: int, name: str) -> Callable[..., StartedAgent] | None:
-        """What ends the last pod, if it runs, and waits for the agent of the Job's next one."""
+        """A function that ends the last pod, if it runs, and waits for the next pod's agent."""
         last = self.pods[self.current[number]]
 
         def start(*wait: Any) -> StartedAgent:
@@ -392,7 +392,7 @@ class Way(socketserver.ThreadingUnixStreamServer):
         self.path, self._connect = path, partial(api.forward, pod, port)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Join a connection, on a thread of its own."""
+        """Join a connection to a pod's port, on a new thread."""
         with contextlib.closing(self._connect()) as there:
             there.setblocking(True)
             back = threading.Thread(target=_pump, args=(there, request), daemon=True)
@@ -405,7 +405,7 @@ class Way(socketserver.ThreadingUnixStreamServer):
 
 
 def _pump(source: Any, sink: Any) -> None:
-    """What comes from one to the other, until one of them has ended; then both have."""
+    """Pass bytes from one socket to the other until one ends; then end both."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)
@@ -433,7 +433,7 @@ def _index(pod: Object) -> int:
 
 
 def _state(pod: Object) -> Object:
-    """Of the agent's container: waiting, running or terminated."""
+    """The state of the agent's container: waiting, running or terminated."""
     found = (pod.get("status") or {}).get("containerStatuses") or []
     return next((one.get("state") or {} for one in found if one["name"] == CONTAINER), {})
 
