@@ -1,6 +1,6 @@
 """One rank: an ipyparallel engine whose id is its rank, with a control channel beside it.
 
-The process comes up in this order, each step on the notebook's word: control channel (answers at
+The process starts in this order, each step on the notebook's request: control channel (answers at
 once), ``facts``, ``initialize`` (it is a JAX process now), ``serve`` (it is an ipyparallel engine
 now and runs cells).
 """

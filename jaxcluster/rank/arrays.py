@@ -40,7 +40,7 @@ class Unavailable(Exception):
 
 
 def parts_of(node: Any) -> Sequence[tuple[Any, Any]] | None:
-    """What is in a container, with JAX's keys; None for a leaf.
+    """The children of a container, with JAX's keys; None for a leaf.
 
     Beyond what JAX knows as a pytree, dataclasses are entered too.
     """
@@ -118,8 +118,8 @@ def devices_hash(array: Any) -> str:
 def is_ready(array: Any) -> bool:
     """Whether ``array`` is computed; deleted ones are not.
 
-    jax 0.10.2 crashes where a deleted array is asked, and the main thread may delete it at any
-    moment (a cell donates it): both questions are asked in C, with no other thread in between.
+    jax 0.10.2 crashes if a deleted array is asked, and the main thread may delete it at any moment
+    (a cell donates it). So both questions are asked in C, with no other thread in between.
     """
     base = numpy_view(array)
     return any(map(operator.call, (base.is_deleted, base.is_ready))) and not base.is_deleted()
@@ -151,8 +151,8 @@ class Patience:
 
     Args:
       name: what they are, for messages.
-      ends_idle: where CPUs compute, end as soon as the process does hardly anything: ranks that sit
-        in a collective wait for others, which never come.
+      ends_idle: on CPU, end once the process is nearly idle: it sits in a collective, and the
+        others never come.
     """
 
     def __init__(self, seconds: float, name: str = "", *, ends_idle: bool = True) -> None:
@@ -183,7 +183,7 @@ class Patience:
 
 
 def read_numbers(array: Any) -> np.ndarray[Any, Any]:
-    """What a computed array of this process's devices holds, on CPU without a copy.
+    """The values of a computed array on this process's devices, on CPU without a copy.
 
     XLA ends the process if a buffer is read for which there was no memory. So the array is first
     asked how its computation has ended: numpy does not ask.
@@ -196,7 +196,7 @@ def read_numbers(array: Any) -> np.ndarray[Any, Any]:
 
 
 def host_values(array: Any) -> np.ndarray[Any, Any]:
-    """A shard's values on the host, without leaving a copy behind in the user's array.
+    """A shard's values on the host, without a copy that the user's array would keep.
 
     ``np.asarray`` keeps what it copied from a GPU for as long as the array lives, so it is given
     another array of the same buffer.

@@ -32,7 +32,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class Owner(Protocol):
-    """What runs cells or a script: it has the process's agreement."""
+    """The part that runs cells or a script: it has the process's agreement."""
 
     @property
     def agreement(self) -> Agreement: ...

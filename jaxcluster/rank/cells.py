@@ -90,7 +90,7 @@ class CellRunner:
     Attributes:
       current: the running cell, read by the control thread.
       last_result: the value of the last cell's last expression.
-      turns: when cells, and what is done between them, may begin.
+      turns: says when cells, and requests between them, may begin.
       given: hashes what cells give to launches.
       interrupts: stops cells.
       output: where the output of cells goes.
@@ -98,7 +98,7 @@ class CellRunner:
       lost: the names that were lost, and why.
       comms: those that cells have opened, and what an ``ipywidgets.Output`` takes.
       asking: what its cells ask the user, and whether a person holds the rank.
-      home: the last cell, or the one whose widget has a message now: what is opened is its own.
+      home: the cell that owns new comms: the last one, or the one whose widget has a message now.
     """
 
     def __init__(self, rank: int, control: ControlChannel, log_path: str, history: History) -> None:
@@ -166,7 +166,7 @@ class CellRunner:
             self.interrupts.interrupt(seq)
 
     async def _run_in_turn(self, request: Request[wire.CellRequest]) -> None:
-        """One cell, to the reply that it gets whatever its code has done to this process."""
+        """Run one cell, and return its reply, even if its code has harmed this process."""
         running, names = Running(request), None
         self.current = running
         try:
@@ -187,7 +187,7 @@ class CellRunner:
         request.reply(reply)
 
     def _end_turn(self, running: Running) -> None:
-        """It makes no more launches: the referee is told so, once."""
+        """Tell the referee once that the cell makes no more launches."""
         if running.over:
             return
         running.over = True
@@ -246,7 +246,7 @@ class CellRunner:
         running.profile.close()
 
     def _new_names(self, notebook: bytes) -> list[str] | None:
-        """The user's names, where they are not those that this notebook was told last."""
+        """The user's names, if they differ from the last ones that this notebook has received."""
         names = dict(self.shell.user_ns)  # a thread of the user's may bind more meanwhile
         (told, before), now = self._told_names, frozenset(names)
         self._told_names = notebook, now
@@ -309,7 +309,7 @@ class CellRunner:
         return tracebacks.error_info(error)
 
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
-        """An error that went past IPython: a hook's, or IPython's own or ours, told as such."""
+        """An error that went past IPython: a hook's, IPython's own, or ours, named as such."""
         is_deep = isinstance(error, RecursionError)  # Python's parser raises it of a nested cell
         if is_deep or tracebacks.line_of(error) is not None:
             return self.plain(error)
@@ -337,7 +337,7 @@ class CellRunner:
     # ------------------------------------------------------------------ the process
 
     def _tidy(self) -> None:
-        """What each Jupyter kernel has between cells: SIGINT's handler, and streams that work."""
+        """Restore what each kernel has between cells: SIGINT's handler, and working streams."""
         self.interrupts.keep_handler()
         for name, inner in self._inner.items():
             if not is_usable(getattr(sys, name, None)):

@@ -1,8 +1,8 @@
 """Interrupts of code that ipyparallel's own clients run on a rank: ``%%px`` cells and ``apply``.
 
-ipykernel puts Python's own SIGINT handler in place while it handles a request. It raises wherever
-the signal comes: between a launch and its agreement, or in ipykernel's code, and then the client's
-answer never comes. Here the handler stays the runner's, and raises in the client's code alone.
+ipykernel puts Python's own SIGINT handler in place while it handles a request. It raises at any
+place: between a launch and its agreement, or in ipykernel's code. Then the client gets no answer.
+Here the handler stays the runner's, and raises in the client's code alone.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class _NoChannelThread:
 class RankKernel(IPythonParallelKernel):
     """ipyparallel's kernel, which answers cells with top-level ``await`` too.
 
-    To interrupt one ipykernel looks whether it runs on the main thread, by way of the thread that
-    has its subshells; an engine has none, and the answer never comes (ipykernel 7, ipyparallel 9).
+    Before it interrupts, ipykernel asks the thread of its subshells for the main thread. An engine
+    has none, so the answer never comes (ipykernel 7, ipyparallel 9).
     """
 
     shell_channel_thread = Any(_NoChannelThread())

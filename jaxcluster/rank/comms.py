@@ -36,7 +36,7 @@ OVERWRITTEN = re.compile(r"(?m)^.*\r(?=[^\r\n])")  # what carriage returns have 
 
 
 class Opened:
-    """What is known of a comm, which has it as an attribute.
+    """The facts of a comm, which has them as an attribute.
 
     In a plain notebook the page fills an ``ipywidgets.Output`` with what the kernel sends while
     code is inside of ``with output:``. A rank's output comes to the page under another cell's name,
@@ -67,7 +67,7 @@ class Opened:
             timer.start()
 
     def show(self) -> None:
-        """Show what there is: at the end, or on a thread of its own while more may come."""
+        """Show the output so far: at the end, or on a thread while more may come."""
         with self._showing:
             self._is_due = False
             new = [self._new.popleft() for _ in range(len(self._new))]

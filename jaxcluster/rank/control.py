@@ -1,4 +1,4 @@
-"""A rank's own socket and the thread behind it, which answers whatever the main thread is doing.
+"""A rank's socket and its thread, which answers even while the main thread is busy.
 
 JAX releases the GIL while it waits in a collective, so this thread can report where the main
 thread sits, interrupt it, and send what it prints, also when the main thread never comes back.
@@ -105,7 +105,7 @@ class Request(Generic[Q]):
 
 
 class ControlChannel:
-    """Serves one ROUTER socket on a thread of its own, which alone sends and receives.
+    """Serves one ROUTER socket on a thread, which alone sends and receives.
 
     Attributes:
       on_tick: called on the thread now and then while ``ticking`` is set.
@@ -292,7 +292,7 @@ def _refuse(request: Request[Any]) -> None:
 
 
 def _next(waiting: deque[Message | Text]) -> Message:
-    """What is to be sent next: a message, or the text of one stream that stands together."""
+    """The next message to send, or the joined text of one stream."""
     first = waiting.popleft()
     if not isinstance(first, Text):
         return first

@@ -1,10 +1,10 @@
-"""A process of its own for the referee and JAX's coordination service, so that any rank may die.
+"""The process of the referee and JAX's coordination service, so that any rank may die.
 
 In plain JAX rank 0 hosts the service: when rank 0 dies, all others abort within a moment. Here its
 tasks are recoverable as well, so the death of any rank ends no other.
 
-Its parent ends it. Where JAX's private names have moved rank 0 hosts the service as in plain JAX,
-and this process has the referee alone.
+Its parent ends it. If JAX's private names have moved, rank 0 hosts the service, as in plain JAX.
+This process then has only the referee.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hashes of values that have to be equal on several processes.
 
-Of the copies that processes have of parts of arrays the notebook compares the hashes. What the host
+The notebook compares hashes of the processes' copies of parts of arrays. What the host
 gives to launches has to be equal on all processes of the program:
 A process may launch the same program as the others with other values: a learning rate, a batch of
 ``np.random``. JAX compares them in ``device_put`` alone. So a hash of what a main thread gives to
@@ -52,7 +52,7 @@ class Given:
         return int.from_bytes(digest.digest(), "little") or 1 if digest is not None else 0
 
     def forget(self) -> None:
-        """What was given so far was for a launch that was not made."""
+        """Forget the values so far: their launch was not made."""
         self._digests = {}
 
     def add(self, value: Any, sharding: Any) -> None:
@@ -119,7 +119,7 @@ def copied_parts(sharding: Any, shape: tuple[int, ...]) -> frozenset[Bounds]:
 def hashes(arrays: Sequence[tuple[int, Any]]) -> list[list[Any]]:
     """[number, part, hash] of each part of these arrays of which other processes have a copy too.
 
-    Of what is still being computed nothing is told: nobody waits for it. Nor of what has failed.
+    Copies that are still being computed, or have failed, are left out.
     """
     found: list[list[Any]] = []
     # Each rank counts the same, whatever it has computed: else equal copies had other hashes.

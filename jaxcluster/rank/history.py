@@ -1,8 +1,8 @@
 """The cells of a rank and all their output, kept in files for those who did not run them.
 
 A cell's output goes to the notebook that has sent it. That may be gone, and others come later: they
-read it here, also while the rank computes, and when it has died. What is kept is bounded: the
-oldest goes first. ``cluster.history`` reads the lines.
+read it here, also while the rank computes, and when it has died. The logs are bounded: the oldest
+part is dropped first. ``cluster.history`` reads the lines.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _last_count(folder: Path) -> int:
 
 
 def _kept(content: dict[str, Any]) -> dict[str, Any]:
-    """Of a display what can be shown elsewhere: text, HTML and figures, within bounds."""
+    """The parts of a display that can be shown elsewhere: text, HTML and figures, within bounds."""
     if "data" not in content:
         return content
     data = {mime: content["data"].get(mime) for mime in SHOWN_TYPES}

@@ -28,7 +28,7 @@ _completing = threading.Lock()
 
 
 def rank_state(runner: CellRunner, is_starting: bool = False) -> wire.RankState:
-    """What this rank's main thread is doing, read from another thread in microseconds."""
+    """The state of this rank's main thread, read from another thread in microseconds."""
     running, refusals = runner.current, runner.agreement.refusals
     launching = runner.agreement.launching(frames_of(runner.main_thread_id)) or ("", 0.0)
     known = dict[str, Any](state="starting" if is_starting else "idle")
@@ -42,7 +42,7 @@ def rank_state(runner: CellRunner, is_starting: bool = False) -> wire.RankState:
             "cell": own,
             "line": next((at for code, at in stack if cell_number(code.co_filename) == own), None),
             "seconds": time.perf_counter() - running.started,
-            # Its code was told that it is closed, and has not come to another launch since.
+            # Its code has met the refusal, and has made no other launch since.
             "heard": refusals == 1 or (running.heard and not refusals),
         }
     return wire.RankState(
@@ -68,7 +68,7 @@ def told_stack(stack: Sequence[Place]) -> list[list[Any]]:
 
 
 def report(runner: CellRunner, state: str) -> wire.RankReport:
-    """Where this rank is. Any thread; microseconds."""
+    """The stacks of this rank. Any thread; microseconds."""
     stack = stack_of(runner.main_thread_id)
     threads = {}
     for thread in threading.enumerate():
@@ -134,7 +134,7 @@ class Meter:
 
 
 def own_gpus(devices: Sequence[wire.DeviceInfo]) -> list[str]:
-    """The GPUs behind JAX's local devices, as CUDA_VISIBLE_DEVICES has them.
+    """The GPUs of JAX's local devices, as CUDA_VISIBLE_DEVICES names them.
 
     ``local_hardware_id`` counts the devices that the process may see.
     """

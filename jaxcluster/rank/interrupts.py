@@ -1,9 +1,9 @@
 """Interrupts of a rank's cell: raised in its own code, never between a launch and its agreement.
 
-Python raises KeyboardInterrupt at whatever instruction a signal finds. In bookkeeping of ours it
-would cost a reply, or leave a lock behind that nobody holds. So the handler looks at the frames:
-in a cell's code it raises, elsewhere the signal comes again a moment later. Nor does IPython bear
-it everywhere: raised in its own steps, it costs the result.
+Python raises KeyboardInterrupt at any instruction. In our own bookkeeping it would cost a reply, or
+leave a lock that nobody holds. So the handler looks at the frames. In a cell's code it raises;
+elsewhere the signal is sent again a moment later. Nor does IPython bear it everywhere: raised in
+its own steps, it costs the result.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ class Interrupts:
             running.task.cancel()
 
     def keep_handler(self) -> None:
-        """Between cells: SIGINT is heard, whatever a cell has put there."""
+        """Between cells: restore SIGINT's handler if a cell has replaced it."""
         if signal.getsignal(signal.SIGINT) != self.handler:
             signal.signal(signal.SIGINT, self.handler)
 
     def on_unraisable(self, what: Any) -> None:
-        """Python passes over what is raised in a finalizer or in a callback of its collector.
+        """Python passes over exceptions in a finalizer or in a callback of its collector.
 
         JAX has such a callback, which runs all the time. An interrupt that came there comes again.
         """

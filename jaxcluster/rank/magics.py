@@ -3,8 +3,8 @@
 IPython compiles the body of ``%%time``, ``%%timeit`` or ``%%capture`` by itself, and counts its
 lines from 1. Nothing said in which cell, and on which line, it failed or launched something.
 
-All ranks of a host would install into one environment at once, and files would go missing. Whoever
-gets the lock first runs the command; the others find its exit status, of the same cell.
+All ranks of a host would install into one environment at once, and files would go missing. The rank
+that gets the lock first runs the command. The others find its exit status, of the same cell.
 """
 
 from __future__ import annotations

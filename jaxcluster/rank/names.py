@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxcluster.rank.places import owner
 
-# What IPython, the engine, Python and its debugger keep in a namespace.
+# Names that IPython, the engine, Python and its debugger keep in a namespace.
 _PYTHONS = (
     "name|doc|package|loader|spec|file|cached|path|builtins?|warningregistry|session|vsc_\\w+|"
     "annotations|annotate|annotate_func|annotations_cache|conditional_annotations|"

@@ -1,9 +1,9 @@
-"""Where a cell's output goes on a rank: to the notebook that sent the cell, in order.
+"""A cell's output on a rank, on its way to the notebook that sent the cell, in order.
 
-Three sources are joined: Python's ``sys.stdout``/``sys.stderr``, IPython's displays, and what C
-code and subprocesses write to file descriptors 1 and 2. The last go to the rank's log, which is
-complete also after a crash. While a cell runs the log's new lines are shown, but for the
-transport's own chatter.
+It joins three sources: Python's ``sys.stdout``/``sys.stderr``, IPython's displays, and file
+descriptors 1 and 2. C code and subprocesses write to these, into the rank's log, which is complete
+also after a crash. While a cell runs the log's new lines are shown, but for the transport's own
+chatter.
 """
 
 from __future__ import annotations
@@ -204,11 +204,11 @@ class CellOutput:
         return True
 
     def print(self, name: str, text: str) -> bool:
-        """What a stream was written; False where no cell runs whose it could be."""
+        """Take text that was written to a stream; False if no cell can have written it."""
         return self.emit("stream", {"name": name, "text": text})
 
     def show_pages(self) -> None:
-        """What ``name?`` and pagers have left for the frontend."""
+        """Show the text that ``name?`` and pagers have left for the frontend."""
         payloads = self._runner.shell.payload_manager
         for payload in payloads.read_payload():
             if payload.get("source") == "page":
@@ -219,10 +219,10 @@ class CellOutput:
         payloads.clear_payload()
 
     def show_log(self, last: bool = False) -> None:
-        """On the control thread, while a cell runs: show what has come to the log.
+        """On the control thread, while a cell runs: show new lines of the log.
 
-        It waits for nobody: the main thread may wait for this one to send what was printed. What
-        is not read now is read later.
+        It waits for nobody: the main thread may wait for this one to send what was printed. The
+        rest is read later.
 
         Args:
           last: this is the cell's end, on the main thread: show all that is left.

@@ -1,4 +1,4 @@
-"""Where a frame is, and which code is not the user's.
+"""The place of a frame, and which code is not the user's.
 
 A place is a line of a cell, and within it a line of a script, module or library. Frames of JAX, of
 debuggers and of ours are folded where the user's lines are to be seen.
@@ -21,7 +21,7 @@ from jaxcluster.agreement.messages import Place
 
 JAX = ("jax", "jaxlib")
 DEBUGGERS = ("bdb", "cmd", "pdb")
-# What runs around all code of a rank: its lines say of no launch where it comes from.
+# Modules that run around all code of a rank: their lines don't show where a launch comes from.
 KERNEL = (
     "IPython", "debugpy", "ipykernel", "ipyparallel", "jupyter_client", "tornado", "traitlets",
     "zmq",
@@ -85,7 +85,7 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def in_a_cell(frame: FrameType | None) -> bool:
-    """Whether a frame is a cell's, or was called by one's."""
+    """Whether a frame is a cell's, or was called from a cell."""
     return any(cell_number(one.f_code.co_filename) is not None for one in outward(frame))
 
 
@@ -117,7 +117,7 @@ def name_cells(text: str) -> str:
 
 @functools.cache
 def _files_of(packages: tuple[str, ...]) -> tuple[str, ...]:
-    """Where packages and modules lie: what their files begin with. Nothing is imported for it."""
+    """The beginnings of the paths of packages and modules, without importing them."""
     found: list[str] = []
     for spec in filter(None, map(importlib.util.find_spec, packages)):
         folders = spec.submodule_search_locations

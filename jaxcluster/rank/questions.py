@@ -1,11 +1,11 @@
-"""What a person does at a rank: answers ``input()`` and ``getpass()``, and debugs.
+"""A person's work at a rank: answers to ``input()`` and ``getpass()``, and debugging.
 
-A question is answered in the notebook whose cell asks. Whoever asks waits, however long the answer
-takes, on whatever thread it is. The stop button ends the wait: on the main thread as it ends all
-else, on others by taking the question back.
+A question is answered in the notebook whose cell asks. The thread that asks waits for the answer
+without a limit. The stop button ends the wait: it interrupts the main thread, and takes back
+questions of other threads.
 
-A rank that is held, by a question or a debugger, is neither hung nor diverged, and those that wait
-for it aren't either. Its notebook hears of it at once (``paused``), all others at their next poll.
+A rank that a question or a debugger holds is neither hung nor diverged. Nor are the ranks that wait
+for it. Its notebook hears of it at once (``paused``), all others at their next poll.
 
 Debuggers are IPython's, with three differences. Where the stop button leaves it the cell is left
 too, as the other ranks leave it. It stops in the user's code alone: neither in JAX's frames nor in
@@ -123,7 +123,7 @@ class Asking:
             found[1].put(request.body)
 
     def stop(self) -> None:
-        """The cell is interrupted: threads that ask are told. The main thread gets its signal."""
+        """End the questions of an interrupted cell's threads. The main thread gets its signal."""
         for ident, answers in list(self._open.values()):
             if ident != self.runner.main_thread_id:
                 answers.put(None)
@@ -212,7 +212,7 @@ class RankPdb(debugger.InterruptiblePdb):
             super().user_call(frame, argument_list)
 
     def user_return(self, frame: FrameType, return_value: Any) -> None:
-        """A statement of a cell is a frame of its own: its end is no place to stop at."""
+        """Each statement of a cell has its own frame: its end is no place to stop at."""
         if _is_statement(frame):
             self.set_step()
         else:

@@ -1,14 +1,14 @@
-"""Where a thread is, read from another thread, without a chance to harm either.
+"""A thread's stack, read from another thread without risk to either.
 
 Following ``f_back`` of a running thread's frames in Python crashes processes: between two steps the
 thread may run on, and what was a frame is freed or another object by then (on Python 3.11 an
 allocation on the way may also collect garbage, and so let it run on). ``faulthandler`` is no way
 out: on Python 3.13 its dump dies of a finalizer that runs while its frame is being left.
 
-So a stack is read in **one call of C**, built of ``itertools``. The interpreter's lock is let go
-between bytecodes alone and none runs here, so the thread stands still; and all references to frames
-are dropped before the call ends, so that none of its variables lives longer, or ends on another
-thread. Of each frame its code and line remain. Some 10 us for a stack of 30 frames.
+So a stack is read in **one call of C**, built of ``itertools``. The interpreter releases its lock
+only between bytecodes, and none runs here, so the thread stands still. The call drops all
+references to frames before it ends. So no variable lives longer, or ends on another thread. It
+keeps each frame's code and line. Some 10 us for a stack of 30 frames.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ONCE = ((),)  # starmap(function, _ONCE) calls it once, when its turn comes
 def stack_of(thread_id: int) -> list[Place]:
     """Code and line of each frame of a thread, innermost first; empty where it runs no Python.
 
-    Any thread may ask, of any thread, whatever that is doing.
+    Any thread may ask for any thread.
     """
     return _in_one_call(map(_place, _frames(thread_id)))
 

@@ -1,8 +1,8 @@
 """Errors of cells, as they are shown: with the user's lines, and fit for a message.
 
-Frames of JAX, of debuggers and of ours are folded. JAX folds its own in a notebook, but its list of
-what is its own has gaps, and IPython shows the innermost frame all the same.
-``JAX_TRACEBACK_FILTERING=off`` shows them all.
+Frames of JAX, of debuggers and of ours are folded. JAX folds its own frames in a notebook, but
+misses some, and IPython shows the innermost frame in any case. ``JAX_TRACEBACK_FILTERING=off``
+shows them all.
 """
 
 from __future__ import annotations
@@ -115,9 +115,9 @@ def line_of(error: BaseException) -> int | None:
 def is_odd(error: BaseException) -> bool:
     """Whether IPython must not render an exception.
 
-    It leaves out the parts of a group. It takes minutes for a very long message, and half a minute
-    for a RecursionError in a process that has imported JAX: it looks through all modules for each
-    frame of a cell. So too where this is true of a cause.
+    It leaves out the parts of a group. It takes minutes for a very long message. With JAX imported
+    it takes half a minute for a RecursionError, because it looks through all modules for each frame
+    of a cell. So too where this is true of a cause.
     """
     seen: set[int] = set()
     while id(error) not in seen:
@@ -135,7 +135,7 @@ def is_odd(error: BaseException) -> bool:
 
 
 def plain_lines(error: BaseException) -> list[str]:
-    """What Python writes of an exception, from the cell's own line on."""
+    """The traceback as Python writes it, from the cell's own line on."""
     with contextlib.suppress(Exception):  # of the user's class
         at = error.__traceback__
         while at is not None and cell_number(at.tb_frame.f_code.co_filename) is None:

@@ -1,7 +1,7 @@
 """A rank's way to the referee for all that is no launch: whose turn the main thread has.
 
-Cells, and what is done to variables between cells, begin when the referee says so: at the same
-place among all notebooks' cells on all ranks.
+Cells, and requests that change variables, begin when the referee says so. So all notebooks' cells
+have one order on all ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Skip = Callable[[Request[Any], wire.Skipped], None]
 
 @dataclass
 class Turn:
-    """What the main thread is to do when it has its turn.
+    """The main thread's task, once it has its turn.
 
     Attributes:
       waits: it has not been given.

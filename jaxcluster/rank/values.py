@@ -1,4 +1,4 @@
-"""What a rank says and gives of its variables: views of their arrays, pulls and pushes.
+"""A rank's answers about its variables: views of their arrays, pulls and pushes.
 
 Views answer on a side thread while the main thread may run a cell. Addressable shards alone are
 read, no computation is launched, so nothing here can wait for another rank. A value that is still
@@ -89,8 +89,8 @@ class ValueUnpickler(pickle.Unpickler):
 class ArrayPickler(cloudpickle.Pickler):
     """Pickles everything but jax.Arrays, which it gathers, and open files.
 
-    Those in dicts come in the order of the keys, as in JAX: other ranks may have filled theirs in
-    another one.
+    Leaves of dicts come in the order of the keys, as in JAX, since ranks may fill dicts in
+    different orders.
 
     cloudpickle marks a class with a random number of its process. By that, an object that was
     pulled and is pushed would be of its own class on rank 0 alone. So a class of a cell gets a

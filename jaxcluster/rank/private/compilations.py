@@ -1,7 +1,7 @@
-"""Where JAX compiles: what an earlier process of this cluster has compiled is loaded instead.
+"""JAX's compiler, which loads programs that earlier processes of this cluster have compiled.
 
-It is in a private folder beside the ranks' logs, which is removed with the cluster. What is not
-whole there is not there: the program is compiled, as it would be without the folder.
+It is in a private folder beside the ranks' logs, which is removed with the cluster. A damaged file
+counts as missing: the program is then compiled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARE = 8  # an eighth of what may be written there, at most: it may be memory
 
 
 def read(folder: Path, key: str) -> bytes | None:
-    """What was written under ``key``; None if it is not there, not whole, or anybody's."""
+    """The bytes written under ``key``; None if they are missing, damaged, or not private."""
     with contextlib.suppress(OSError, zlib.error):
         if _is_private(folder):
             return zlib.decompress((folder / key).read_bytes())  # it has a checksum
@@ -75,9 +75,9 @@ def keep_compiled(folder: Path) -> None:
     """Have each program that JAX compiles here kept in ``folder``, and loaded from there.
 
     JAX compiles in one place (``compiler.compile_or_get_cached``, jax 0.10.2 and 0.12). Its own
-    persistent cache does not serve a cluster: process 0 alone writes to it, so what other ranks
-    compile for their own devices is never found again, and files are neither locked nor renamed. A
-    folder that the user has given to JAX's cache wins. Must come before anything is compiled.
+    persistent cache does not serve a cluster. Only process 0 writes to it, so programs of other
+    ranks' devices are never found again. Files are neither locked nor renamed. A folder that the
+    user has given to JAX's cache wins. Must come before anything is compiled.
 
     Args:
       folder: its parent is there, and private.
@@ -92,7 +92,7 @@ def keep_compiled(folder: Path) -> None:
     is_on, jaxs_folder = config.enable_compilation_cache, config.compilation_cache_dir
 
     def name_of(backend: Any, module: Any, devices: Any, options: Any) -> str | None:
-        """What a program is kept under: all that it was made from and for; None if it is not kept.
+        """The key of a program: all that it was made from and for; None if it is not kept.
 
         JAX's own key has the program, the compiler's version, options and flags, and the kind of
         the devices. On GPU it leaves out which devices they are, and it never has the others'.
@@ -149,8 +149,8 @@ _OURS = sys.getrefcount(_held.get(0, _NONE)[0])  # references where nobody else 
 def hold(executable: Any, loaded: Callable[[], bytes | None] = bytes) -> None:
     """Keep an executable until nobody else has it, nothing runs, and another one comes.
 
-    CUDA unloads a program only once all that runs on its device has ended, and whoever drops the
-    last reference waits for that with Python's lock: the garbage collector, on any thread.
+    CUDA unloads a program only once its device is idle. The thread that drops the last reference
+    waits for that with Python's lock, and the garbage collector may run on any thread.
     """
     unused = [n for n in list(_held) if sys.getrefcount(_held.get(n, _NONE)[0]) <= _OURS]
     if unused and all(map(is_ready, jax.live_arrays())):

@@ -160,7 +160,7 @@ def announce_waits(agreement: Agreement) -> None:
 
 
 def fit_in(say: Callable[[str], None]) -> None:
-    """Have calls that a script makes for a world of its own fit in with this one.
+    """Make a script's calls for its own world fit in with this one.
 
     ``jax.distributed.initialize`` and ``shutdown`` return with one line: the cluster does both. An
     ``initialize`` for another world is an error. ``jax_num_cpu_devices`` may be set to what this

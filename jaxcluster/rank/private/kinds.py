@@ -155,7 +155,7 @@ def registered_by_cells() -> list[tuple[type, Registration]]:
 
 
 def is_by_fields(how: Registration) -> bool:
-    """Whether it is that of a dataclass, which needs no function of its own."""
+    """Whether it is a dataclass's, which needs no other function."""
     return how.func is jax.tree_util.register_dataclass
 
 

@@ -117,7 +117,7 @@ def announce_launches(agreement: Agreement) -> None:
         return call
 
     def get_fastpath_data(executable: Any, out: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """A fast path that asks, or None where nothing of Python comes right before the launch."""
+        """The fast path that calls Python right before the launch, or None if there is none."""
         data = original_fastpath(executable, out, inputs, *args, **kwargs)
         if data is None or (program := program_of(executable)) is None:
             return data
@@ -174,10 +174,10 @@ def announce_launches(agreement: Agreement) -> None:
     "values that should be equal on all ranks are compared only where arrays are pulled",
 )
 def hear_host_values(given: Given) -> None:
-    """Have ``given`` told of values that become arrays of several processes (jax 0.9.1 to 0.12).
+    """Report to ``given`` the values that become arrays of several processes (jax 0.9.1 to 0.12).
 
-    What is no array that spans a program's devices comes to ``pxla.shard_arg_handlers``, on JAX's
-    fast path too.
+    JAX gives each argument that is no array on all of a program's devices to
+    ``pxla.shard_arg_handlers``, on its fast path too.
     """
     import jax
     import numpy as np

@@ -21,7 +21,7 @@ _COLLECTIVE = re.compile(
 
 
 def describe(executable: Any) -> Program:
-    """What tells a compiled program from others, for whoever announces its launches.
+    """The identity of a compiled program, with which its launches are announced.
 
     It is made of what was compiled (see ``sign``), as compilers may make two programs of one. On
     other platforms than CPU each process tunes its kernels by its own timings.

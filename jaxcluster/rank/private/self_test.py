@@ -21,7 +21,7 @@ from jaxcluster.rank.private import (
 
 
 def missing() -> dict[str, str]:
-    """What it costs that private names have moved, by what they are for. Starts no backend.
+    """The cost of private names that have moved, by the purpose of the names. Starts no backend.
 
     It changes this process's JAX, as a rank does.
     """

@@ -5,8 +5,8 @@ JAX's runtime has such transfers on GPU and TPU. For other platforms it has a se
 Port 0 can't be in it: the receiver dials port 0, and waits for ever (jax 0.10.2 and 0.12).
 
 Each process numbers the transfers that it has asked for, and sender and receiver find each other by
-these numbers. If a process leaves one out, even one without a part in it, later ones hang, or bring
-another array's values. So each is announced as a launch of all processes. Three ways lead to them:
+these numbers. If a process leaves one out, even without a part in it, later ones hang, or bring
+wrong values. So each is announced as a launch of all processes. Three ways lead to them:
 
 - ``device_put`` to a sharding. One call numbers its arrays in the order of a hash table that each
   process seeds again: so each array has a call of its own.
