@@ -98,7 +98,7 @@ def run(words: list[str]) -> int:
         say("".join(traceback.format_exception_only(error)).rstrip("\n"))
         return 1
     if logs is not None:
-        make_folder(logs, script)  # what can't be made is told before a start
+        make_folder(logs, script)  # a folder that can't be made is an error before the start
     with StartDisplay(rich=False) as display:
         world = start_world(spec, display.progress, script=script)
         display.progress("")
@@ -273,7 +273,7 @@ class Outputs:
         try:
             with self._file(rank).open("ab") as file:
                 file.write(data)
-        except OSError as error:  # a full disk: told once, and the script goes on
+        except OSError as error:  # a full disk: reported once, and the script goes on
             if not self._is_full:
                 self._is_full = True
                 say(f"jaxcluster: {self.folder} can't be written to ({error.strerror}).")

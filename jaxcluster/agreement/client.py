@@ -57,7 +57,7 @@ Record = tuple[Program, Place, float, int, int, bool]
 
 
 class Divergence(RuntimeError):
-    """The processes of a program did not come to launch the same one. Nothing was launched."""
+    """The processes were about to launch different programs. Nothing was launched."""
 
     def __init__(self, message: str, refusal: Refusal | None = None) -> None:
         super().__init__(message)
@@ -263,7 +263,7 @@ class Agreement:
                 lane.deferred = None
 
     def place(self) -> Place:
-        """Where the caller's caller is."""
+        """The place of the caller's caller."""
         return self._place_of(sys._getframe(2))
 
     def launching(self, frames: Container[tuple[int, int]]) -> tuple[str, float] | None:
@@ -492,7 +492,7 @@ def _hash(value: int, program: Program) -> int:
 
 
 def _task_of(thread: threading.Thread) -> str:
-    """What a thread is for, the same on all ranks: its name without numbers, and its function."""
+    """A thread's purpose, the same on all ranks: its name without numbers, and its function."""
     target = getattr(thread, "_target", None)
     name = getattr(target, "__qualname__", type(thread).__qualname__)
     return f"{re.sub('[0-9]+', '', thread.name)} {name}"

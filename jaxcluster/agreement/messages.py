@@ -76,7 +76,7 @@ NOWHERE = Place()
 class Program:
     """A compiled program: its processes in order, and what tells it apart from others.
 
-    Alike only if identical: whoever makes them makes one for each set and fingerprint. Without
+    Equal only if identical: there is one for each set and fingerprint. Without
     ``collective`` it waits for nobody. ``meets_all``: a rendezvous that main threads and others of
     any name may meet in, such as a barrier.
     """
@@ -141,7 +141,7 @@ class End:
 
 @dataclass(frozen=True)
 class Doing:
-    """What these ranks did when a cell was closed.
+    """The ranks that did the same when a cell was closed, and what they did.
 
     If they were in a launch (``waits``): the program, its place, and what it was ``given`` by the
     host (a hash, 0 for nothing). ``name`` is the error's text if they ``failed``.

@@ -205,7 +205,7 @@ class Referee:
     # ------------------------------------------------------------------ cells
 
     def arrive(self, me: Lane, spec: CellSpec) -> None:
-        """A rank has a cell, and runs it once it is told to."""
+        """A rank has received a cell, and waits for its turn."""
         self._queue.setdefault(spec.seq, Cell(spec)).arrived.add(me.rank)
         self._settle()
 
@@ -334,7 +334,7 @@ class Referee:
     # ------------------------------------------------------------------ the queue of cells
 
     def _begin_cells(self) -> None:
-        """Skip what is not to be run any more, and begin what can begin.
+        """Skip cells that must not run any more, and begin cells that can begin.
 
         A cell begins on all of its ranks at the same time: when all of them have it and are idle,
         and no earlier cell needs one of them.
@@ -564,7 +564,7 @@ def odd_ones(hashes: dict[int, Hashes]) -> tuple[int, ...]:
     for processes in {processes for of_rank in hashes.values() for processes in of_rank}:
         found = {r: hashes[r].get(processes, 0) for r in sorted(hashes.keys() & {*processes})}
         counts = Counter(found.values())
-        # Of two as many: who has launched nothing is the odd one.
+        # Among groups of equal size, ranks that have launched nothing are the odd ones.
         most = max(counts, key=lambda value: (counts[value], value != 0))
         if odd := tuple(rank for rank, value in found.items() if value != most):
             return odd

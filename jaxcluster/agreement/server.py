@@ -87,7 +87,7 @@ class Hub:
         return bool(ready)
 
     def flush(self) -> None:
-        """Send other hosts what is queued for them."""
+        """Send other hosts their queued messages."""
         while self.queued:
             self.queued.pop().flush()
 
@@ -287,7 +287,7 @@ class Server(Hub):
         return has_heard
 
     def join(self, send: Take) -> Take:
-        """What gives what a thread says to the referee."""
+        """A function that gives a thread's messages to the referee."""
         referee, clock = self.referee, self._clock
         sites: dict[int, tuple[Program, Place]] = {}
         me: Lane | None = None

@@ -161,7 +161,7 @@ def check(world: World, text: str) -> CheckResult:
 
 @dataclass(frozen=True)
 class Told(Generic[T]):
-    """What ranks have told of what lies on their devices; ``reasons`` of ranks that have not."""
+    """The ranks' reports of the bytes on their devices; ``reasons`` of ranks that have not."""
 
     found: T
     devices: Mapping[int, Device] = field(repr=False)
@@ -171,7 +171,7 @@ class Told(Generic[T]):
 def meshes(world: World, name: str | None = None) -> Meshes:
     """The device meshes of the ranks' variables and arrays, or the one that ``name`` leads to.
 
-    Where a rank's mesh of the same name differs it is listed under the rank's own name. Without
+    A rank's different mesh of the same name is listed under the rank's name. Without
     any mesh there is one axis: all devices in their order.
 
     Raises:
@@ -202,7 +202,7 @@ Memory = Told[Mapping[int, wire.MemoryReport]]  # by rank
 
 
 def memory(world: World) -> Memory:
-    """Bytes held on every device, by variable, by other live arrays, and what is free."""
+    """Bytes on every device: of variables, of other live arrays, and free."""
     answers, reasons = world.ask_some(requests.Memory(), timeout_s=TREE_S)
     return Memory(dict(sorted(answers.items())), cluster_devices(world), reasons)
 

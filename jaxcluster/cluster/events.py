@@ -1,6 +1,6 @@
-"""Tells whoever wants to know that a cluster has changed, and how far a start has come.
+"""Tells listeners that a cluster has changed, and how far a start has come.
 
-The panel listens. Clusters and cells tell, and know nothing of it.
+The panel listens. Clusters and cells call it, and don't know the listeners.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tell(cell: Any = None) -> None:
 
 @contextlib.contextmanager
 def going_on(also: Progress | None = None) -> Iterator[Progress]:
-    """Yields what is to be told, a line at a time, how far something has come."""
+    """Yields a function that takes a line for each step of a start or restart."""
 
     def say(line: str) -> None:
         global progress

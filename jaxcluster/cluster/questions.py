@@ -1,4 +1,4 @@
-"""What the ranks of one cell ask, put to the user one after another, and what he answers.
+"""The questions of the ranks of one cell, put to the user one after another, and the answers.
 
 Ranks that run the same cell ask the same: one answer serves all of them. Questions are the same if
 each is its rank's nth in the cell, with the same prompt. A debugger's are its own rank's alone. A
@@ -45,11 +45,11 @@ class CannotAsk(Exception):
 
 
 class Prompt:
-    """Where questions are put: a terminal, or whatever this process reads. It waits for the answer.
+    """The prompt for questions: a terminal, or this process's input. It waits for the answer.
 
     Args:
       show: shows an output of a rank in a debugger, whose output is not shown otherwise.
-      before: called before a rank asks, so that what is half shown makes room.
+      before: called before a rank asks, so that half-shown output makes room.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Conversation:
                 self._changed_at = now
 
     def step(self, now: float, running: Collection[int]) -> None:
-        """Ask what is to be asked, and pass on what was answered.
+        """Ask the next question, and pass on the answer.
 
         Args:
           running: the ranks that have not ended the cell.

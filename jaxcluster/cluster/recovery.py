@@ -83,7 +83,7 @@ def recover(cluster: Cluster, message: str, when: str) -> str:
 
 
 def advice(cluster: Cluster) -> str | None:
-    """What to type about ranks that are lost; None: they are to be given new processes."""
+    """The command that helps with lost ranks; None: they get new processes."""
     attach, world = f"%jaxcluster attach {cluster.name}", cluster.world
     if cluster.down:
         return cluster.down

@@ -65,7 +65,7 @@ def _few(told: Sequence[str]) -> str:
 
 
 def save(world: World, check: Check, *, compare: bool) -> Kept:
-    """Have each living rank write its variables, whatever its main thread does; ends nothing.
+    """Have each living rank write its variables, even while its main thread is busy; ends nothing.
 
     Args:
       compare: there will be another number of ranks.
@@ -338,7 +338,7 @@ def restore_from(world: World, kept: Kept, when: str) -> str:
 
 
 def _read_index(path: Path) -> dict[int, Saved]:
-    """What the ranks have said of their files.
+    """The ranks' reports of their files.
 
     Raises:
       RecoveryError: it can't be read, or others could have written it: pickles run code.
@@ -391,7 +391,7 @@ class Autosave:
         sent.wait(TIMEOUT_S)
 
     def cancel(self) -> None:
-        """Give up what is being saved: the ranks are about to end."""
+        """Give up a save that goes on: the ranks are about to end."""
         self._is_cancelled = True
         self.wait()
         self._is_cancelled = False

@@ -64,11 +64,11 @@ one_at_a_time = threading.Lock()  # held by the one start of this process that g
 
 @dataclass(eq=False)
 class Starting:
-    """A start of ranks: its steps, each within what is left of the time.
+    """A start of ranks: its steps, each within the rest of the time.
 
     Attributes:
-      spec: what is started.
-      say: told what is happening, a line at a time.
+      spec: the options of the cluster.
+      say: called with a line for each step.
       allocation: what the ranks are to run on, where there is one: it is kept if this fails.
       script: what they run, in place of cells.
       stopped: ends it at its next wait, once another thread sets it.
@@ -315,7 +315,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
 
 
 def chosen_address(spec: wire.ClusterSpec) -> str | None:
-    """Where JAX's coordinator listens, if the user has chosen that."""
+    """The address at which JAX's coordinator listens, if the user has chosen one."""
     return spec.coordinator_bind_address or spec.coordinator_address
 
 

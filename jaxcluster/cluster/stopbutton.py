@@ -14,7 +14,7 @@ def held(press: Callable[[], object] | None = None) -> Iterator[list[None]]:
     """Yields what is not empty once stop was pressed: within, no KeyboardInterrupt is raised.
 
     Raised there, it would leave a cell that runs on the ranks without anybody who waits for it. Not
-    on the main thread it does nothing, since none is raised there. What is within takes
+    on the main thread it does nothing, since none is raised there. The code within takes
     microseconds, but some 100 ms with a debugger in this process.
 
     Args:

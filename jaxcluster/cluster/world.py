@@ -1,7 +1,7 @@
-"""One generation of a cluster's ranks: their processes, their sockets, and what is known of them.
+"""One generation of a cluster's ranks: their processes, sockets and states.
 
-A restart ends one world and makes the next, for the same cluster. What works on ranks takes a
-world, and knows nothing of the cluster that has it.
+A restart ends one world and makes the next, for the same cluster. Functions that work on ranks take
+a world, and don't know its cluster.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class World:
     """The ranks of one cluster, from their start to their end.
 
     Args:
-      processes: their processes, whoever has started them, or is about to.
+      processes: their processes, started here or elsewhere.
       allocation: what they run on, where this process starts them.
       record: who they are, where another one has.
 
@@ -248,7 +248,7 @@ class World:
         return named
 
     def status(self, timeout_s: float = ASK_S) -> list[wire.RankState]:
-        """What each rank is doing now; its control channel answers during a cell too."""
+        """The state of each rank now; its control channel answers during a cell too."""
         self.check()
         told = replies(self.link.gather(range(self.num_processes), State(), timeout_s=timeout_s))
         return [
@@ -358,7 +358,7 @@ class World:
     def ask_some(
         self, request: Request[R], *, timeout_s: float = ASK_S
     ) -> tuple[dict[int, R], dict[int, str]]:
-        """What each rank has replied, and of each that has not, why.
+        """The reply of each rank, or the reason why it has none.
 
         Args:
           request: for all ranks, or by rank.

@@ -1,1 +1,1 @@
-"""What one machine can say of its processes and devices (standard library only)."""
+"""Facts of one machine: its processes and devices (standard library only)."""

@@ -1,4 +1,4 @@
-"""What a process can tell about its host and devices without importing jax.
+"""The facts of a process's host and devices, without importing jax.
 
 jax could seize a GPU or TPU in the notebook, so devices are read from ``/proc``, ``/dev`` and the
 environment. Ranks send these facts before they initialize.
@@ -109,8 +109,8 @@ def _amd_cards() -> int:
 def host_tpu_chips() -> int:
     """How many TPU chips this host has: its ``/dev/accel<number>``, else ``/dev/vfio/<number>``.
 
-    VFIO nodes are made for any device that is passed through to a virtual machine, so they count
-    only where the PCI bus carries something of Google's.
+    Any device that is passed through to a virtual machine has VFIO nodes. So they count only if the
+    PCI bus has a device of Google's.
     """
     if accel := [*ROOT.glob("dev/accel[0-9]*")]:
         return len(accel)
@@ -128,7 +128,7 @@ def gpu_plugin_installed(platform: str | None = None) -> bool:
 def engine_facts(
     rank: int, host: str = "", *, environ: Mapping[str, str] | None = None
 ) -> EngineFacts:
-    """What this process knows of itself and its host, as ``plan_ranks`` wants it.
+    """The facts of this process and its host, for ``plan_ranks``.
 
     ``host`` is what the user's launcher calls this host.
     """
@@ -152,7 +152,7 @@ def engine_facts(
 
 
 def _text(path: Path) -> str:
-    """What is in a file; "" where it can't be read."""
+    """The text of a file; "" if it can't be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

@@ -41,7 +41,7 @@ def free_memory(info: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:
 def take_memory(descriptor: int, nbytes: int) -> bool:
     """Take the pages of a file in memory; whether they could be had.
 
-    Where a mapped page can't be had at its first use, the kernel ends the process (SIGBUS).
+    If a mapped page can't be had at its first use, the kernel ends the process (SIGBUS).
     """
     free = free_memory()
     if free is not None and free <= nbytes + LEFT_NBYTES:
@@ -54,6 +54,6 @@ def take_memory(descriptor: int, nbytes: int) -> bool:
 
 
 def memory_room(path: str | Path, info: Path = MEMINFO, cgroup: Path = CGROUP) -> int:
-    """What may be written to a file system in memory: a full memory has processes killed."""
+    """The bytes that may go to a file system in memory: a full memory gets processes killed."""
     free, memory = shutil.disk_usage(path).free, free_memory(info, cgroup)
     return free if memory is None else min(free, memory - memory // SPARE)

@@ -16,7 +16,7 @@ from jaxcluster.wire import GpuUse
 
 
 def gpu_uses(visible: Sequence[str]) -> list[GpuUse]:
-    """What is known of these GPUs (as CUDA_VISIBLE_DEVICES has them); [] where there is no NVML.
+    """The use of these GPUs (named as in CUDA_VISIBLE_DEVICES); [] if there is no NVML.
 
     NVML counts by the place on the bus. CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID, or where all
     cards are of one kind.
@@ -57,7 +57,7 @@ def _library() -> Any:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-    except Exception:  # not installed, or without a driver: each has errors of its own
+    except Exception:  # not installed, or without a driver: each raises its own errors
         return None
     return nvml
 

@@ -1,4 +1,4 @@
-"""What a process of a cluster sees to for itself when it begins (standard library only)."""
+"""Settings that each process of a cluster makes when it begins (standard library only)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def allow_files(count: int = FILES) -> None:
 def check_files(num_processes: int, num_hosts: int = 0) -> None:
     """Refuse to start what will run out of file descriptors: libzmq ends the process then.
 
-    Where this process may allow itself more, it does, as many as are needed. The figures were
+    It raises this process's own limit, as far as it is allowed and needed. The figures were
     counted with ipyparallel 9.2 and jax 0.10, with a margin.
 
     Args:

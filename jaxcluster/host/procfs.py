@@ -1,8 +1,7 @@
 """Why a process says nothing, or how it has ended, by the kernel's word.
 
-A rank's control channel is a thread of its own. A rank that does not answer is stopped, gets no
-processor, is in C code that keeps Python's global lock (the GIL), or runs another program
-(``os.execv``).
+A rank's control channel has its own thread. If it does not answer, the rank is stopped, gets no
+processor, runs another program (``os.execv``), or keeps Python's global lock (the GIL) in C code.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def explain(pid: int, state: str) -> Silence:
 class Exits:
     """Why processes have ended, also those that this kernel has killed for want of memory.
 
-    The kernel counts its kills and does not say whom: a SIGKILL counts as one of them as long as
-    there were more since this object was made than were told of.
+    The kernel counts its kills without naming processes. A SIGKILL counts as one of them while the
+    count exceeds the deaths reported so far.
     """
 
     def __init__(self) -> None:
@@ -70,7 +69,7 @@ class Exits:
         why, code = exit.why or f"exit code {exit.code}", exit.code
         if not exit.why and code < 0:
             why = f"killed by {SIGNALS.get(-code, f'signal {-code}')}"
-            # What another host's kernel has killed is not counted here.
+            # Kills by other hosts' kernels are not counted here.
             if code == -signal.SIGKILL and not exit.host and oom_kills() > self._told:
                 self._told += 1
                 why += " by the kernel: out of memory"

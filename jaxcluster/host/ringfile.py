@@ -1,4 +1,4 @@
-"""A log of lines in files of a folder, of which the oldest go: written by one process, read by any.
+"""A log of lines in files of a folder, without the oldest. One process writes it, any reads it.
 
 A process goes on with what an earlier one has left. A file's name says at which position of the
 whole log it begins, which is the beginning of a line.

@@ -1,4 +1,4 @@
-"""What a Cloud TPU host can say of its slice, and whether its chips are free. No jax is imported.
+"""A Cloud TPU host's facts of its slice, and whether its chips are free. No jax is imported.
 
 The slice is read as JAX's own detection reads it (``jax/_src/clusters/cloud_tpu_cluster.py`` of jax
 0.10.2 and 0.12): from the virtual machine's metadata, else (on GKE) from the pod's environment.
@@ -18,7 +18,7 @@ from pathlib import Path
 ASK_S = 2.0  # the metadata server is on the same machine, or there is none
 # libtpu keeps this file locked while its process lives, and does not load where another has it.
 LOCK = Path("/tmp/libtpu_lockfile")
-# Where they are set, several processes of a host share its chips, and libtpu leaves the lock.
+# If these are set, several processes of a host share its chips, and libtpu takes no lock.
 SHARED = "ALLOW_MULTIPLE_LIBTPU_LOAD"
 
 

@@ -105,7 +105,7 @@ class Job:
         def handle(pythons: Any, number: int, frame: FrameType | None) -> None:
             self.agreement.handle(self._on_stop, number, frame)
 
-        # Whoever looks, as asyncio does, finds Python's own handler.
+        # Code that looks for it, such as asyncio, finds Python's own handler.
         guard = Guard(handle, signal.default_int_handler)
         self.agreement.stops[number] = guard  # asyncio puts Python's back at its end
         signal.signal(number, guard)

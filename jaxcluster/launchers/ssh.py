@@ -44,8 +44,8 @@ FIRST = ("BatchMode=yes",)  # never let ask: there is nobody to answer
 DEFAULTS = (
     "ConnectTimeout=10",
     f"ServerAliveInterval={ALIVE_S}",
-    # A connection of its own: one that is shared ends when its first user does, keeps our forward
-    # when we end, and passes all traffic through one process.
+    # A separate connection. A shared one ends with its first user, keeps our forward when we end,
+    # and passes all traffic through one process.
     "ControlMaster=no",
     "ControlPath=none",
     "RemoteCommand=none",  # a config that has one refuses any command on the command line
@@ -53,7 +53,7 @@ DEFAULTS = (
     "LogLevel=INFO",  # a config with QUIET would hide why a login failed
     # Of a config's own LocalForward a port may be taken already; ours is looked at when it is used.
     "ExitOnForwardFailure=no",
-    "StreamLocalBindUnlink=yes",  # an ssh that was killed leaves its socket behind
+    "StreamLocalBindUnlink=yes",  # an ssh that was killed leaves its socket
 )
 # BatchMode is not handed on to the ssh that ProxyJump runs: this keeps it from asking, too.
 NEVER_ASK = (("SSH_ASKPASS", "/bin/false"), ("SSH_ASKPASS_REQUIRE", "never"))

@@ -157,7 +157,7 @@ class Tools:
         return [report.of_cell(self._attached(cluster), cell)]
 
     def stacks(self, cluster: ClusterName = "") -> list[Any]:
-        """Where every rank's main thread is at this moment, also in the middle of a hang."""
+        """The stack of every rank's main thread now, also in the middle of a hang."""
         return [status.stacks(self._attached(cluster).stacks())]
 
     def logs(
@@ -166,7 +166,7 @@ class Tools:
         lines: Annotated[int, _about("of each rank, from the end")] = 60,
         cluster: ClusterName = "",
     ) -> list[Any]:
-        """What the processes have written to their logs: C++ messages, crashes, subprocesses."""
+        """The processes' logs: C++ messages, crashes, subprocesses."""
         running = self._attached(cluster)
         parts = []
         for rank in chosen(running, ranks):
@@ -178,7 +178,7 @@ class Tools:
         count: Annotated[int, _about("how many of the last cells")] = 20,
         cluster: ClusterName = "",
     ) -> list[Any]:
-        """The cells that have run, whoever ran them: state, time, who, first line of the source."""
+        """The cells that have run in all notebooks: state, time, who, first line of the source."""
         found, now_ns = self._attached(cluster).history(), time.time_ns()
         return [history.table(found, now_ns, who_we_are(), max(1, count))["text/plain"]]
 
@@ -188,7 +188,7 @@ class Tools:
         cell: Annotated[int | None, _about("its number in `history`; left out: the last")] = None,
         cluster: ClusterName = "",
     ) -> list[Any]:
-        """What each rank has printed, shown and raised in a cell, whoever ran it; also its source.
+        """The text, displays and error of each rank in a cell of any notebook, and its source.
 
         Equal outputs are said once. Also while the cell runs. Figures come as images.
         """
@@ -250,7 +250,7 @@ class Tools:
         return output_of(cell.record, notices)
 
     def interrupt(self, cluster: ClusterName = "") -> list[Any]:
-        """Stop what every rank runs, whoever has sent it; variables are kept."""
+        """Stop the cell that runs, of any notebook, on every rank; variables are kept."""
         hit = self._attached(cluster).interrupt()
         return [f"Interrupted {name_ranks(hit)}." if hit else "No rank was running a cell."]
 
@@ -265,7 +265,7 @@ def chosen(running: Cluster, ranks: str) -> list[int]:
 
 
 def output_of(record: CellRecord, head: list[str]) -> list[Any]:
-    """What each rank has put out and raised, equal texts once; then the first figures."""
+    """The output and error of each rank, equal texts once; then the first figures."""
     shown = "\n".join([*head, cell_outputs.of_records(record.records), *traceback_lines(record)])
     found: list[tuple[str, str]] = []
     for output in (one for _, outputs in group_outputs(record.records) for one in outputs):

@@ -72,7 +72,7 @@ class RankRecord:
     _new: list[Said] = field(default_factory=list)
     _chars: int = 0
     _dropped_chars: int = 0
-    # The panel reads the output of a cell so far on a thread of its own.
+    # The panel reads the output of a cell so far on another thread.
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def add(self, output: wire.RankOutput) -> None:

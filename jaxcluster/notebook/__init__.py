@@ -1,1 +1,1 @@
-"""What a notebook loads: the magics, completion, and hints at names that live elsewhere."""
+"""The part that a notebook loads: magics, completion, and hints at names that live elsewhere."""

@@ -38,7 +38,7 @@ MEANT = {name: f"%jaxcluster {name}" for name in COMMANDS} | {
 
 
 class Commands:
-    """What ``%jaxcluster`` can do for one notebook.
+    """The commands of ``%jaxcluster`` for one notebook.
 
     Each command is a method, and gets what ``options.commands`` says that it takes. What is not
     typed of that is None.
@@ -127,7 +127,7 @@ class Commands:
         self._show_running(attached)
 
     def _show_running(self, attached: cluster.Cluster) -> None:
-        """What a cluster does that others have used, for whoever has just come to it."""
+        """Show what a cluster does that others have used, to a notebook that has just attached."""
         if attached.last is not None or attached.world.is_ours:
             return
         found, now_ns = attached.history(), time.time_ns()

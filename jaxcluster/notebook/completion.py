@@ -73,7 +73,7 @@ def is_spmd(code: str, auto: bool) -> bool:
 
 
 def body_start(code: str) -> int:
-    """Where a cell's body begins, after the magic's line or options."""
+    """The position of a cell's body, after the magic's line or options."""
     if code.lstrip().startswith("%%spmd") and "\n" in code.lstrip():
         return code.index("\n", code.index("%%spmd")) + 1
     if code.lstrip().startswith("%spmd "):

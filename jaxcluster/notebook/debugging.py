@@ -36,7 +36,7 @@ def choose(record: CellRecord | None) -> tuple[int, str]:
 def take_debug(shell: Any, on_ranks: Callable[[], None]) -> Callable[[], None]:
     """Have IPython's ``%debug`` look at the ranks after a cell that has failed there.
 
-    In the notebook's own frames there is nothing of the user's to see then.
+    The notebook's own frames show nothing of the user's then.
 
     Args:
       on_ranks: looks at the ranks' errors.

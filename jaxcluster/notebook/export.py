@@ -89,7 +89,7 @@ ONE_SLICE = """    if jax.default_backend() == "cpu":  # else jax.make_mesh refu
 
 @dataclass
 class Cell:
-    """A cell of the ranks: its number, what stands behind ``%%spmd``, and what stands below it.
+    """A cell of the ranks: its number, the options after ``%%spmd``, and its source.
 
     ``ok`` is whether it has ended well.
     """
@@ -102,7 +102,7 @@ class Cell:
 
 @dataclass
 class Log:
-    """What one cluster was asked to do, in order.
+    """The cells and pushes of one cluster, in order.
 
     Attributes:
       ranks: how many there are.
@@ -140,7 +140,7 @@ class Logs:
 
 
 def write(name: str, log: Log, *, force: bool = False) -> list[str]:
-    """Write the script, and return what is to be said of it, a line each.
+    """Write the script, and return notes on it, a line each.
 
     Raises:
       UsageError: there is nothing to write, or a file already is where it would be.
@@ -166,7 +166,7 @@ def write(name: str, log: Log, *, force: bool = False) -> list[str]:
 
 
 def script(log: Log, notebook: str, path: str) -> tuple[str, list[str]]:
-    """The script of what has ended well, and what is to be said of it, a line each."""
+    """The script of the cells that ended well, and notes on it, a line each."""
     comments: list[str] = []
     parts = []
     for cell in (one for one in log.cells if one.ok):

@@ -39,7 +39,7 @@ class Page:
 
     @property
     def parent(self) -> dict[str, Any]:
-        """What says under which message of the frontend's something is shown."""
+        """The message of the frontend under which a display is shown."""
         header = self._parent().get("header") or {}
         return {"header": {key: value for key, value in header.items() if key != "date"}}
 

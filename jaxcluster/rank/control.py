@@ -160,12 +160,12 @@ class ControlChannel:
 
     def start(self) -> None:
         """Listen, and serve who comes on the thread, which alone has the socket from then on."""
-        # A context of its own: the main thread's may be stuck or torn down.
+        # Another context: the main thread's may be stuck or torn down.
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = socket = self._context.socket(zmq.ROUTER)
         # A queue without a bound would take all that a rank prints faster than it can be sent.
         socket.setsockopt(zmq.SNDHWM, SEND_HWM)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses what is sent to it
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else a full queue loses messages
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)

@@ -76,6 +76,6 @@ def main() -> None:
 
 
 def _finish(token: str, task: Task) -> None:
-    """End what is left of a command whose process has ended."""
+    """End the rest of a command whose process has ended."""
     end_group(int(token.partition(":")[0]), task.term_s)
     cancel(task)

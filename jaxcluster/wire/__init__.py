@@ -1,4 +1,4 @@
-"""What the notebook and the ranks say to each other.
+"""The messages between the notebook and the ranks.
 
 Every message is one JSON object, an envelope, followed by any number of raw buffers:
 
@@ -7,8 +7,8 @@ Every message is one JSON object, an envelope, followed by any number of raw buf
     {"v": 8, "op": "output", "id": "7f3a...", "body": {...}}      what comes before the reply
 
 ``body`` is one of the frozen dataclasses in ``ops``, where each operation stands with its request
-and its reply. ``codec`` makes bytes of it and it of bytes. JSON only: nothing that arrives on
-these sockets is unpickled, except the values that a user pushes and pulls on purpose.
+and its reply. ``codec`` makes bytes of it and it of bytes. JSON only: nothing from these sockets is
+unpickled, except values that a user pushes and pulls.
 """
 
 from jaxcluster.agreement.messages import CellSpec, Refusal, Skipped

@@ -1,4 +1,4 @@
-"""Messages as JSON bytes and back, whatever a user has put into them."""
+"""Messages as JSON bytes and back, with any objects of users."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def encode(op: str, id: str, body: Any = None) -> bytes:
 
 
 def encode_body(body: Any) -> bytes:
-    """What ``envelope`` takes: the body of one message, or of many."""
+    """The input of ``envelope``: the body of one message, or of many."""
     try:
         return _encoder.encode(body)
     except Exception:  # half a surrogate pair, a huge integer, or what a user's class raises

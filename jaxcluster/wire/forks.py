@@ -1,4 +1,4 @@
-"""What an agent is asked of the processes of its host, and what it tells of them."""
+"""Requests to an agent about the processes of its host, and its news of them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def line_of(event: Event) -> bytes:
 
 
 def event_in(envelope: Mapping[str, Any]) -> Any:
-    """What has come unasked.
+    """The news that came unasked.
 
     Raises:
       WrongFields: it lacks a field.

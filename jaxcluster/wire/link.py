@@ -1,4 +1,4 @@
-"""Requests to ranks and what they answer, whatever carries them (``hosts.agent.client``)."""
+"""Requests to ranks and their answers, over any transport (``hosts.agent.client``)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Event(Generic[R]):
 
 
 class Sink(Inbox[Event[Any]]):
-    """Where the answers to one or more requests arrive. Waiting for it can be interrupted."""
+    """The queue for answers to one or more requests. Waiting for it can be interrupted."""
 
 
 ANSWERS = ("reply", "error", "died")
@@ -71,7 +71,7 @@ class Channel(Protocol):
         """Send a message. Its frames must not change until the rank has answered."""
 
     def close(self) -> None:
-        """What still comes from the rank is dropped."""
+        """Later messages of the rank are dropped."""
 
 
 class Link:
@@ -192,7 +192,7 @@ class Link:
                 self._waiting.pop(id)[1].put(Event(rank, op, id, body))
 
     def _deliver(self, rank: int, frames: Sequence[Any]) -> None:
-        """Give what has come from a rank to whoever waits for it. On the channel's thread."""
+        """Give a rank's message to the sink that waits for it. On the channel's thread."""
         try:
             envelope = wire.decode(frames[0].buffer)
         except wire.OtherVersion as error:
@@ -228,7 +228,7 @@ def _unreadable(rank: int, error: ValueError) -> wire.Failure:
 
 
 def replies(answers: Mapping[int, Event[R]]) -> dict[int, R]:
-    """What those ranks have replied that have."""
+    """The replies of the ranks that have replied."""
     return {rank: event.body for rank, event in answers.items() if event.op == "reply"}
 
 

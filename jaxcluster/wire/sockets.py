@@ -16,7 +16,7 @@ _MORE_TO_COME = _NOBLOCK | int(zmq.SNDMORE)
 
 
 def has_come(socket: zmq.Socket[bytes]) -> bool:
-    """Whether there is a message. What is done to a socket takes the news from its file."""
+    """Whether there is a message. Any call on a socket may take the news from its file."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & _POLLIN)
 
 

@@ -126,7 +126,7 @@ class Panel:
         self._pages.add(opened.comm_id)
 
     def _begin(self, reply: Reply, request: Any, opened: Any = None) -> None:
-        """Whatever it is, this shell must be free for the next one. ``opened``: a page's comm."""
+        """This shell must be free for the next request. ``opened``: a page's comm."""
         asked = (reply, request, opened)
         threading.Thread(
             target=self._answer, args=asked, name="jaxcluster-request", daemon=True

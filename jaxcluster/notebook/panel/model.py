@@ -44,7 +44,7 @@ ENDS = {"ok": "done", "error": "failed"}  # others are "interrupted"
 
 @dataclass
 class Known:
-    """What is known of the ranks of one world.
+    """The known state of the ranks of one world.
 
     Attributes:
       link: to them; None where there is no cluster.
@@ -69,7 +69,7 @@ class Known:
 
 @dataclass
 class Model:
-    """What this kernel's pages show.
+    """The state that this kernel's pages show.
 
     Attributes:
       submitted: the cells that are not taken in yet; any thread may append to it.

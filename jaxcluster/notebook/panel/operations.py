@@ -1,6 +1,6 @@
 """The operations that a page may ask for.
 
-Each runs on a thread of its own, while the notebook's main thread may be in a cell.
+Each runs on its own thread, while the notebook's main thread may be in a cell.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Operations:
         return "\n".join(logged)[-MOST_CHARS:]
 
     def stacks(self) -> str:
-        """Where all ranks are."""
+        """The stacks of all ranks."""
         return status.stacks(cluster.current().stacks())
 
     def outputs(self, cell_id: str, rank: int) -> list[Output]:
@@ -162,7 +162,7 @@ class Operations:
         return shards.mesh(cluster.current())[shards.MIME]
 
     def memory(self) -> Any:
-        """The document of what is held on each device."""
+        """The document of the bytes on each device."""
         return shards.memory(cluster.current())[shards.MIME]
 
 

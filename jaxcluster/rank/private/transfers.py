@@ -1,6 +1,6 @@
 """``device_put`` from one process's devices to another's: on CPU made to work, and announced.
 
-JAX's runtime has such transfers on GPU and TPU. For other platforms it has a server of its own, at
+JAX's runtime has such transfers on GPU and TPU. For other platforms it has another server, at
 ``jax_cross_host_transfer_socket_address``. The receiver connects to what the sender's setting has.
 Port 0 can't be in it: the receiver dials port 0, and waits for ever (jax 0.10.2 and 0.12).
 
@@ -8,11 +8,11 @@ Each process numbers the transfers that it has asked for, and sender and receive
 these numbers. If a process leaves one out, even without a part in it, later ones hang, or bring
 wrong values. So each is announced as a launch of all processes. Three ways lead to them:
 
-- ``device_put`` to a sharding. One call numbers its arrays in the order of a hash table that each
-  process seeds again: so each array has a call of its own.
+- ``device_put`` to a sharding. One call numbers its arrays in the order of a hash table, which each
+process seeds differently. So each array gets its own call.
 - ``device_put`` to a device, by another function, which is not counted: so it goes the first way.
-- What puts arrays onto devices of this process, as ``make_array_from_callback`` does, where one of
-  them is another process's: it is refused.
+- Functions that put arrays onto this process's devices, such as ``make_array_from_callback``, with
+an array of another process: they are refused.
 """
 
 from __future__ import annotations

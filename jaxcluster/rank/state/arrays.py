@@ -34,7 +34,7 @@ class SavedArray(NamedTuple):
 
 
 class ArraysToLoad:
-    """Makes arrays of what is in files.
+    """Makes arrays of the bytes in files.
 
     Args:
       base: the rank whose file is read; shards that it lacks are taken from the others' files.
@@ -121,7 +121,7 @@ def _there(platform: str, is_own: bool) -> list[Any]:
 
 
 def reduce_mesh(mesh: Any) -> Any:
-    """What a pickle has of a mesh."""
+    """A mesh as a pickle holds it."""
     at, devices = places(mesh.devices.flat), mesh.devices
     return make_mesh, (num_devices(), at, devices.shape, mesh.axis_names, mesh.axis_types)
 

@@ -2,7 +2,7 @@
 
 Libraries look at a class's body when it is made (equinox, flax), and dataclasses have functions
 that no source has. So each class statement notes what it has made. It runs again where the names
-are bound that it looks up. What was added to the class later is set.
+are bound that it looks up. Attributes that were added to the class later are set.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
 def reduce(
     cls: type, by_value: Any, found: Statement | None, names: Mapping[str, Any], namespace: Any
 ) -> Any:
-    """What a pickle has of a class that can't be imported.
+    """A class that can't be imported, as a pickle holds it.
 
     Args:
       by_value: what cloudpickle has of it, for one whose statement was not found.
@@ -178,7 +178,7 @@ def _added(cls: type) -> dict[str, Any]:
 
 
 def run(statement: Statement, names: dict[str, Any], needed: list[str], *values: Any) -> Any:
-    """The class that a statement makes where what it needs is bound. It leaves no name behind."""
+    """The class that a statement makes where what it needs is bound. It leaves no name."""
     (name, code), known = statement, kept.get()
     there = names.get(name)
     if known is not None and isinstance(there, type) and statement_of(there) == statement:

@@ -267,7 +267,7 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def contents(cell: Any) -> list[Any]:
-    """What a function's cell holds, if it is set."""
+    """The content of a function's cell, if it is set."""
     try:
         return [cell.cell_contents]
     except ValueError:
@@ -275,7 +275,7 @@ def contents(cell: Any) -> list[Any]:
 
 
 def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
-    """What each process has of its own, by its name: it is left out of pickles."""
+    """Objects that differ in each process, by name: pickles leave them out."""
     found = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
     if (shell := namespace.get("get_ipython")) is not None:
         found["shell"] = shell()
@@ -380,5 +380,5 @@ def load(
 
 
 def why(error: Exception) -> str:
-    """What is told of an error, in a line."""
+    """An error's message, in a line."""
     return wire.shorten(str(error) or type(error).__name__, WHY_CHARS)

@@ -1,4 +1,4 @@
-"""What a rank answers when its variables are saved, and loaded again.
+"""A rank's answers when its variables are saved, and loaded again.
 
 With them come the cells, the states of ``random`` and ``numpy.random``, and what cells have changed
 in the process: options of ``jax.config``, environment variables, the folder, ``sys.path``.
@@ -200,7 +200,7 @@ class States:
 
 
 def changeable() -> dict[tuple[str, str], Any]:
-    """What can be changed at any time, by its kind and name."""
+    """The values that may change at any time, by kind and name."""
     found: dict[tuple[str, str], Any] = {("environ", n): v for n, v in os.environ.items()}
     found |= {("config", n): v for n, v in jax.config.values.items() if n not in OURS}
     folder = os.readlink("/proc/self/cwd")  # os.getcwd raises where it was removed

@@ -1,4 +1,4 @@
-"""What a notebook and the ranks say to each other, in a file for each conversation.
+"""The messages between a notebook and the ranks, in a file for each subject.
 
     class Withdraw(Operation[bool], op="withdraw"):
         seq: int
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 @typing.dataclass_transform(frozen_default=True, field_specifiers=(field,))
 class Message:
-    """What is sent: its subclasses are made frozen dataclasses."""
+    """A message that is sent: its subclasses are made frozen dataclasses."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)

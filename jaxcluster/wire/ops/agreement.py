@@ -1,4 +1,4 @@
-"""What ranks are asked of the agreement on launches."""
+"""Requests to ranks about the agreement on launches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["AgreedLaunch", "Look", "Looked", "Waiting"]
 
 
 class Look(Operation[Looked | None], op="look"):
-    """What the referee knows, with so many last launches; None if it does not answer."""
+    """The referee's state, with so many last launches; None if it does not answer."""
 
     launches: int

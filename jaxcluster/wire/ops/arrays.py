@@ -1,4 +1,4 @@
-"""What ranks are asked of their arrays. None of it waits for the main thread.
+"""Requests to ranks about their arrays. None of it waits for the main thread.
 
 ``path`` leads from a variable to a part of it; the name "" is the last cell's result.
 """
@@ -45,7 +45,7 @@ class ArrayInfo(Message):
 
 
 class ValueReport(Message):
-    """What one rank says of a variable, or of a part of it: a pytree of arrays.
+    """One rank's report of a variable, or of a part of it: a pytree of arrays.
 
     One array is a tree of one leaf. Leaves that look alike share an entry of ``infos``: the leaf at
     the ``i``th path of ``leaves`` looks like ``infos[use[i]]``.
@@ -59,7 +59,7 @@ class ValueReport(Message):
 
 
 class ShardCheck(Message):
-    """What one shard holds: statistics of its finite values, and a hash of its bytes."""
+    """The content of one shard: statistics of its finite values, and a hash of its bytes."""
 
     leaf: tuple[str, ...]  # the path of its array in the variable
     rank: int
@@ -85,7 +85,7 @@ class MeshInfo(Message):
 
 
 class MemoryReport(Message):
-    """What a rank's live arrays hold on its devices; a buffer of several names counts once."""
+    """The bytes of a rank's live arrays on its devices; a buffer of several names counts once."""
 
     devices: list[int]
     names: dict[str, list[int]]  # what each variable holds on each of the devices
@@ -111,7 +111,7 @@ class CheckShards(Operation[list[ShardCheck]], op="check_shards"):
 
 
 class Piece(Message):
-    """What a reply's buffer is: the values at these of the asked positions, by their numbers."""
+    """The meaning of a reply's buffer: the values at these of the asked positions, by number."""
 
     where: list[list[int]]
     shape: list[int]
@@ -135,7 +135,7 @@ class Meshes(Operation[list[MeshInfo]], op="meshes"):
 
 
 class Memory(Operation[MemoryReport], op="memory"):
-    """What is held on each device of this rank, by variable."""
+    """The bytes on each device of this rank, by variable."""
 
 
 class Variables(Operation[dict[str, ValueReport]], op="variables"):

@@ -12,7 +12,7 @@ from jaxcluster.wire.ops import EVENTS, Message, Operation
 
 
 class CommMessage(Message):
-    """What a page has said on a comm that was opened on a rank; its buffers are the request's."""
+    """A page's message on a comm that a rank has opened; its buffers are the request's."""
 
     kind: str  # comm_msg or comm_close
     twin: str  # the comm, as all ranks know it
@@ -134,7 +134,7 @@ class Over(Message):
 
 
 class CommPush(Message):
-    """What a rank's code says on a comm, for the page; its buffers are the message's."""
+    """A message of a rank's code to the page, on a comm; its buffers are the message's."""
 
     rank: int
     kind: str  # as in a CommMessage, or comm_open
@@ -150,7 +150,7 @@ class CommPush(Message):
 
 
 class Failure(Message):
-    """What a rank answers in place of a reply: an exception's name, its message, and what to do."""
+    """A rank's error in place of a reply: an exception's name, its message, and what to do."""
 
     ename: str
     message: str
@@ -173,7 +173,7 @@ class Answer(Operation[None], op="answer"):
 
 
 class Help(Operation[dict[str, Any]], op="help"):
-    """What Jupyter's kernel says of the code at the cursor, by this rank's names: its reply."""
+    """The kernel's reply on the code at the cursor, by this rank's names."""
 
     code: str
     cursor: int

@@ -16,7 +16,7 @@ class SavePlace(Message):
 
 
 class Saved(Message):
-    """What a rank has saved in a folder."""
+    """A rank's report of the variables that it has saved in a folder."""
 
     folder: str = ""
     files: list[str] = field(default_factory=list)  # their names there
@@ -64,7 +64,7 @@ class Load(Operation[Made], op="load"):
 class Bind(Operation[Made], op="bind"):
     """Bind what was read, but for the names that are lost.
 
-    These names are unbound, and who uses one is told the reason.
+    Unbind these names; code that uses one gets an error with the reason.
     """
 
     turn: CellSpec

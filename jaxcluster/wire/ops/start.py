@@ -10,7 +10,7 @@ from jaxcluster.wire.ops.status import RankState
 
 
 class ClusterSpec(Message):
-    """What a user asked for. Everything that a launcher and the plan need, and nothing more.
+    """A user's options for a cluster: all that a launcher and the plan need.
 
     None means that jaxcluster chooses what ``jax.distributed.initialize`` gets. 0 processes, and no
     platform, mean that the devices of the launcher's hosts decide it.
@@ -40,7 +40,7 @@ class ClusterSpec(Message):
 
 
 class EngineFacts(Message):
-    """What one engine knows of itself and its host before JAX is initialized."""
+    """The facts of one engine and its host before JAX is initialized."""
 
     rank: int
     pid: int
@@ -66,7 +66,7 @@ class DeviceInfo(Message):
 
 
 class InitializeReply(Message):
-    """What JAX says after ``initialize``: the devices of this process."""
+    """JAX's answer after ``initialize``: the devices of this process."""
 
     devices: list[DeviceInfo]
     recording: bool = True  # launches are checked
@@ -92,7 +92,7 @@ class InitializeRequest(Operation[InitializeReply], op="initialize"):
 
 
 class Facts(Operation[EngineFacts], op="facts"):
-    """What it knows of itself and its host. Before JAX is initialized."""
+    """The facts of the engine and its host. Before JAX is initialized."""
 
 
 class Script(Operation[None], op="script"):

@@ -1,4 +1,4 @@
-"""What ranks do and use."""
+"""Requests to ranks about their state and use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxcluster.wire.ops import Message, Operation
 
 
 class RankState(Message):
-    """What a rank's control channel says of its main thread, at any time; and where it is."""
+    """The state of a rank's main thread, which its control channel reports at any time."""
 
     rank: int
     state: str  # starting, idle or running; the notebook adds dead and silent
@@ -27,7 +27,7 @@ class RankState(Message):
 
 
 class RankReport(Message):
-    """Where a rank is.
+    """The stacks of a rank.
 
     A stack has its outermost frame first: [file, line, function, source, cell or None, whether it
     is JAX's own or jaxcluster's].
@@ -48,7 +48,7 @@ class GpuUse(Message):
 
 
 class RankResources(Message):
-    """What a rank's process uses: percents of one processor, and of its GPUs' time.
+    """The use of a rank's process: percents of one processor, and of its GPUs' time.
 
     GPUs have values with nvidia-ml-py alone; their memory is that of all processes on them.
     """
@@ -61,12 +61,12 @@ class RankResources(Message):
 
 
 class State(Operation[RankState], op="state"):
-    """What the main thread does now."""
+    """The main thread's state now."""
 
 
 class Stacks(Operation[RankReport], op="stacks"):
-    """Where the threads are."""
+    """The stacks of the threads."""
 
 
 class Resources(Operation[RankResources], op="resources"):
-    """What the process uses."""
+    """The process's use of processors and GPUs."""

@@ -1,4 +1,4 @@
-"""How values come to ranks and back: pull, push, and what is done to names."""
+"""Messages that bring values to ranks and back: pull, push, and requests about names."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Hashes = list[Any]  # (leaf, part, hash) of parts that other processes have too
 class Pulled(Message):
     """A value's arrays as a rank has them.
 
-    The reply's buffers are the pickle, if it was asked for, and the bytes of the rank's shards: of
-    those of which it has the first copy, in the order of ``arrays``. Or they are read where they
-    are.
+    The reply's buffers are the pickle, if it was asked for, and the bytes of the rank's shards. It
+    gives those of which it has the first copy, in the order of ``arrays``. Or they are read where
+    they are.
     """
 
     arrays: list[ArrayInfo]
