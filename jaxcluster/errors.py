@@ -38,7 +38,7 @@ RESTART_HINT = "%jaxcluster restart gives the ranks new processes and keeps thei
 
 
 class JaxClusterError(Exception):
-    """What went wrong (``message``), what to type next (``hint``), and the ``ranks`` concerned."""
+    """An error: what went wrong (``message``), what to type next (``hint``), and the ``ranks``."""
 
     def __init__(self, message: str = "", hint: str = "", ranks: Sequence[int] = ()) -> None:
         super().__init__(message, hint)  # what else there is, pickle takes from ``vars``
@@ -55,7 +55,7 @@ class JaxClusterError(Exception):
 
 
 class UsageError(JaxClusterError):
-    """What was typed is wrong; nothing was sent to any rank."""
+    """The typed line is wrong; nothing was sent to any rank."""
 
 
 class NoCluster(JaxClusterError):

@@ -57,7 +57,7 @@ def by_value(values: Mapping[int, H]) -> dict[H, list[int]]:
 
 
 def tell_each(said: Mapping[int, str]) -> str:
-    """What is said of ranks, the same once: ``rank 0: this; ranks 1, 2: that``."""
+    """Reasons of ranks, equal ones once: ``rank 0: this; ranks 1, 2: that``."""
     return "; ".join(f"{name_ranks(ranks)}: {what}" for what, ranks in by_value(said).items())
 
 

@@ -45,7 +45,7 @@ _RANKS_FILE = re.compile(r"rank-\d+\.txt")
 _GLOO = re.compile(r"^\[Gloo\] Rank .*\n", re.MULTILINE)  # of JAX's collectives on CPUs
 _OURS = re.compile(r"^jaxcluster: .*$", re.MULTILINE)
 
-# What starts several processes at once: its name, and its variables for how many and for which.
+# Programs that start several processes: name, and variables for their number and index.
 _STARTERS = (
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
     ("mpiexec", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),

@@ -72,7 +72,7 @@ def is_secret(variable: str) -> bool:
 def shown_value(variable: str, value: str) -> str:
     """A variable's value; ``...`` where it is a secret by its name.
 
-    What is shown in a notebook is saved, and shared.
+    A notebook's outputs are saved, and shared.
     """
     return "..." if is_secret(variable) else value
 

@@ -182,7 +182,7 @@ class Following:
 def _read(
     world: World, log: str, at: dict[int, int], has_more: Callable[[int], bool] = lambda rank: True
 ) -> Iterator[tuple[int, Part]]:
-    """What ranks have written from the positions ``at`` on, which move with it."""
+    """The ranks' lines from the positions ``at`` on, which move with it."""
     wanted = [rank for rank in at if has_more(rank)]
     while wanted:
         found = world.processes.read_history(log, {rank: at[rank] for rank in wanted})

@@ -169,7 +169,7 @@ class RunningCell(verdict.Ending):
         self.why = self.why or why
         if self._closed_at:  # it was stopped before, and has had its time
             self._closed_at = time.monotonic()
-        with stopbutton.held():  # they are told, all of them
+        with stopbutton.held():  # all of them must hear of it
             self.talk.end()
             each = dict.fromkeys(self._open_ranks(), Interrupt(self.record.seq))
             self._world.link.request_each(each, sink=Sink())
@@ -181,7 +181,8 @@ class RunningCell(verdict.Ending):
             return
         try:
             while not self._is_finished():
-                # Wherever the stop button hits, also twice, the ranks are told, and waited for.
+                # Each press of the stop button, also the second, stops the ranks, and waits for
+                # them.
                 try:
                     while not self._is_finished():
                         self._step()

@@ -170,8 +170,8 @@ def attach(name: str | None = None) -> Cluster:
 def listed() -> tuple[list[registry.ClusterRecord], dict[str, list[str]]]:
     """(this user's running clusters, by name the hosts of theirs that can't be reached).
 
-    What dead ones left is removed; one whose host can't be reached may live. Takes 2 s for each of
-    them.
+    Remains of dead ones are removed; one whose host can't be reached may live. Takes 2 s for each
+    of them.
     """
     claims.tidy()
     records = live_records()

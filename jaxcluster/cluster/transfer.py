@@ -163,7 +163,7 @@ def _fetch(
         except OSError:  # not allowed here, as in some containers
             world.is_readable = False
             return _fetch(world, name, plain=plain, is_all=is_all)
-    if not all(complete):  # a rank can't know of an array of its own that others have it too
+    if not all(complete):  # a rank can't know that others hold its local array too
         return _fetch(world, name, plain=plain, is_all=True)
     arrays = [w.view(dtype).reshape(s) for w, (s, dtype) in zip(wholes, kinds, strict=True)]
     first = len(arrays) - told[0].buffers

@@ -120,7 +120,7 @@ class World:
     def end(self) -> None:
         """End its processes for good, and give the cluster's name and hosts back.
 
-        Where stop was pressed meanwhile, the next call gives them back.
+        If stop was pressed meanwhile, the next call gives them back.
         """
         was_over = self.is_over
         self.stop()
@@ -343,7 +343,7 @@ class World:
         self.check()
         options |= {"timeout_s": timeout_s, "on_answer": refuse_unreachable}
         answers = self.link.gather(ranks, request, **options)
-        # What other ranks say of a death comes after it.
+        # Other ranks' reports of a death come after it.
         for _, event in sorted(answers.items(), key=lambda one: (one[1].op != "died", one[0])):
             unwrap(event)
         if missing := sorted(set(ranks) - set(answers)):

@@ -53,7 +53,7 @@ def check_files(num_processes: int, num_hosts: int = 0) -> None:
 def share_files_in(folder: str) -> None:
     """Have multiprocessing keep its sockets in a folder of the cluster's, which goes with that.
 
-    One of its own, in /tmp, it would remove at this process's exit, and ranks are killed.
+    Its default in /tmp would be removed at this process's exit, but ranks are killed before.
     """
     from multiprocessing import current_process  # not for the agent, which comes here too
 
@@ -78,6 +78,6 @@ def redirect_output(log_path: str) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    # What logs to the streams of the process's start logs there too (they are Final to mypy).
+    # Loggers of the process's first streams write there too (they are Final to mypy).
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, f"__{name}__", getattr(sys, name))

@@ -51,7 +51,7 @@ def launcher_for(spec: wire.ClusterSpec, owner_key: str = "KEY") -> tuple[Launch
     """
     launcher, python = launcher_of(spec.launcher, dict(spec.options), spec.num_processes or None)
     assert launcher is not None
-    # What agents and fork servers read when they start. All else goes encrypted to the ranks.
+    # Agents and fork servers read these when they start. All else goes encrypted to the ranks.
     env = {name: spec.env[name] for name in (VARIABLE,) if name in spec.env}
     env |= import_time_settings(spec.env)
     first_lease_s = spec.timeout_s + 60.0  # the first agent waits for the last one

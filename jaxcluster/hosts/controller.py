@@ -83,8 +83,8 @@ class SingleScheduler(BroadcastScheduler):
     """The broadcast scheduler where there is no tree of them (``broadcast_scheduler_depth=0``).
 
     ipyparallel's in a tree keep their coalesced replies in their class (9.2): on threads of one
-    process each takes the others' for its own, and no reply ever comes. Where it is alone its
-    replies lack the ranks of their parts, which clients read.
+    process each takes the others' for its own, and no reply ever comes. A single one leaves out the
+    ranks of its replies' parts, which clients read.
     """
 
     def send_to_targets(

@@ -287,7 +287,7 @@ class Fleet:
             self._lose(host, "its agent has ended: nothing answers at its socket there", True)
         elif host.state is State.CUT and host.cut_s > self._most_cut_s:
             why = f"it has not been reached for {host.cut_s:.0f} s"
-            self._lose(host, why, self._owns)  # its agent ends by itself
+            self._lose(host, why, self._owns)  # its agent ends alone
 
     def _take(self, host: Host, event: forks.Event) -> None:
         if isinstance(event, forks.Lost):  # the agent has said that it ends, or has

@@ -165,7 +165,7 @@ class ForkServer:
                 pid, code = ended[0], os.waitstatus_to_exitcode(ended[1])
                 if pid in self.children:
                     self.children.discard(pid)
-                    ends.end_group(pid)  # what it has started, if it ended by itself
+                    ends.end_group(pid)  # its own children, if it ended unasked
                     self._say(wire.encode("ended", "", [pid, code]))
         if not self.children:
             ends.end_children(2)

@@ -108,8 +108,8 @@ def place(
 def share_out(num_processes: int, shares: Sequence[int]) -> list[int]:
     """How many ranks each host gets where there are others than at the start.
 
-    As many as its share of all; one at least, as long as there are enough. What is over goes to the
-    hosts that come first.
+    As many as its share of all; one at least, as long as there are enough. The rest goes to the
+    first hosts.
 
     Args:
       shares: how many each had at the start.

@@ -174,9 +174,9 @@ class Processes:
         return {rank: paths[self.fleet.host_of(rank) if port else first] for rank in ranks}
 
     def stop(self, why: str = STOPPED) -> None:
-        """End every process of the cluster; returns when all are reaped. Others are told why.
+        """End every process of the cluster; returns when all are reaped. The others learn why.
 
-        What another process has started has agents of its own, which end with it.
+        Agents of another process's cluster end with that process.
         """
         with contextlib.suppress(LaunchError):
             self.fleet.command(Stop(why), 10.0)

@@ -1,8 +1,8 @@
 """Files on hosts, brought there and back by their agents: large values, and what ranks have saved.
 
 A file travels in parts. Each is a request, and a few of them are on their way at once: one is
-encrypted while another travels and a third is decrypted. What else goes to a host or comes from
-there, a cell's output or the answer of a rank, waits for no more than those few.
+encrypted while another travels and a third is decrypted. Other messages of the host, such as a
+cell's output or a rank's answer, wait for no more than those few.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class HostStates(Folder):
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet, self._name = fleet, f"state-{secrets.token_hex(4)}"
-        # Of these ranks: the next ones may be on other hosts.
+        # These ranks' folders: the next ranks may be on other hosts.
         self._homes = {rank: host for host in fleet.hosts for rank in host.ranks}
         self._brought: dict[tuple[int, Host], str] = {}  # (whose, to which host): its folder
         self._rooms = self._each(lambda path: Mkdir(path, own=True))

@@ -221,7 +221,7 @@ class Launcher(ABC):
         """
 
     def launch(self, plan: LaunchPlan, **options: Any) -> Launch:
-        """What carries a plan of its own out; ``options`` are those of ``commands.Launch``."""
+        """The launch that carries out its plan; ``options`` are those of ``commands.Launch``."""
         from jaxcluster.launchers.commands import Launch
 
         return Launch(self, plan, **options)

@@ -85,7 +85,7 @@ class Run:
         return self.trouble is not None or self.has_ended
 
     def may_be_tried_again(self) -> bool:
-        """Whether it was none of its own that has ended it."""
+        """Whether it may run again: it ended with an error that may pass."""
         if not self.has_ended or self.is_ready or self.trouble or not self.command.tried_again:
             return False
         said = "\n".join(self.err)
@@ -153,7 +153,7 @@ class Launch:
     ) -> list[StartedAgent]:
         """Run everything and wait until every agent has announced itself.
 
-        Commands with hosts of their own give the agents in the hosts' order. ``progress`` is told
+        Commands that name their hosts give the agents in the hosts' order. ``progress`` is told
         how many are there.
 
         Raises:
@@ -193,7 +193,7 @@ class Launch:
                 due.append((now + pause_s, Run(run.command, run.tries + 1)))
             if failed := [run for run in runs if run.has_failed]:
                 failed_at = min(failed_at, now)
-                # Who fails in the same moment is told with it.
+                # Hosts that fail in the same moment are named with it.
                 if now > failed_at + OTHERS_S or all(r.is_ready or r.has_failed for r in runs):
                     raise self._refusal(failed)
             yield [agent for run in runs for agent in run.agents]
@@ -307,7 +307,7 @@ class Launch:
     def reason(self, run: Run) -> Reason:
         """Why a run has ended, or is not ready."""
         found = self.launcher.explain(self.plan, run)
-        # What one agent said at its end is not why others are gone, nor why its job is.
+        # One agent's last words don't say why others are gone, or why its job is.
         is_own = not (run.is_ready and (len(run.command.hosts) > 1 or found.has_ended))
         return run.trouble if run.trouble is not None and is_own else found
 
@@ -336,7 +336,7 @@ class Launch:
             with self._lock:
                 self._runs.append(run)
                 self._commands.run(run.command, line, ended)
-        except OSError as error:  # told as a shell does
+        except OSError as error:  # as a shell shows it
             line("err", f"{run.command.argv[0]}: {error.strerror}")
             ended(127 if isinstance(error, FileNotFoundError) else 126)
         return run

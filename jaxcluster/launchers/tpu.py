@@ -33,7 +33,7 @@ class TPU(SSH):
     zone: str = ""
     project: str = ""
     internal_ip: bool = False
-    # Where gcloud says it: for each host its ssh with all options, and USER@ADDRESS.
+    # gcloud prints it here: for each host its ssh with all options, and USER@ADDRESS.
     logins: tuple[tuple[str, ...], ...] = ()
 
     name = "tpu"

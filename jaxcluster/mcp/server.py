@@ -113,7 +113,7 @@ def clip(shown: str) -> str:
 
 
 class Tools:
-    """What the tools do. Each call has its own thread, so `interrupt` works during a cell."""
+    """The work of the tools. Each call has its own thread, so `interrupt` works during a cell."""
 
     def __init__(self) -> None:
         self._attaching = threading.Lock()

@@ -1,1 +1,1 @@
-"""What a cell, a finding or an array is, and what is said of it. Pure: no sockets, no processes."""
+"""Cells, findings and arrays as data, and their words. Pure: no sockets, no processes."""

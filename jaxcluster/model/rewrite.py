@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Callable
 
-# What belongs to the notebook, whatever the mode.
+# These belong to the notebook in each mode.
 OWN_MAGICS = ("%jaxcluster", "%push", "%pull", "%shards", "%load_ext", "%unload_ext", "%reload_ext")
 
 # Cell magics whose body is Python that runs in the cell's namespace.
@@ -83,8 +83,7 @@ class AutoMode:
     own line magics, or that are line magics (``%``, ``!``, ``?``) throughout.
 
     Args:
-      is_silent: whether what runs is no cell: a frontend, or the kernel's own debugger, runs a
-        line of its own.
+      is_silent: whether a frontend or the kernel's debugger runs its own line, and not a cell.
 
     Attributes:
       on: the switch.

@@ -1,4 +1,4 @@
-"""What a refusal says to a user: the cause first, then what each rank did, then what to do."""
+"""The message of a refusal: the cause first, then what each rank did, then what to do."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def explain(
 def _rows(
     refusal: Refusal, sources: Mapping[int, str], hosts: Mapping[int, str] | None
 ) -> list[str]:
-    """What the ranks did, a line for those that did the same."""
+    """A line for each group of ranks that did the same."""
     waiting = [one for one in refusal.doing if one.does == "waits"]
     inputs = [one.signature.split(", ") for one in waiting]
     alike = len([*itertools.takewhile(lambda same: len({*same}) == 1, zip(*inputs, strict=False))])
@@ -124,7 +124,7 @@ def _rows(
 
 
 def _row(one: Doing, alike: int) -> str:
-    """What a rank did.
+    """A rank's action, in a line.
 
     Args:
       alike: the first inputs that the programs of all ranks have; many are left out.

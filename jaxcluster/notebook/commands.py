@@ -31,7 +31,7 @@ from jaxcluster.views.live import StartDisplay, show_checks
 ON_OFF = {True: "on", False: "off"}
 _VARIABLE = re.compile(r"\{(\w+)\}|\$(\w+)")
 
-# What a word may mean, as it is typed.
+# The commands that a word may mean.
 MEANT = {name: f"%jaxcluster {name}" for name in COMMANDS} | {
     name.strip("%"): name if name[0] == "%" else f"jaxcluster {name} in a shell" for name in OTHERS
 }
@@ -40,8 +40,8 @@ MEANT = {name: f"%jaxcluster {name}" for name in COMMANDS} | {
 class Commands:
     """The commands of ``%jaxcluster`` for one notebook.
 
-    Each command is a method, and gets what ``options.commands`` says that it takes. What is not
-    typed of that is None.
+    Each command is a method, and gets what ``options.commands`` says that it takes. Arguments that
+    were not typed are None.
 
     Args:
       page: where it is typed.

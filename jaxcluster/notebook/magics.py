@@ -140,7 +140,7 @@ def load(ipython: Any) -> None:
     if magics.page.rich:
         panel = magics.commands.panel = Panel(ipython, magics.auto)
         panel.install()
-        undo.callback(panel.uninstall)  # when it has told of the clusters' end
+        undo.callback(panel.uninstall)  # after the panel has shown the clusters' end
     undo.callback(quit_warm)
     undo.callback(cluster.stop_owned)
     ipython.register_magics(magics)

@@ -159,7 +159,7 @@ def without_comment(line: str) -> str:
 def split_run(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of ``jaxcluster run`` before the script, and the script with its own.
 
-    Of a module the latter begin with ``-m``.
+    A module's words begin with ``-m``.
     """
     at = 0
     while at < len(words):

@@ -1,1 +1,1 @@
-"""What was asked for, and which rank gets what. Pure."""
+"""Checks of a start's options, and the devices of each rank. Pure."""

@@ -36,15 +36,15 @@ TPU_TOPOLOGY: Mapping[tuple[int, int], tuple[str, str]] = {
     (8, 8): ("4,2,1", "1,1,1"),
 }
 
-# Where libtpu's processes of one host meet: this port plus the local index, as in
+# libtpu's processes of one host connect at this port plus the local index, as in
 # test_multiprocess.py. Fixed ports are enough, since one host's chips serve one cluster at a time.
 TPU_FIRST_PORT = 10000
 
-# What gives a process its GPUs. HIP counts in what ROCR_VISIBLE_DEVICES, the scheduler's, leaves.
+# Variables that give a process its GPUs. HIP counts in the rest that ROCR_VISIBLE_DEVICES leaves.
 MEM_FRACTION = {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"}
 VISIBLE: Mapping[str, str] = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "HIP_VISIBLE_DEVICES"}
 SHARE_GPU = "NCCL_MULTI_RANK_GPU_ENABLE"
-# What a dry run shows: the same on all ranks.
+# A dry run shows these; they are the same on all ranks.
 ARGUMENTS = (
     "num_processes",
     "coordinator_address",
@@ -83,8 +83,8 @@ def default_num_processes(
     """How many processes a host gets without ``-n``: one per GPU or TPU chip, else 2.
 
     With ``devices_per_process`` as many as get so many, and one where it is ``ALL``. A TPU host
-    that can't be split into one process per chip (see ``TPU_TOPOLOGY``) gets one process. Of
-    several hosts, each gets one on CPU, and on TPU, where libtpu splits none of them.
+    that can't be split into one process per chip (see ``TPU_TOPOLOGY``) gets one process. Each of
+    several hosts gets one on CPU, and on TPU, since libtpu splits no host then.
     """
     if num_hosts > 1 and platform not in GPU_PLATFORMS:
         return 1
@@ -191,7 +191,7 @@ def describe_plan(plan: RankPlan) -> str:
 
 
 def _coordinator(spec: ClusterSpec, address: str) -> tuple[str, str | None]:
-    """Where ranks find the coordinator and what it listens on, after the user's own wishes."""
+    """The coordinator's address for ranks, and the one it listens on, or the user's own."""
     if spec.coordinator_address is not None:
         # The assigned bind address has another port, so it can't serve a given address. JAX's own
         # default listens on all interfaces with no authentication: stay on loopback where we can.
@@ -210,12 +210,12 @@ def _coordinator(spec: ClusterSpec, address: str) -> tuple[str, str | None]:
 def _gpu_shares(spec: ClusterSpec, facts: Sequence[EngineFacts], notes: list[str]) -> list[_Share]:
     """Each rank's slice of the GPUs that it may see. ``notes`` gets one on each that nobody uses.
 
-    Where NCCL is told so, several ranks may be on one card, each with a part of its memory.
+    If NCCL's setting allows it, several ranks share one card, each with a part of its memory.
     """
     if spec.local_device_ids is not None:
         return [_chosen_gpus(spec, *one) for one in zip(facts, spec.local_device_ids, strict=True)]
-    # Usually the ranks of a host share its GPUs. A scheduler may have given each process GPUs of
-    # its own, as Slurm's ``--gpus-per-task`` does: those must not be divided again.
+    # Usually the ranks of a host share its GPUs. A scheduler may have given each process its own
+    # GPUs, as Slurm's ``--gpus-per-task`` does: those must not be divided again.
     pools: dict[tuple[str, ...], list[EngineFacts]] = {}
     for fact in facts:
         pools.setdefault((fact.host_key, *fact.gpus), []).append(fact)

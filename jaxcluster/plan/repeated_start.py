@@ -12,7 +12,7 @@ from jaxcluster import wire
 from jaxcluster.options.known import known
 from jaxcluster.options.table import COMMON
 
-# What a start may take, and how its cluster is called, are no part of what runs.
+# A start's time limit and its cluster's name don't change what runs.
 NOT_COMPARED = ("name", "timeout_s", "initialization_timeout")
 
 

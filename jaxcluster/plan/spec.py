@@ -22,7 +22,7 @@ INSTALL: Mapping[str, str] = {
 # and 0.12): who may use it is a matter of the folder that it lies in.
 UNIX = "unix:"
 
-# What a start decides for every process: set in the environment, it would be ignored in silence.
+# A start decides these for every process: in the environment they would be ignored silently.
 ASSIGNED_ENV: Mapping[str, str] = {
     "JAX_COORDINATOR_ADDRESS": "--coordinator-address",
     "JAX_COORDINATOR_BIND_ADDRESS": "--coordinator-bind-address",

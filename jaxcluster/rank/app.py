@@ -46,8 +46,8 @@ class JaxEngine(IPEngine):
     name = "jaxcluster-engine"
     enable_nanny = False
     # Else ipykernel puts a pipe in the place of file descriptors 1 and 2, which a Python thread
-    # empties. What C code says before it aborts would be lost in there, and C code that keeps the
-    # GIL and prints more than a pipe holds would never go on.
+    # empties. The last words of C code that aborts would be lost in there. C code that keeps the
+    # GIL and fills the pipe would never go on.
     out_stream_factory = staticmethod(functools.partial(OutStream, watchfd=False))
     rank: Rank
 

@@ -41,7 +41,7 @@ class Running:
     Attributes:
       log: what C code prints meanwhile, if it is shown.
       interrupted: somebody has stopped it.
-      interrupts: how often its code was to be told so.
+      interrupts: how often its code was interrupted.
       heard: it was, once, and goes on as it likes.
       unheard_since: since when an interrupt that could not be raised comes again; 0: none.
       taken: agreed launches of this process before it.
@@ -74,7 +74,7 @@ class Running:
     def fail(self, raised: BaseException, error: wire.ErrorInfo) -> None:
         """Its code has raised something, or shown it as ``%run`` does."""
         self.error = error
-        # In a callback of JAX's on CPU, XLA has told of a stop.
+        # In a callback of JAX's on CPU, XLA has reported a stop.
         of_xla = "CpuCallback error" in error.evalue and "KeyboardInterrupt" in error.evalue
         is_of_a_stop = of_xla or error.ename in ("KeyboardInterrupt", "CancelledError")
         is_left = error.ename == QUIT  # by the user, in the debugger
@@ -365,7 +365,7 @@ def _profile(cell: wire.CellRequest, rank: int) -> contextlib.AbstractContextMan
     # JAX's own name is the second: of two profiles in one second the first would be lost.
     when = time.strftime("%Y_%m_%d_%H_%M_%S", time.localtime(cell.sent_ns / 1e9))
     options.session_id = f"cell-{cell.execution_count}-{when}"
-    # Of each Python call there would be an event, and Python 2 to 3 times as slow: what is slow
-    # in a step would be another thing.
+    # Each Python call would be an event, which makes Python 2 to 3 times as slow. Other parts of a
+    # step would look slow then.
     options.python_tracer_level = 0
     return jax.profiler.trace(folder, create_perfetto_trace=True, profiler_options=options)

@@ -3,7 +3,7 @@
 A comm belongs to the cell that opened it. The notebook opens a comm of the same id with its page
 for each rank whose output is shown.
 
-What a user does to a widget comes back as a cell (``CellRequest.message``). So it has its turn
+A user's action on a widget comes back as a cell (``CellRequest.message``). So it has its turn
 among the cells, can be interrupted, and its launches are agreed on. It goes to all ranks that ran
 the widget's cell. Each does it to its own twin: the comm that it opened at the same place of the
 same cell, as many times before. So a widget has one value on all ranks. A rank without a twin does
@@ -39,8 +39,8 @@ class Opened:
     """The facts of a comm, which has them as an attribute.
 
     In a plain notebook the page fills an ``ipywidgets.Output`` with what the kernel sends while
-    code is inside of ``with output:``. A rank's output comes to the page under another cell's name,
-    or not at all. So the rank gathers it here, and sets the widget's ``outputs``, on every rank.
+    code is inside of ``with output:``. The page gets a rank's output under another cell's name, or
+    not at all. So the rank gathers it here, and sets the widget's ``outputs``, on every rank.
 
     Attributes:
       home: the cell that it belongs to.

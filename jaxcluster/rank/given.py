@@ -37,7 +37,7 @@ MOST_LEAVES = 256  # of a pytree
 
 
 class Given:
-    """Hashes what the main thread gives to its next launch. Of other threads' nothing is known."""
+    """Hashes what the main thread gives to its next launch. It ignores other threads."""
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident

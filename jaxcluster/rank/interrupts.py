@@ -28,7 +28,7 @@ RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
 PATIENCE_S = 1.0  # that IPython's own steps around a cell's code are not broken off
 
 
-# What executes a cell's lines and displays what they end in. Other modules add theirs.
+# IPython's functions that run a cell's lines and show its value. Other modules add theirs.
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
 BEGINS: set[CodeType] = set()  # what runs a cell's code, with IPython's own steps around it
 

@@ -1,6 +1,6 @@
 """Magics on a rank: lines of ``%%time`` keep their numbers, and ``%pip`` runs once for a host.
 
-IPython compiles the body of ``%%time``, ``%%timeit`` or ``%%capture`` by itself, and counts its
+IPython compiles the body of ``%%time``, ``%%timeit`` or ``%%capture`` separately, and counts its
 lines from 1. Nothing said in which cell, and on which line, it failed or launched something.
 
 All ranks of a host would install into one environment at once, and files would go missing. The rank

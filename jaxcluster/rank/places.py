@@ -37,7 +37,7 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TELLING = ("user", "library")  # whose lines say where a launch comes from, by ``owner``
 SOURCE_CHARS = 80  # of a line
 
-# What IPython makes of a line such as "%run train.py".
+# IPython's form of a line such as "%run train.py".
 _MAGIC = re.compile(r"get_ipython\(\)\.run_line_magic\(('\w+', '(?:[^'\\]|\\.)*')\)")
 
 

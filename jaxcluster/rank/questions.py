@@ -7,9 +7,9 @@ questions of other threads.
 A rank that a question or a debugger holds is neither hung nor diverged. Nor are the ranks that wait
 for it. Its notebook hears of it at once (``paused``), all others at their next poll.
 
-Debuggers are IPython's, with three differences. Where the stop button leaves it the cell is left
-too, as the other ranks leave it. It stops in the user's code alone: neither in JAX's frames nor in
-those around the cell. And it never takes SIGINT's handler, which is the runner's.
+Debuggers are IPython's, with three differences. If the stop button leaves it, the cell ends too, as
+on the other ranks. It stops in the user's code alone: neither in JAX's frames nor in those around
+the cell. And it never takes SIGINT's handler, which is the runner's.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ class ArrayPickler(cloudpickle.Pickler):
     Leaves of dicts come in the order of the keys, as in JAX, since ranks may fill dicts in
     different orders.
 
-    cloudpickle marks a class with a random number of its process. By that, an object that was
-    pulled and is pushed would be of its own class on rank 0 alone. So a class of a cell gets a
+    cloudpickle marks a class with a random number of its process. With that alone, an object that
+    was pulled and is pushed would have its own class only on rank 0. So a class of a cell gets a
     number that each rank gives it, as all pull a value in the same turn.
 
     Args:
@@ -220,7 +220,7 @@ class Values:
         """``read``: the values at some positions, as far as this rank's shards have them."""
         body, pieces = request.body, dict[Bounds, tuple[wire.Piece, bytes]]()
         for _, shard, place in self._arrays(body):
-            # Of a device's shard positions are counted from its own corner.
+            # In a device's shard, positions count from the shard's corner.
             is_own = body.device is not None
             spans = tuple((0, b - a) for a, b in place) if is_own else place
             axes = list(zip(body.at, spans, strict=True))

@@ -78,7 +78,7 @@ class Relayed(BaseComm):
         self._send(msg_type, content, self.parent, metadata=metadata, buffers=buffers)
 
     def _send(self, kind: str, content: Message, parent: Message, **more: Any) -> None:
-        """Send the page a message, under one of its own."""
+        """Send the page a message, as the answer to one of its messages."""
         kernel, topic = self._kernel, kind.encode()
         kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=topic, **more)
 

@@ -62,7 +62,7 @@ class CellDisplay:
         self._stream: TextIO | None = None  # that was written to last
         self._result: wire.RankOutput | None = None  # which is shown at the end
         self.prompt = here(self._show_asking, self._make_way)
-        # Of several ranks: once they have some, the cell's output; in a page, and in a terminal.
+        # Waits for several ranks' output, once there is some: in a page, and in a terminal.
         self._record: CellRecord | None = None
         self._groups, self._last = Display(shell), cell_outputs.Document()
         self._lines, self._lock = Lines(), threading.Lock()  # more may come while they are shown
@@ -165,7 +165,7 @@ class CellDisplay:
                 self._tell("")  # in the middle of a bar it would leave its first half as it was
             stream.write(content["text"])
             self._stream = stream
-            if not self._rich:  # a notebook flushes by itself, 5 times a second
+            if not self._rich:  # a notebook flushes 5 times a second anyway
                 stream.flush()
         elif output.kind in ("display_data", "update_display_data"):
             self.shell.display_pub.publish(
@@ -249,7 +249,7 @@ class StartDisplay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What fails leaves no line as if it went on."""
+        """A failed step leaves no line as if it went on."""
         if kind is not None:
             self.progress(self._failed if self._display is not None else "")
 

@@ -194,7 +194,7 @@ class Family:
     # ------------------------------------------------------------------ ends
 
     async def _end_server(self) -> None:
-        """Kill it: one that still imports hears nothing. What it has started is ours then."""
+        """Kill it: one that still imports hears nothing. Its children are ours then."""
         self.server.kill()
         if self._hearing is not None:
             await self._hearing

@@ -76,7 +76,7 @@ class Session:
         self._kept: dict[int, tuple[Frames, int]] = {}
         self._out = 0  # the last message that was sent on the present connection
         self._outgoing: list[list[Any]] = []
-        self._owed_bytes = 0  # of messages that the other end has not been told that we have
+        self._owed_bytes = 0  # of messages that we have and not yet acknowledged
 
     @property
     def is_full(self) -> bool:

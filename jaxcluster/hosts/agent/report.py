@@ -66,9 +66,9 @@ def host_report(environ: Mapping[str, str] = os.environ) -> HostFacts:
 def own_address(environ: Mapping[str, str] = os.environ) -> str:
     """This host's address on its way out; no packet is sent.
 
-    The host's name is no help: it is 127.0.1.1 on many, and resolves nowhere on others. Where no
-    way leads out, it is the address at which ssh was let in, else that of a network card. An
-    address of its own cable alone (169.254.0.0/16) comes last: pods with IPv6 have one beside it.
+    The host's name is no help: it is 127.0.1.1 on many, and resolves nowhere on others. If no way
+    leads out, it is the address of the ssh login, else that of a network card. A link-local address
+    (169.254.0.0/16) comes last: pods with IPv6 have one beside it.
     """
     at_ssh = environ.get("SSH_CONNECTION", "").split()[2:3]
     found = [*map(address_towards, ("192.0.2.1", "2001:db8::1")), *at_ssh, *_card_addresses()]

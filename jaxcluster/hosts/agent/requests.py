@@ -184,7 +184,7 @@ def _part(path: Path, at: int, nbytes: int) -> bytes:
 def _free(file: int, begin: int, end: int) -> None:
     """Give a part's room back: a script may print for days, and this may be memory.
 
-    Python has no name for it. Where the file system can't do it, the room stays taken.
+    Python has no name for it. If the file system can't do it, the room stays taken.
     """
     import ctypes  # not at an agent's start
 

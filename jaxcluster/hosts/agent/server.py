@@ -8,7 +8,7 @@ prints one JSON line that says where it is, what its public key is, and what the
 
 or, where it can't, ``{"jaxcluster-agent": 1, "error": "...", "hint": "...", "host": "h1"}``.
 
-What comes on the socket are messages of sessions (``messages``), one session for each client. The
+The socket gets messages of sessions (``messages``), one session for each client. The
 first frame of a message says to whom:
 
     3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
@@ -141,7 +141,7 @@ class Agent:
         )
 
     def listen(self, router: zmq.Socket[bytes]) -> None:
-        """Serve those who come to a socket."""
+        """Serve the clients of a socket."""
         self.router = Listener(router, self._receive)
 
     async def run(self) -> None:
@@ -164,7 +164,7 @@ class Agent:
         return any(client.session.is_open for client in self.clients.values())
 
     def end_for(self, why: str) -> None:
-        """The first reason to end is the one that is told."""
+        """The first reason to end is reported."""
         self.why = self.why or why
         self._over.set()
 
@@ -438,5 +438,5 @@ def reason_of(error: BaseException) -> str:
 
 
 def anywhere_for(address: str) -> str:
-    """Where to listen so that this host's address leads here: on its family's, any port."""
+    """The address to listen at, so that this host's address leads here: its family's, any port."""
     return "tcp://[::]:*" if ":" in address else "tcp://0.0.0.0:*"

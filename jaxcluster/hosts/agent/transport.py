@@ -1,11 +1,11 @@
 """The sockets between a notebook and its agents, and who is let in.
 
-An agent has one ROUTER, a notebook a DEALER to each. Both sides of a connection show that they have
-the secret of a public key that the other was told of by the launcher, over a channel that it had
-authenticated (CURVE). Only public keys ever leave a process.
+An agent has one ROUTER, a notebook a DEALER to each. Each side of a connection shows that it has
+the secret key of a public key (CURVE). The launcher has brought the public keys over a channel that
+it had authenticated. Only public keys ever leave a process.
 
-CURVE alone lets in every client that knows the server's public key; who else may come is asked over
-ZAP (ZeroMQ's RFC 27), which the agent answers itself: its owner's key and nobody's else.
+CURVE alone lets in every client that knows the server's public key. So zmq asks over ZAP (ZeroMQ's
+RFC 27) who may come, and the agent answers: its owner's key and no other.
 
 zmq's own heartbeats watch a connection. They run on threads that need no interpreter, so a busy
 notebook is not taken for a dead one.

@@ -22,7 +22,7 @@ CHOOSE = f"Set {VARIABLE} to a folder of your own with a short path."
 
 
 def choose(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the folder is to be: ``JAXCLUSTER_RUNTIME_DIR``, else the session's, else in /tmp.
+    """The folder's place: ``JAXCLUSTER_RUNTIME_DIR``, else the session's, else in /tmp.
 
     In a /tmp without its sticky bit anybody could exchange the folder: then another shared place.
     """

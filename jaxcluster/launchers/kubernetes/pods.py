@@ -48,8 +48,8 @@ NEVER = re.compile(
     r"InvalidImageName|ErrImageNeverPull|CreateContainer\w*Error|RunContainerError"
     r"|(ErrImagePull|ImagePullBackOff).*(not found|unknown|denied|unauthorized|does not exist)"
 )
-# What an admission refuses stays refused; what a quota has given to others comes back, and a new
-# namespace's own account comes a moment later.
+# An admission's refusal stays. A quota that others use becomes free, and a new namespace gets its
+# account a moment later.
 REFUSED = re.compile(r"forbidden|denied the request|is invalid")
 COMES = re.compile(r'exceeded quota|serviceaccount "default" not found')
 HINT = (

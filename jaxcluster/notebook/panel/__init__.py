@@ -109,7 +109,7 @@ class Panel:
             made = SidebarWidget(lambda request: self._begin(made.send, request))
             self._widget = made
             self._pages.add(made.model_id)
-        # What runs the notebook without a page saves what there is at the cell's end.
+        # A program that runs the notebook without a page saves the outputs at the cell's end.
         self._turn(looks=True)
         return self._widget
 

@@ -154,7 +154,7 @@ class Operations:
         return self.ask(name, {"op": "look"})
 
     def ask(self, name: str, question: shards.Question) -> Any:
-        """What static/shardview asks of a document; its `ask`."""
+        """static/shardview's question about a document; its `ask`."""
         return shards.answer(cluster.current(), name, question)
 
     def mesh(self) -> Any:

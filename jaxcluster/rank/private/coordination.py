@@ -137,7 +137,7 @@ def announce_waits(agreement: Agreement) -> None:
             agreement.launch(program, wait, *arguments)
 
     def in_steps(get: Any) -> Any:
-        """What gets a value once it is there. A stop ends the wait."""
+        """A function that waits for a value. A stop ends the wait."""
 
         def get_in_steps(client: Any, key: str, timeout_in_ms: int) -> Any:
             deadline = time.monotonic() + timeout_in_ms / 1000

@@ -36,7 +36,7 @@ def can_save() -> None:
 def kinds() -> Kinds:
     """They are (jax 0.10.2 and 0.12: ``array.ArrayImpl`` and ``random.prng.PRNGKeyArray``)."""
     from jax._src.array import ArrayImpl
-    from jax._src.random import prng  # a package of its own since jax 0.10
+    from jax._src.random import prng  # a separate package since jax 0.10
 
     return Kinds(ArrayImpl, prng.PRNGKeyArray, type(jax.jit(len)))
 
@@ -45,8 +45,8 @@ def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
     """The same array, which may span processes, of that type. Nothing is launched.
 
     ``jax.make_array_from_single_device_arrays`` makes strong types alone, and commits the array to
-    its devices (jax 0.10.2 and 0.12: it ends in ``ArrayImpl``, to which both are given). Where that
-    has moved they stay.
+    its devices (jax 0.10.2 and 0.12: it ends in ``ArrayImpl``, to which both are given). If that
+    has moved, they stay.
     """
     if committed and not weak_type:
         return array

@@ -75,7 +75,7 @@ def announce_launches(agreement: Agreement) -> None:
     original_compile: Any = pxla.MeshComputation.compile
     register: Any = tree_util.dispatch_registry.register_node
     call_class: Any = pxla.ExecuteReplicated
-    # A copy of a layout gets a way to XLA's form of its own.
+    # A copy of a layout gets another way to XLA's form.
     _ = call_class.xla_executable, vars(layout.Layout(())), layout.Layout._to_xla_layout
 
     class AskingExecutable:
@@ -93,7 +93,7 @@ def announce_launches(agreement: Agreement) -> None:
             return agreement.launch(self.program, launch, arguments, with_tokens)
 
     def program_of(executable: Any) -> Program | None:
-        """What is asked for before an executable is launched; None for others."""
+        """The layout that JAX asks for before an executable is launched; None for others."""
         asking = getattr(executable.unsafe_call, "xla_executable", None)
         return asking.program if isinstance(asking, AskingExecutable) else None
 

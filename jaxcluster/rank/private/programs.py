@@ -40,13 +40,13 @@ def describe(executable: Any) -> Program:
 
 
 def sign(computation: Any, compiler_options: Any, processes: tuple[int, ...]) -> Program:
-    """What is announced of a program that is to be compiled: what is compiled, by what options.
+    """The announcement of a program that is to be compiled: its text and its options.
 
     Its executable has that where it has what it needs to stay alive. JAX never looks there, and
     serializes it with the executable.
     """
     options = dict(computation._compiler_options_kvs) | dict(compiler_options or {})
-    # Where a process writes to and what it has measured are its own.
+    # A process's output folders and measurements are its own.
     common = {k: v for k, v in options.items() if "dump" not in k and "profile" not in k}
     try:
         lowered = of_lowered(computation._hlo)
@@ -63,10 +63,10 @@ def sign(computation: Any, compiler_options: Any, processes: tuple[int, ...]) ->
 def of_lowered(module: Any) -> bytes:
     """A digest of a lowered module (``jax.extend.mlir.ir.Module``), equal for equal programs.
 
-    What the compiler makes of it may differ between processes, and its text for fingerprints leaves
+    The compiler's result may differ between processes, and its text for fingerprints leaves
     constants out. Here they are in full. Constants that JAX passes as arguments are host values.
-    What is the process's own is left out: source lines, names of results, addresses in custom calls
-    that stand for Python which runs while the program is compiled.
+    It leaves out parts that differ between processes: source lines, names of results, and addresses
+    in custom calls of Python code that runs during compilation.
     """
     from jaxlib.mlir import ir, passmanager  # jax.extend.mlir's: that imports for 0.1 s
 
@@ -105,7 +105,7 @@ def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
     (``xla_gpu_shard_autotuning``): also for those of a rank that has loaded the program instead,
     where another host has it no longer.
     """
-    # Where jax has no such name any more, nothing is announced.
+    # If jax has no such name any more, nothing is announced.
     return getattr(backend, "platform", "cpu") != "cpu" and len(processes_of(devices)) > 1
 
 

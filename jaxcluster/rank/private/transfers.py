@@ -80,7 +80,7 @@ def announce_transfers(agreement: Agreement) -> None:
 
     @functools.wraps(put_one)
     def put_by_sharding(x: Any, aval: Any, to: Any, copy: Any) -> Any:
-        # Of what isn't committed each process has its own: nothing is sent.
+        # An array that isn't committed is each process's own: nothing is sent.
         of = x.sharding.device_set if type(x) is array_type and x._committed else ()
         is_sent = len(of) == 1 and isinstance(to, device_type)
         if is_sent and processes_of(of) != (to.process_index,):
@@ -96,8 +96,8 @@ def announce_transfers(agreement: Agreement) -> None:
 def allow_transfers() -> None:
     """Have transfers on CPU go by this machine's loopback. Before the backend starts.
 
-    Each process has a loopback address of its own, so that its port, which JAX takes only for the
-    first transfer, is free then too. An address that the user has set stays.
+    Each process has its own loopback address. So its port is still free when JAX takes it, at the
+    first transfer. An address that the user has set stays.
 
     Raises:
       ImportError, AttributeError: JAX has no such setting.

@@ -32,7 +32,7 @@ class ArrayInfo(Message):
 
     shape: tuple[int, ...]
     dtype: str
-    spans: bool = False  # processes share one array; otherwise each rank has one of its own
+    spans: bool = False  # processes share one array; otherwise each rank has another
     shards: tuple[Shard, ...] = ()
     nbytes: int = 0  # of the whole array
     note: str = ""  # why there are no shards: deleted, not a jax.Array

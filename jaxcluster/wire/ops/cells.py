@@ -37,7 +37,7 @@ class CellReply(Message):
     status: str  # ok, error, refused (a launch was: the error says why), interrupted or skipped
     seconds: float
     error: ErrorInfo | None = None
-    names: list[str] | None = None  # all that the user has bound; None: as told before
+    names: list[str] | None = None  # all that the user has bound; None: as in the last reply
     skipped: Skipped | None = None
 
 
