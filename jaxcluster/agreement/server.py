@@ -1,9 +1,9 @@
 """The referee's process, and the way to it from other hosts.
 
-Each thread of a rank that launches has a connection of its own, and its control thread another one,
-by whose end the death of the rank shows. They connect to a Unix socket. On other hosts than the
-referee's that is a ``Relay``'s, which sends what the ranks of its host say together as one message
-over TCP.
+Each thread of a rank that launches has a connection, and so has its control thread. The end of the
+control thread's connection shows the rank's death. They connect to a Unix socket. On other hosts
+than the referee's that is a ``Relay``'s, which sends what the ranks of its host say together as one
+message over TCP.
 
 For a job of plain processes (see ``jaxcluster.agree``) this is a program:
 ``python -m jaxcluster.agreement.server referee PATH NUM_RANKS [ADDRESS]`` prints the port for

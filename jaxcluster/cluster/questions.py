@@ -79,8 +79,8 @@ class Prompt:
 class KernelPrompt(Prompt):
     """A notebook's: the frontend shows a field below the cell that runs.
 
-    ipykernel's own ``input`` would wait for the answer alone, and nothing else that ranks say would
-    be heard meanwhile; so this sends what it sends, and looks for the answer now and then.
+    ipykernel's own ``input`` would wait only for the answer, and hear nothing else from ranks. So
+    this sends the same message, and looks for the answer now and then.
     """
 
     kernel: Any

@@ -152,8 +152,8 @@ def load(
       check: called now and then meanwhile.
       when: names that are lost were lost then, as in "in cell [3]".
       made_by: the cells that have made them.
-      autosaved: what was saved at the end of a cell, and its number: the ranks that could not be
-        saved have their values from there.
+      autosaved: an autosave and its cell's number. Ranks that could not be saved get their values
+        from it.
 
     Raises:
       JaxClusterError: a rank could not; none has bound anything, or the message says so.

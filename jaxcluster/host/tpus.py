@@ -1,7 +1,7 @@
 """A Cloud TPU host's facts of its slice, and whether its chips are free. No jax is imported.
 
 The slice is read as JAX's own detection reads it (``jax/_src/clusters/cloud_tpu_cluster.py`` of jax
-0.10.2 and 0.12): from the virtual machine's metadata, else (on GKE) from the pod's environment.
+0.10.2 and 0.12). It is in the virtual machine's metadata, or (on GKE) in the pod's environment.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ class Allocation:
           stopped: ends it when it is set, also while a job or a slice waits in a queue.
 
         Raises:
-          LaunchError: an agent did not come up, the hosts' versions differ, or there are too few
-            file descriptors for so many ranks.
+          LaunchError: an agent did not start, the hosts' versions differ, or so many ranks need
+            more file descriptors.
         """
         deadline = time.monotonic() + timeout_s
         if spec.is_here:

@@ -1,11 +1,11 @@
 """ipyparallel's controller, whose child processes end with it, and which starts without a pause.
 
 ipyparallel's controller starts its heart monitor (and, without ``--usethreads``, eight schedulers)
-as processes, and leaves them running for ever when it is killed. Each therefore asks the kernel,
+as processes. When it is killed, it leaves them running for ever. Each therefore asks the kernel,
 right after its fork, to be ended with its parent.
 
-It tells clients at once of a rank that has died. ipyparallel leaves that to a process beside each
-engine, its nanny, which would cost a start more imports. A rank's identity ends in its pid
+It tells clients at once of a rank that has died. ipyparallel leaves that to a nanny process beside
+each engine, which would cost a start more imports. A rank's identity ends in its pid
 (``JaxEngine.ident``). The other part, signals, is the rank's own (``RankKernel.signal_request``).
 """
 
@@ -82,9 +82,9 @@ class WatchingHub(Hub):
 class SingleScheduler(BroadcastScheduler):
     """The broadcast scheduler where there is no tree of them (``broadcast_scheduler_depth=0``).
 
-    ipyparallel's in a tree keep their coalesced replies in their class (9.2): on threads of one
-    process each takes the others' for its own, and no reply ever comes. A single one leaves out the
-    ranks of its replies' parts, which clients read.
+    ipyparallel's in a tree keep their coalesced replies in their class (9.2). On threads of one
+    process each takes the others' replies, so none ever comes. A single one leaves out the ranks of
+    its replies' parts, which clients read.
     """
 
     def send_to_targets(

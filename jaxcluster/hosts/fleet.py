@@ -98,8 +98,8 @@ class Fleet:
 
     Attributes:
       hosts: that have ranks, or may, in the order of ranks; the first one has rank 0.
-      on_event: called with each event of an agent, and with each host that is lost; on a thread
-        that may wait for a host's answer.
+      on_event: called with each event of an agent and each lost host, on a thread that may wait for
+        a host's answer.
     """
 
     def __init__(

@@ -2,18 +2,18 @@
 
 ``python -m jaxcluster.hosts.forkserver [FOLDER]...``
 
-It imports jax, ipykernel and ipyparallel once and forks the ranks and ipyparallel's controller
-from that: 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend
-and makes no zmq context, so forking it is safe.
+It imports jax, ipykernel and ipyparallel once, and forks the ranks and ipyparallel's controller. So
+4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend and makes no
+zmq context, so forking it is safe.
 
 It is the parent of all, so it hears of every exit at once (SIGCHLD). If it is killed, the kernel
 ends its children (PDEATHSIG), and the agent ends their remains.
 
 It adopts processes that its children leave, also in other sessions, and ends them with the last
-child. If its host's agent is gone, its standard input ends: then it ends all that it has started,
-and removes the agent's folders.
+child. If its host's agent is gone, its standard input ends. Then it ends all its children, and
+removes the agent's folders.
 
-Its standard input is a connection to the agent, in both directions: lines of JSON come there
+Its standard input is a connection to the agent, in both directions. Lines of JSON come there
 (``Spawn``), and pids and ends of processes go there.
 """
 

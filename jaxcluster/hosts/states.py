@@ -1,8 +1,8 @@
 """Files on hosts, brought there and back by their agents: large values, and what ranks have saved.
 
-A file travels in parts. Each is a request, and a few of them are on their way at once: one is
-encrypted while another travels and a third is decrypted. Other messages of the host, such as a
-cell's output or a rank's answer, wait for no more than those few.
+A file travels in parts. Each is a request, and a few are on their way at once. One is encrypted
+while another travels and a third is decrypted. Other messages, such as a cell's output or a rank's
+answer, wait for those few at most.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ class Launcher(ABC):
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
-        """The launcher for what was typed: its options by their names, ``-n``, and what stands
+        """The launcher for a typed start: its options by their names, ``-n``, and what stands
         behind the colon of its name.
 
         Raises:

@@ -111,8 +111,8 @@ def allocation_of(environ: Mapping[str, str]) -> Allocation | None:
 def _tasks(environ: Mapping[str, str], nodes: int) -> tuple[int, ...]:
     """The job's tasks on each node, where several were asked for.
 
-    Without ``--ntasks`` SLURM_TASKS_PER_NODE counts nodes or cores, whichever Slurm is set up for,
-    and in a step of one task it counts that: neither says how many ranks were meant.
+    Without ``--ntasks`` SLURM_TASKS_PER_NODE counts nodes or cores, as Slurm is set up. In a step
+    of one task it counts that. Neither says how many ranks were meant.
     """
     # 2(x3),1 stands for 2, 2, 2, 1.
     pairs = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))

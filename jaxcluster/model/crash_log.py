@@ -1,6 +1,6 @@
 """The native crash that a rank's log shows. Pure.
 
-Each rank has faulthandler on, which writes the Python stacks of all threads when the process gets
+Each rank has faulthandler on. It writes the Python stacks of all threads when the process gets
 SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL. They are folded to the user's cells and lines.
 """
 

@@ -164,8 +164,8 @@ def array_layout(
     Args:
       infos: each rank's report of it.
       devices: those of the cluster.
-      notes: what is to be said of ranks that have no report. Ranks whose array has another shape,
-        dtype or sharding than the first rank's, or none any more, are added to them.
+      notes: what is to be said of ranks that have no report. Ranks whose array is gone, or differs
+        from the first rank's in shape, dtype or sharding, are added.
     """
     said = {**(notes or {}), **{rank: info.note for rank, info in infos.items() if info.note}}
     # A rank that has all devices of an array (a stage of a pipeline) takes it for its own.

@@ -79,7 +79,7 @@ def ask_for_help(lines: list[str]) -> list[str]:
 class AutoMode:
     """An input transformer that makes every following cell an ``%%spmd`` cell.
 
-    Cells of the notebook stay there: those that begin with a cell magic, with one of jaxcluster's
+    Some cells stay in the notebook: those that begin with a cell magic, with one of jaxcluster's
     own line magics, or that are line magics (``%``, ``!``, ``?``) throughout.
 
     Args:

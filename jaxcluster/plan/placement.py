@@ -1,8 +1,8 @@
 """Which devices each rank gets, and with which environment and arguments it initializes.
 
-Everything here is a function of what the user asked for (``ClusterSpec``, checked in ``spec``) and
-of what the engines said about themselves (``EngineFacts``): no files, no environment, no sockets.
-That is why ``--dry-run`` can print a plan without starting a process.
+Everything here is computed from the user's options (``ClusterSpec``, checked in ``spec``) and from
+the engines' facts (``EngineFacts``): no files, no environment, no sockets. That is why
+``--dry-run`` can print a plan without starting a process.
 
     ClusterSpec + EngineFacts of every rank  ->  plan_ranks  ->  RankPlan  ->  describe_plan
 """

@@ -118,8 +118,8 @@ def devices_hash(array: Any) -> str:
 def is_ready(array: Any) -> bool:
     """Whether ``array`` is computed; deleted ones are not.
 
-    jax 0.10.2 crashes if a deleted array is asked, and the main thread may delete it at any moment
-    (a cell donates it). So both questions are asked in C, with no other thread in between.
+    jax 0.10.2 crashes if a deleted array is asked, and a cell on the main thread may donate it at
+    any moment. So both questions are asked in C, with no other thread in between.
     """
     base = numpy_view(array)
     return any(map(operator.call, (base.is_deleted, base.is_ready))) and not base.is_deleted()

@@ -1,7 +1,7 @@
 """A rank's socket and its thread, which answers even while the main thread is busy.
 
-JAX releases the GIL while it waits in a collective, so this thread can report where the main
-thread sits, interrupt it, and send what it prints, also when the main thread never comes back.
+JAX releases the GIL while it waits in a collective. So this thread can report the main thread's
+place, interrupt it, and send its output, even if it never returns.
 
 A handler answers on this thread (``now``: must take microseconds), on a few helper threads
 (``side``: may block, must not need the main thread), or has the request answered ``later``.

@@ -1,10 +1,9 @@
 """Hashes of values that have to be equal on several processes.
 
-The notebook compares hashes of the processes' copies of parts of arrays. What the host
-gives to launches has to be equal on all processes of the program:
-A process may launch the same program as the others with other values: a learning rate, a batch of
-``np.random``. JAX compares them in ``device_put`` alone. So a hash of what a main thread gives to
-its next launch is a part of the launch's announcement.
+The notebook compares hashes of the processes' copies of parts of arrays. Host values that a launch
+takes must be equal on all processes of the program. A process may launch the same program as the
+others with another learning rate, or another batch of ``np.random``. JAX compares them only in
+``device_put``. So a launch's announcement has a hash of the host values that it takes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The cells of a rank and all their output, kept in files for those who did not run them.
 
-A cell's output goes to the notebook that has sent it. That may be gone, and others come later: they
-read it here, also while the rank computes, and when it has died. The logs are bounded: the oldest
-part is dropped first. ``cluster.history`` reads the lines.
+A cell's output goes to the notebook that has sent it. The notebook may be gone, and others come
+later. They read it here, also while the rank computes, and after its death. The logs are bounded:
+the oldest part is dropped first. ``cluster.history`` reads the lines.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ def is_inside(frame: FrameType | None) -> bool | None:
     """Whether ``frame`` is the user's code or called by it: KeyboardInterrupt may be raised there.
 
     Returns:
-      None where it may be only if the wait for a better moment gets long: in IPython's own steps
-      around the code, which hooks and transformers of the user's may hold up.
-      False: nowhere in the cell's course.
+      None if it may be raised only after a long wait for a better moment. That is in IPython's own
+      steps around the code, in which the user's hooks and transformers may hang. False: nowhere in
+      the cell's course.
     """
     is_run = False
     for one in outward(frame):

@@ -54,8 +54,8 @@ def place_of(
     """The place of a launch, in microseconds, because every launch asks for it.
 
     It is the innermost line of a cell, and the innermost line of another file that it has called.
-    Lines of jax and of the standard library tell nothing, nor do those of the kernel, which calls
-    what an event loop has to call.
+    Lines of jax, the standard library and the kernel tell nothing. The kernel calls an event loop's
+    callbacks.
 
     Args:
       number_of: the number of the cell whose file this is; None: it is another file.

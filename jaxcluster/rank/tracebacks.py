@@ -116,8 +116,8 @@ def is_odd(error: BaseException) -> bool:
     """Whether IPython must not render an exception.
 
     It leaves out the parts of a group. It takes minutes for a very long message. With JAX imported
-    it takes half a minute for a RecursionError, because it looks through all modules for each frame
-    of a cell. So too where this is true of a cause.
+    it takes half a minute for a RecursionError: for each frame of a cell it looks through all
+    modules. So too where this is true of a cause.
     """
     seen: set[int] = set()
     while id(error) not in seen:

@@ -89,12 +89,12 @@ class ValueUnpickler(pickle.Unpickler):
 class ArrayPickler(cloudpickle.Pickler):
     """Pickles everything but jax.Arrays, which it gathers, and open files.
 
-    Leaves of dicts come in the order of the keys, as in JAX, since ranks may fill dicts in
-    different orders.
+    Leaves of dicts come in the order of the keys, as in JAX: ranks may fill dicts in different
+    orders.
 
     cloudpickle marks a class with a random number of its process. With that alone, an object that
     was pulled and is pushed would have its own class only on rank 0. So a class of a cell gets a
-    number that each rank gives it, as all pull a value in the same turn.
+    number, the same on each rank, as all pull a value in one turn.
 
     Args:
       turn: of the pull.

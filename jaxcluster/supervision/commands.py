@@ -134,8 +134,8 @@ class Commands:
 
         Args:
           on_line: called with (``out`` or ``err``, a line), on the thread that reads.
-          on_end: called on another thread when it is over, with its exit status, the cancel
-            command's or None, and the last line of that if it failed.
+          on_end: called on another thread at the end. It gets the exit status, the cancel command's
+            or None, and the last line of a cancel command that failed.
 
         Raises:
           OSError: it can't be run.

@@ -1,7 +1,7 @@
 """Tables of clusters and ranks: what they do and use, also live; and their stacks.
 
-The live table is a display and no widget: a saved notebook keeps how it was last, and nbconvert
-shows that. It is HTML alone, so that it is the same with and without the Lab extension.
+The live table is a display and no widget. So a saved notebook keeps its last state, and nbconvert
+shows it. It is HTML alone, so that it is the same with and without the Lab extension.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
     host.ask(Mkdir("code"))                            requests to the agent
     host.rank(3, on_message).send([envelope, buffer])  rank 3, for ``wire.link.Link``
 
-A cut connection is made again, and what was sent meanwhile arrives then: nobody who waits for an
-answer needs to know. Whoever wants to know asks for ``host.state``. How long is too long is for
-the owner of the hosts to decide.
+A cut connection is made again, and messages sent meanwhile arrive then. Code that waits for an
+answer need not know. Whoever wants to know asks for ``host.state``. How long is too long is for the
+owner of the hosts to decide.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def answers(
     timeout_s: float,
     passed_over: tuple[type[Exception], ...] = (LaunchError,),
 ) -> dict[K, tuple[R, memoryview]]:
-    """The answers of agents that were asked at once, in a time for all: a cut may be one for all.
+    """The answers of agents that were asked at once, within one time limit.
 
     Args:
       passed_over: exceptions of hosts that refuse, are lost or answer late, which are not raised.
@@ -362,8 +362,8 @@ class RankSocket:
     """The way to a rank of this machine: its own socket.
 
     Whoever asks sends at once: the thread would cost each cell two changes of threads before any
-    rank has it. The thread sends what has buffers: a message that the stop button has broken off
-    between two parts would look like a whole one.
+    rank has it. The thread sends messages with buffers. If the stop button broke one off between
+    two parts, it would look like a whole message.
 
     Args:
       address: a rank that does not listen there yet is tried for ever.

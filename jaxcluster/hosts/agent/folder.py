@@ -1,11 +1,11 @@
 """An agent's folder on its host: private, with a record of who it is, and gone with it.
 
-It lies in this user's folder of clusters, but never in ``$XDG_RUNTIME_DIR``, which a host takes
-away when the user's last login ends. Files that must be fast lie in a second folder, in memory.
+It lies in this user's folder of clusters, but never in ``$XDG_RUNTIME_DIR``, which a host removes
+at the user's last logout. Files that must be fast lie in a second folder, in memory.
 
-The record names the agent's and the fork server's process, so whoever comes later can remove what
-an agent that was killed has left, and can end an older agent of the same cluster on this host
-before taking its place (the fence): two would share a GPU or TPU.
+The record names the agent's and the fork server's process. So a later agent can remove the remains
+of a killed one. It also ends an older agent of the same cluster on this host first (the fence): two
+would share a GPU or TPU.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ new connection each end says what it has, and what comes after that is sent agai
 message that comes twice, or before its turn, is dropped. So each message arrives once and in order,
 or the session is over. A connection itself loses nothing.
 
-A session is between one connection of a notebook, which zmq knows by a name that nobody else has,
-and one agent. A packet travels: a head, then the message's own frames. A head says
-what kind of packet it is, a number, and the number of the last message received:
+A session is between one agent and one connection of a notebook. zmq knows the connection by a
+unique name. A packet travels: a head, then the message's own frames. A head says what kind of
+packet it is, a number, and the number of the last message received:
 
     DATA     a message; its number
     ACK      nothing else

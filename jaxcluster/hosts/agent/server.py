@@ -20,8 +20,8 @@ It sends events, such as the ends of processes, to all clients.
 A process that is spawned gets the host's own environment, but for what numbers a launcher's
 processes, or the environment that its owner has named (``Preload``).
 
-When a client's session is full, the agent stops reading what ranks send to that client until it is
-no more; the ranks' sockets fill up and the ranks wait.
+While a client's session is full, the agent reads no messages of ranks to that client. So the ranks'
+sockets fill up, and the ranks wait.
 
 It ends, with all that it has started, on a request, and
 

@@ -5,7 +5,7 @@ the secret key of a public key (CURVE). The launcher has brought the public keys
 it had authenticated. Only public keys ever leave a process.
 
 CURVE alone lets in every client that knows the server's public key. So zmq asks over ZAP (ZeroMQ's
-RFC 27) who may come, and the agent answers: its owner's key and no other.
+RFC 27) who may come. The agent answers: its owner's key and no other.
 
 zmq's own heartbeats watch a connection. They run on threads that need no interpreter, so a busy
 notebook is not taken for a dead one.
@@ -37,8 +37,8 @@ SERVICE = b"jaxcluster"  # an agent's socket, as ZAP calls it
 class Keys:
     """A pair of CURVE keys, in hexadecimal. The secret is shown nowhere.
 
-    zmq's own spelling (Z85) may begin with a hyphen, and has letters that shells, batch systems and
-    ssh each read in their own way: public keys pass through all of them.
+    Public keys pass through shells, batch systems and ssh. zmq's own spelling (Z85) may begin with
+    a hyphen, and has letters that each of these reads differently.
     """
 
     public: str

@@ -1,9 +1,9 @@
 """Who has a cluster's name: taken before anything is started, given back when all has ended.
 
 A cluster's folder holds a file ``alive``. It says who has made the folder. The process that starts
-the cluster and the agent that carries it lock it, and the kernel releases a lock when its holder
-ends. So a lock that is held is a sign of life. One that nobody holds is a sign of death where this
-host made the folder. Another host may share it, and have a lock that is not seen here.
+the cluster locks it, and so does the agent that carries it. The kernel releases a lock when its
+holder ends. So a lock that is held is a sign of life. One that nobody holds is a sign of death
+where this host made the folder. Another host may share it, and have a lock that is not seen here.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ Only pages speak on ``jaxcluster.rpc``, which they open, if they can over a subs
 heard while a cell runs. ipykernel 7.4 would send a page's messages to whatever shell the kernel has
 last answered from on the same comm, hence two.
 
-One thread of the panel's own sends the state, on change only: an idle notebook must look idle to
-whatever culls idle kernels. No failure there reaches a cell.
+One thread of the panel sends the state, on change only. So an idle notebook looks idle to services
+that cull idle kernels. No failure there reaches a cell.
 """
 
 from __future__ import annotations

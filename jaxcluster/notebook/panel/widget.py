@@ -1,9 +1,8 @@
 """The sidebar in a cell's output, as a widget: for pages that don't have the Lab extension.
 
-It is one more page of the panel. What is shown is a trait, so it is saved with the notebook and
-needs no kernel; requests are custom messages, as on the rpc comm. Nothing comes from a page by
-itself, so a page that was closed is not known to be gone: the ranks are asked on, which an idle
-kernel does not show.
+It is one more page of the panel. The view is a trait, so it is saved with the notebook and needs no
+kernel. Requests are custom messages, as on the rpc comm. A page sends nothing unasked, so a closed
+page is not noticed. The ranks are still asked, which an idle kernel does not show.
 """
 
 from __future__ import annotations

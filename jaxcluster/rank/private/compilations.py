@@ -150,7 +150,7 @@ def hold(executable: Any, loaded: Callable[[], bytes | None] = bytes) -> None:
     """Keep an executable until nobody else has it, nothing runs, and another one comes.
 
     CUDA unloads a program only once its device is idle. The thread that drops the last reference
-    waits for that with Python's lock, and the garbage collector may run on any thread.
+    waits for that with Python's lock. It may be the garbage collector's, on any thread.
     """
     unused = [n for n in list(_held) if sys.getrefcount(_held.get(n, _NONE)[0]) <= _OURS]
     if unused and all(map(is_ready, jax.live_arrays())):

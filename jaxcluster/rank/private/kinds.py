@@ -44,7 +44,7 @@ def kinds() -> Kinds:
 def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
     """The same array, which may span processes, of that type. Nothing is launched.
 
-    ``jax.make_array_from_single_device_arrays`` makes strong types alone, and commits the array to
+    ``jax.make_array_from_single_device_arrays`` makes only strong types, and commits the array to
     its devices (jax 0.10.2 and 0.12: it ends in ``ArrayImpl``, to which both are given). If that
     has moved, they stay.
     """

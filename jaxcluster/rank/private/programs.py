@@ -66,7 +66,7 @@ def of_lowered(module: Any) -> bytes:
     The compiler's result may differ between processes, and its text for fingerprints leaves
     constants out. Here they are in full. Constants that JAX passes as arguments are host values.
     It leaves out parts that differ between processes: source lines, names of results, and addresses
-    in custom calls of Python code that runs during compilation.
+    of Python code that compilation calls.
     """
     from jaxlib.mlir import ir, passmanager  # jax.extend.mlir's: that imports for 0.1 s
 

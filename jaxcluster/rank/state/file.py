@@ -1,6 +1,6 @@
 """The files of saved variables: an index with checksums, and beside it raw sections.
 
-A file system lets one thread at a time write to a file, so each thread of a large save has its own.
+A file system lets one thread at a time write to a file. So each thread of a large save has a file.
 Each chunk is read back while the CPU has it in its cache, and whoever loads it checks it again.
 """
 

@@ -256,8 +256,8 @@ def _can_be_anothers(value: Any, spans: bool) -> bool:
     """Whether all ranks have the same value.
 
     All have the same modules, functions and classes without values of their own, meshes and
-    shardings. In a value with arrays that span processes all arrays must, and Python's values
-    beside them are taken for equal, since all ranks give them to the same programs.
+    shardings. In a value with arrays that span processes, all arrays must span them. Python's
+    values beside them count as equal: all ranks give them to the same programs.
 
     Args:
       spans: it has arrays that spanned processes.
