@@ -244,7 +244,7 @@ class World:
             if missing:
                 there = f"this cluster has ranks 0-{self.num_processes - 1}."
                 told = f"There is no {name_ranks(missing)}: {there}"
-            raise UsageError(told, "For example: %%spmd --ranks 0,2-3")
+            raise UsageError(told, "%jaxcluster status lists the ranks.")
         return named
 
     def status(self, timeout_s: float = ASK_S) -> list[wire.RankState]:

@@ -75,7 +75,7 @@ def dry_run(spec: wire.ClusterSpec) -> str:
         platform += f", {each} devices each" if each else ", all of a host's devices for its ranks"
     where = spec.coordinator_address or spec.coordinator_bind_address
     where = where or "on the first host, on a free port; with one host, on a Unix socket"
-    lines = [plan, f"then ranks from each agent's fork server; platform: {platform}"]
+    lines = [plan, f"then each agent starts its ranks; platform: {platform}"]
     lines.append(f"JAX's coordinator: {where}")
     if spec.env:
         lines.append("environment of every rank, added to its host's own (sent encrypted):")

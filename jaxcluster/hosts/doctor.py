@@ -136,7 +136,7 @@ def check_private_names(environ: Mapping[str, str]) -> Row:
     if missing := json.loads(done.stdout.splitlines()[-1]):
         lost = "; ".join(f"{what} ({cost})" for what, cost in missing.items())
         return Row(name, (f"moved in this jax: {lost}",), None, fix)
-    return Row(name, ("are where they are expected",))
+    return Row(name, ("all found",))
 
 
 def check_lab_extension() -> Row:

@@ -18,7 +18,7 @@ def refuse_file(file: Any) -> tuple[Any, ...]:
         if file is getattr(sys, name):
             return getattr, (sys, name)
     which = getattr(file, "name", file)  # one over a buffer has none
-    raise TypeError(f"{which!r} is an open file. Send its path, or what it has: file.read()")
+    raise TypeError(f"{which!r} is an open file. Use its path or its text, file.read()")
 
 
 FILES = dict.fromkeys(

@@ -32,7 +32,7 @@ _NOT_RUN = re.compile(
 )
 _FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
-HEAD = '''"""The %%spmd cells of {notebook}, in the order in which they ran: by %jaxcluster export.
+HEAD = '''"""The %%spmd cells of {notebook}, in the order in which they ran, by %jaxcluster export.
 
     {command}
         # with --launcher ssh, slurm, mpi and others on several hosts
@@ -46,7 +46,7 @@ HEAD = '''"""The %%spmd cells of {notebook}, in the order in which they ran: by 
 if not jax.distributed.is_initialized():  # jaxcluster run has done it
 {devices}    try:
         jax.distributed.initialize()
-    except (ValueError, RuntimeError) as error:  # by hand, MPICH, Open MPI 5
+    except (ValueError, RuntimeError) as error:  # started by hand, or by another MPI
         raise SystemExit(
             f"jax.distributed.initialize() failed: {{error}}\\nThis script is started by: "
             "jaxcluster run SCRIPT   or, by any MPI: jaxcluster run --launcher mpi SCRIPT"

@@ -138,7 +138,8 @@ class Parser:
         """Say of a word that there is no such option, and what was perhaps meant."""
         if launcher:
             known().check(launcher)  # a broken launcher's options are not known
-        close = difflib.get_close_matches(word, self.flags, n=1)
+        begin = [flag for flag in self.flags if flag.startswith(word)]
+        close = begin[:1] or difflib.get_close_matches(word, self.flags, n=1)
         if word.isdecimal() and "-n" in self.flags:
             close = [f"-n {word}"]
         told = (

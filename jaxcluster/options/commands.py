@@ -182,6 +182,6 @@ REMOVED = {
     "profile": "%%spmd --profile FOLDER",
     "compare": "%spmd --all EXPRESSION",
     "undo": "%jaxcluster restore --last, with %jaxcluster autosave on",
-    "steps": "Orbax: see docs/how-to/train.md",
-    "cost": "JAX's own cost_analysis(): see docs/how-to/slow.md",
+    "steps": "a save every N steps with Orbax, see docs/how-to/train.md",
+    "cost": "JAX's own cost_analysis(), see docs/how-to/slow.md",
 }

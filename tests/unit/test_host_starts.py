@@ -38,8 +38,7 @@ def test_a_dry_run_names_the_folder_that_hosts_share(
     folder = f"/shared/jaxcluster-{os.getuid()}/main-XXXX"
     assert f"note: {folder} must be a folder that the hosts share" in lines
     assert lines[-4:] == [
-        "then ranks from each agent's fork server; platform: that of the hosts' devices, "
-        "2 devices each",
+        "then each agent starts its ranks; platform: that of the hosts' devices, 2 devices each",
         "JAX's coordinator: on the first host, on a free port; with one host, on a Unix socket",
         "environment of every rank, added to its host's own (sent encrypted):",
         "  MINE=a b",

@@ -209,7 +209,7 @@ def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: st
     """By cloudpickle a text file would arrive as a ``StringIO``."""
     path, ranks, values = tmp_path / "file.txt", Ranks({}), Values(0)
     path.write_text("text")
-    told = f"f can't be pickled: TypeError: '{path}' is an open file. Send its path, or what"
+    told = f"f can't be pickled: TypeError: '{path}' is an open file. Use its path or its"
     with open(path, mode) as file:
         for value in (file, {"deep": [file]}):
             with pytest.raises(NotSerialisable) as refused:
