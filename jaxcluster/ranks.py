@@ -8,8 +8,8 @@ from typing import TypeVar
 
 H = TypeVar("H")
 
-MOST_HOSTS = 4  # that are named with their ranks; more would hide what is said of them
-MOST_GROUPS = 3  # of ranks of which one line says something else of each
+MOST_HOSTS = 4  # named with their ranks; more names would hide the message
+MOST_GROUPS = 3  # groups of ranks in one line
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

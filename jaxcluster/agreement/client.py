@@ -40,7 +40,7 @@ from jaxcluster.agreement.messages import (
     unpack,
 )
 
-FOLDS = 64  # each so many launches without collectives are announced, so that a stop reaches them
+FOLDS = 64  # launches without collectives up to an announcement, by which a stop reaches them
 KEPT = 128  # launches, for reports
 ORDER_S = 0.0002  # between looks whether another thread has made its launch
 AGAIN_S = 0.02  # before a signal comes again whose handler could not raise

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import socket
 
-KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: what relays of other hosts have to know
+KEY = "JAXCLUSTER_REFEREE_KEY"  # in the environment: the secret that relays of other hosts have
 BUFFER = 120_000  # bytes of a frame, at most; for 128 KiB malloc would ask the kernel each time
-LONG = 1 << 14  # bytes from which on a frame is compressed: hundreds of ranks do much the same
+LONG = 1 << 14  # bytes; longer frames are compressed: hundreds of ranks do much the same
 LAUNCH = struct.Struct("<cIQQ")
 MAIN = ""  # the name of a rank's main thread,
-BASE = "base"  # ... of its control thread; others have names of what they are for
+BASE = "base"  # ... of its control thread; other threads are named by their purpose
 # How a cell may end on a rank, beside "ok", "error" and an error's text.
 FAILED_IN_XLA, DIED = "failed in XLA", "died"
 # What XLA does at a cell's end: it is at work, or is so still a while after an interrupt.

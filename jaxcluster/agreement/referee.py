@@ -39,7 +39,7 @@ from jaxcluster.agreement.messages import (
 ANY = "*"  # the name of a lane in a rendezvous that all may meet in
 REMEMBERED = 1024  # closed cells
 LAUNCHES = 256  # agreed ones that are shown, and of a cell
-MOST_TOLD = 8  # different things that ranks did; of more only what kind
+MOST_TOLD = 8  # different actions of ranks; of more, only the kind
 TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is certain
 SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 

@@ -24,7 +24,7 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.wire.link import Link, Sink
 from jaxcluster.wire.ops.cells import Answer
 
-GATHER_S = 0.3  # that other ranks get to ask, too, and who was answered to ask again
+GATHER_S = 0.3  # for other ranks to ask too, and for an answered one to ask again
 LOOK_S = 0.02  # between two looks whether there is an answer
 IN_BACKGROUND = (
     "this cell runs in the background (--async, or on a thread) and can't ask. Run it without "
@@ -34,7 +34,7 @@ NOBODY = (
     "this notebook runs without a prompt (as in nbconvert or papermill). Set the value in a cell "
     "instead"
 )
-END_OF_FILE = "\x04"  # what a frontend sends for it
+END_OF_FILE = "\x04"  # a frontend sends this
 
 # Which one of its rank's, its prompt, whether it is secret; of a debugger its rank and number.
 Key = tuple[int, str, bool] | tuple[int, int]

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 Listener = Callable[[CellRecord, wire.RankOutput | wire.CellReply], None]
 
 LOOK_S = 1.0  # between looks at what the ranks wait for
-LAUNCHES = 16  # that a report has
-ANSWER_S = 0.3  # that they have to answer
+LAUNCHES = 16  # in a report
+ANSWER_S = 0.3  # for ranks to answer
 STUCK_S = 7.0  # that ranks have to end a cell that is closed: some are interrupted after 2 s
 DEATH_S = 0.8  # ... once a rank has died
 FAILED_DEATH_S = 2.5  # ... in a cell that had failed: the others are interrupted after 2 s, too
 _TIME = re.compile(r"\b\d+ (s|min)\b")
-OVER_S = 2.0  # that the referee has to say what came of it once all ranks have replied
+OVER_S = 2.0  # for the referee's result, after all ranks have replied
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,11 +45,11 @@ Check = Callable[[], None]  # raises where what goes on is to end
 R = TypeVar("R")
 
 TIMEOUT_S = 600.0  # a large copy takes its time; the stop button ends it sooner
-FEW = 8  # lost names that are told with their reasons
+FEW = 8  # lost names that are listed with reasons
 NAME = "a checkpoint's name"
 INDEX = "checkpoint.json"  # what each rank says of its files
 MOST_NBYTES = 4 << 30  # that the ranks may take together, two copies of what they have
-SHARE = 10  # the next save begins after so many times what the last one took, where that was long
+SHARE = 10  # after a long save, the next one waits so many times its duration
 LONG_S = 1.0
 UNTOUCHED = "Nothing was restored: all ranks keep the variables they have."
 

@@ -38,17 +38,17 @@ from jaxcluster.wire import forks
 from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.ops import Operation
 
-MARGIN_S = 5.0  # a host whose way is cut is given up before its agent ends by itself
-CUT_S = 2.0  # without a connection, until it is asked whether anybody listens there
+MARGIN_S = 5.0  # a host out of reach is given up so long before its agent ends
+CUT_S = 2.0  # without a connection, until the fleet asks whether anybody listens there
 REFUSAL_S = 0.3  # for the answer
 NOBODY_LISTENS = [os.strerror(code) for code in (errno.ECONNREFUSED, errno.ENOENT)]
 LOOK_S = 0.5
 REASON_S = 8.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
-QUIT_S = 5.0  # all agents together; who has not heard it ends with its input, or its lease
+QUIT_S = 5.0  # for all agents; one that did not hear it ends with its input, or its lease
 JOIN_S = 5.0  # for an agent that is there already
-ASKED_S = 2.0  # ... by who only lists clusters
+ASKED_S = 2.0  # ... if clusters are only listed
 LOOPBACK = "127.0.0.1"
 
 

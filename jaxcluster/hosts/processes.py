@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 ASK_S = 10.0
 LOOK_S = 1.0
-FILE_S = 0.01  # between looks whether the controller has said how engines reach it
+FILE_S = 0.01  # between looks for the controller's connection file
 LOG_NBYTES = 4 << 20
 DOCTOR = "%jaxcluster doctor checks this machine."
 

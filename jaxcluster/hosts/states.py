@@ -27,11 +27,11 @@ from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.saving import Saved, SavePlace
 
 ASK_S = 10.0
-LOOK_S = 3.0  # whether files are still there; a host that says nothing may have lost them
+LOOK_S = 3.0  # for a look whether files are there; a silent host may have lost them
 PART_NBYTES = 1 << 20
 WINDOW = 8  # parts on their way, for each host
 PART_S = 600.0  # a slow connection takes its time; the stop button ends it sooner
-FILE_S = 30.0  # for a part where it does not: a restart hears it between its steps
+FILE_S = 30.0  # for a part if it doesn't: a restart looks for a stop between its steps
 R = TypeVar("R")
 
 

@@ -37,9 +37,9 @@ TRIES = 5
 TRY_AGAIN_S, MOST_S = 0.5, 2.0  # before the second try, and each further one
 KEPT_LINES = 60  # of a command's output
 LOOK_S = 0.1  # how often a start that waits looks whether it is stopped
-OTHERS_S = 1.0  # after the first host that can't be used, for others to be told with it
+OTHERS_S = 1.0  # after the first unusable host, so that others are named with it
 WARN_S = 300.0  # before the agents' time is over
-ASK_S = 2.0  # how often the launcher is asked what is waited for
+ASK_S = 2.0  # how often the launcher is asked why agents are missing
 # What a killed notebook leaves of its clusters' folders is removed.
 TIDY = (
     f"import sys; sys.path.append({ROOT!r}); "

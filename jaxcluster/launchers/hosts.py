@@ -11,7 +11,7 @@ from jaxcluster.errors import UsageError
 
 EXAMPLE = "For example: --hosts h1:2,user@h2:2"
 FILE_EXAMPLE = "A line of a hostfile: h1 slots=2"
-MOST_RANKS = 1024  # on one host; what is above is a port in the place of the ranks
+MOST_RANKS = 1024  # on one host; a larger number is a port in the ranks' place
 MOST_HOSTS = 65536  # of one range such as n[01-99], which would otherwise fill the memory
 
 # DOMAIN\user and user@domain, too. An IPv6 address stands in brackets, with its zone.

@@ -41,8 +41,8 @@ from jaxcluster.text import plural
 if TYPE_CHECKING:
     from jaxcluster.launchers.commands import Run
 
-ASK_S = 20.0  # Slurm's commands have so long
-COMPLETES_S = 5.0  # for a job that ends to be called what it then is: CANCELLED, TIMEOUT
+ASK_S = 20.0  # Slurm's commands may take so long
+COMPLETES_S = 5.0  # until an ending job shows its last state: CANCELLED, TIMEOUT
 STEP_ENDS_S = 10.0  # from the end of its input; srun that gets SIGTERM kills the agents
 # Options for a job, by salloc's names.
 OF_A_JOB = (

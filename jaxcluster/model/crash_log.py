@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-KEPT_LINES = 6  # of what else the log ends in
-TOP_FRAMES = 4  # where none is a cell's
+KEPT_LINES = 6  # last lines of the rest of the log
+TOP_FRAMES = 4  # shown if none is a cell's
 
 _FATAL = re.compile(r"^Fatal Python error: (.+)$", re.MULTILINE)
 _THREAD = re.compile(r"^(?:(Current thread)|Thread) 0x[0-9a-f]+ .*$", re.MULTILINE)

@@ -16,7 +16,7 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
 
-MESSAGE_CHARS = 200  # of the message of an error like the one that is shown whole
+MESSAGE_CHARS = 200  # shown of a message, if its error is like one that is shown whole
 KEPT_CHARS = 10_000_000  # of one rank's printed text in one cell; the rest is counted only
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 # Moves of a terminal's cursor: to another row, to the start of one, and others.

@@ -13,13 +13,13 @@ from jaxcluster.ranks import begin_ranks, by_value, name_ranks
 from jaxcluster.text import format_seconds
 from jaxcluster.wire.ops.agreement import Looked
 
-LONG_S = 5.0  # in one launch, or at work while the others have ended
-MOST = 2  # things that are said
-LAUNCHES = 256  # that are looked at
+LONG_S = 5.0  # a longer launch, or work after the others' end, is shown
+MOST = 2  # sentences in the line
+LAUNCHES = 256  # last launches to look at
 LEAST = 16  # launches of a cell before anybody is named
-LEAST_S = 0.005  # behind: less is not worth a word
-SHARE = 0.6  # of a cell's launches; chance alone makes one of two ranks last in half of them
-OF_TIME = 0.03  # what the others have waited, of the time between the first and the last launch
+LEAST_S = 0.005  # a smaller delay is not shown
+SHARE = 0.6  # least share of launches; by chance one of two ranks is last in half of them
+OF_TIME = 0.03  # least share of the cell's time that the others have waited
 
 
 def line(

@@ -17,7 +17,7 @@ from jaxcluster.wire.link import unwrap
 from jaxcluster.wire.ops.cells import Help
 
 TYPED = "_jupyter_types_experimental"  # where ipykernel has completions with their types
-ANSWER_S = 0.7  # rank 0 has so long; then the notebook's own answer must do
+ANSWER_S = 0.7  # rank 0 may take so long; then the notebook's own answer is used
 
 
 def ask_rank_0(shell: Any, auto: Callable[[], bool]) -> Callable[[], None]:

@@ -29,9 +29,9 @@ from jaxcluster.rank.arrays import (
 from jaxcluster.rank.private.kinds import numpy_view
 
 WHOLE_NBYTES = 1 << 20  # of a value that is hashed whole, some 1 ms; of a larger one as much
-BLOCKS = 16  # that this is taken in, evenly spaced, the first and the last among them
+BLOCKS = 16  # blocks of a larger value, evenly spaced, with the first and the last
 LEAST_NBYTES = 1 << 12  # of a copy
-LOOK_NBYTES = 1 << 24  # that a look at a variable does, but for a little of each part
+LOOK_NBYTES = 1 << 24  # hashed in a look at a variable, besides a little of each part
 MOST_LEAVES = 256  # of a pytree
 
 

@@ -19,9 +19,9 @@ from jaxcluster.rank.stacks import Place, frames_of, stack_of
 from jaxcluster.wire.ops.cells import Help
 
 READING_S = 1.0  # between two readings of what the process uses
-OLD_S = 5.0  # the last one, of which a next one would tell too much
-WINDOW_S = 0.1  # that one without another before it takes
-WAITS_S = 0.7  # for another completion; then who has asked listens no more
+OLD_S = 5.0  # an older reading is not compared with the next one
+WINDOW_S = 0.1  # a reading without an earlier one takes so long
+WAITS_S = 0.7  # for another completion; later nobody listens any more
 # IPython's completer is not made for threads: jedi, where two import it at once, finds nothing
 # ever after, and a filter of warnings that one sets is taken away by another.
 _completing = threading.Lock()

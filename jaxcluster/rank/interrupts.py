@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from jaxcluster.rank.cells import CellRunner, Running
 
 RETRY_S = 0.002  # before a signal that came at a bad moment is sent again
-PATIENCE_S = 1.0  # that IPython's own steps around a cell's code are not broken off
+PATIENCE_S = 1.0  # IPython's own steps around a cell's code are not interrupted for so long
 
 
 # IPython's functions that run a cell's lines and show its value. Other modules add theirs.
 RUNS: set[CodeType] = {InteractiveShell.run_code.__code__}
-BEGINS: set[CodeType] = set()  # what runs a cell's code, with IPython's own steps around it
+BEGINS: set[CodeType] = set()  # functions that run a cell's code between IPython's own steps
 
 
 def is_inside(frame: FrameType | None) -> bool | None:

@@ -59,10 +59,10 @@ PROTOCOL = 5
 PULL_S = 30.0  # that a pull waits for what is being computed
 VIEW_S = 5.0  # ... and a view
 PLACE_CHARS = 80
-MAX_ROWS = 20_000  # leaves of a tree that are told of
+MAX_ROWS = 20_000  # leaves of a tree that are shown
 LONG = 10_000  # a longer list is not looked through for arrays
-VARIABLES_S = 1.5  # past it containers are not entered any more
-SHARDING_CHARS = 400  # some print every device
+VARIABLES_S = 1.5  # after it no more containers are entered
+SHARDING_CHARS = 400  # some shardings print every device
 CHUNK = 1 << 20  # elements at a time: statistics need no copy of a whole shard
 WHO = "%spmd %who lists the ranks' variables"
 

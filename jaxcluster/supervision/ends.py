@@ -15,7 +15,7 @@ from jaxcluster.supervision.processes import (
     start_time,
 )
 
-TRACKER_S = 1.0  # that a resource tracker gets to remove what others have left: milliseconds
+TRACKER_S = 1.0  # a resource tracker may take so long to clean up; it needs milliseconds
 KILLED_S = 5.0  # for a killed process to be gone
 
 

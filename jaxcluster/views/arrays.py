@@ -27,7 +27,7 @@ MAX_LEAVES = 60
 MAX_FOUND = 20  # lines of a check
 BAR = 24  # characters
 SMALL_ARRAY = 1000  # elements that numpy prints in full
-EDGE = 3  # positions at each end of an axis that it prints of others
+EDGE = 3  # positions that it prints at each end of a longer axis
 
 
 def array(layout: ArrayLayout, check: CheckResult | None = None) -> list[Block]:

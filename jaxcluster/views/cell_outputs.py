@@ -16,8 +16,8 @@ from jaxcluster.wire.forks import MEANT
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.outputs+json"
-MOST_CHARS = 1_000_000  # of a rank's printed text where it is asked for
-MOST_SHOWN = 200_000  # of a group's, in a notebook that shows several ranks
+MOST_CHARS = 1_000_000  # shown of a rank's text on request
+MOST_SHOWN = 200_000  # shown of a group's text below a cell of several ranks
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
 
 

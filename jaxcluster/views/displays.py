@@ -18,7 +18,7 @@ from typing import Any
 
 Bundle = dict[str, Any]  # what is shown, by its MIME type
 STYLE = "color: var(--jp-ui-font-color2, #616161); white-space: pre-wrap"
-AFTER_S = 0.2  # that outputs are collected before they are shown
+AFTER_S = 0.2  # outputs are collected for so long
 
 
 @functools.cache

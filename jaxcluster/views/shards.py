@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 MIME = "application/vnd.jaxcluster.shards+json"
-MAX_SHARDS = 50_000  # of all layouts of a tree together; past it leaves open on demand only
+MAX_SHARDS = 50_000  # in all layouts of a tree; if there are more, leaves open only on demand
 
 Document = dict[str, Any]
 # A question of a view about its array: ``IQuestion`` in labextension/src/protocol.ts.

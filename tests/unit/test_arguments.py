@@ -93,6 +93,7 @@ def test_local_device_ids_are_one_list_for_all_or_one_for_each() -> None:
         ("-m 4", "there is no -m; %jaxcluster start --help has what there is."),
         ("4", "there is no 4 (did you mean -n 4?)"),
         ("--device-per-process 2", "(did you mean --devices-per-process?)"),
+        ("--devices 2", "(did you mean --devices-per-process?)"),
         (
             "--devices-per-process two",
             "--devices-per-process must be a whole number from 1 up, or all, not 'two'.",

@@ -44,10 +44,10 @@ from jaxcluster.wire.sockets import has_come
 
 CLOSE_S = 2.0
 LINGER_MS = 200  # for what a connection that ends still has to send
-IO_THREADS = 2  # of zmq's, that encrypt and send; one connection is on one of them
+IO_THREADS = 2  # zmq's, which encrypt and send; a connection uses one of them
 MOST_SOCKETS = 1 << 14  # of zmq's; a host has three, and 1023 were the default
 WAIT_LONGER = "Wait longer: %jaxcluster start --timeout 120"
-BEAT_S = 1.0  # between looks at what a session has to say
+BEAT_S = 1.0  # between looks at a session
 LEFT = "this notebook has disconnected from it"
 NEWS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 

@@ -28,7 +28,7 @@ from jaxcluster.supervision.processes import is_alive, pid_space
 PREFIX = ".agent-"  # no cluster's name begins with a dot
 RECORD = "agent.json"
 MEMORY = Path("/dev/shm")
-ENDED_S = 8.0  # an older agent that was told to end
+ENDED_S = 8.0  # until an older agent has ended
 ROOM = 4 << 20  # bytes that logs and sockets need at least
 
 

@@ -68,10 +68,10 @@ from jaxcluster.wire import forks
 from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.ops import Operation
 
-LOOK_S = 1.0  # how often it is looked who is there
-IDLE_S = 600.0  # that one without processes waits for its owner's next cluster
-TOUCH_S = 3600.0  # how often its files are kept from those who clear /tmp
-IO_THREADS = 2  # of zmq's, that encrypt and send
+LOOK_S = 1.0  # how often the agent looks for its clients
+IDLE_S = 600.0  # an agent without processes waits so long for the next cluster
+TOUCH_S = 3600.0  # how often its files are kept from services that clear /tmp
+IO_THREADS = 2  # zmq's, which encrypt and send
 RANK_HWM = 16  # messages of a rank that wait in its socket here
 WAYS_S = 5.0  # for other hosts to answer
 

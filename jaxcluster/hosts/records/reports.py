@@ -22,7 +22,7 @@ from jaxcluster.wire.ops.agreement import Looked
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 ENDING = ".json"
-MOST = 8  # that are kept
+MOST = 8  # reports that are kept
 
 ReportKind = Literal["diverged", "failed", "hung", "dead"]
 """What went wrong; ``dead``: processes ended."""

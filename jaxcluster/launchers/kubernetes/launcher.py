@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxcluster.launchers.kubernetes.pods import PodLaunch
 
 NAME = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-DEADLINE_S = 24 * 3600  # where nothing of the cluster's own ends the Job with the notebook
+DEADLINE_S = 24 * 3600  # for Jobs that Kubernetes does not end with the notebook
 LAUNCH = "jaxcluster/launch"  # the label by which the pods of one launch are found
 CLUSTER = "jaxcluster/cluster"
 MADE_BY = {"app.kubernetes.io/managed-by": "jaxcluster"}
@@ -42,7 +42,7 @@ FIRST_LEASE_S = 600.0
 # this status, and the Job makes another pod.
 SIGNALLED = 143
 GRACE_S = 10  # the agent ends its ranks in this time
-TTL_S = 60  # a Job whose agents have ended is removed after
+TTL_S = 60  # until a Job whose agents have ended is removed
 SHM = {"name": "jaxcluster-shm", "mountPath": "/dev/shm"}
 MOST_FAILURES = 100  # pods of one launch that the Job replaces
 

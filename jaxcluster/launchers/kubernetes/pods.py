@@ -41,7 +41,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 TIMEOUT_S = (10.0, 30.0)  # to connect, to read
 FOLLOW_S = 0.25  # an evicted pod says why for no longer than its agent takes to end
 LOOK_S = 0.2  # how often a stop looks whether its pods have gone
-GONE_S = 8.0  # for the pods to go, after the Job: who starts again may need their devices
+GONE_S = 8.0  # until the pods have gone, after the Job: the next start may need their devices
 LOG_NBYTES = 1 << 20
 # A container that waits for these waits in vain; a pull only where the registry says so.
 NEVER = re.compile(

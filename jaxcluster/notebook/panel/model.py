@@ -30,12 +30,12 @@ from jaxcluster.wire.ops.status import Resources
 
 KEPT_CELLS = 50
 KEPT_CHARS = 50_000_000  # of all their outputs together
-LOOK_S = 0.4  # that a look waits for the ranks' answers: a page may wait for its own
+LOOK_S = 0.4  # a look waits so long for the ranks: a page may wait too
 SILENT_S = 3.0  # without an answer: a busy machine's may be late
 READINGS = 2  # of what ranks use after they were busy: the first is of that time, too
 READING_S = 2.0  # between two of them
 RECORDS_S = 1.0  # between two looks at what runs on this machine
-MEASURE_S = 0.3  # for what the ranks use, which can come with the next look
+MEASURE_S = 0.3  # for the ranks' use, which can come with the next look
 
 Message = dict[str, Any]
 PROTOCOL = 4

@@ -26,7 +26,7 @@ from jaxcluster.rank.arrays import is_ready
 from jaxcluster.rank.private import needs_names, programs
 
 MAX_NBYTES = 512 << 20  # of all programs together: then the folder is emptied
-SHARE = 8  # an eighth of what may be written there, at most: it may be memory
+SHARE = 8  # at most an eighth of the free space, which may be memory
 
 
 def read(folder: Path, key: str) -> bytes | None:
