@@ -145,8 +145,7 @@ JOINED = {
         ),
         (
             "divergence",
-            "jaxcluster: the same cell ends by itself, names rank 1 and the line, and the next "
-            "cell works.",
+            "jaxcluster: an error names rank 1 and the line at once, and the next cell works.",
         ),
     ],
 }

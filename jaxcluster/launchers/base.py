@@ -1,11 +1,11 @@
-"""Launchers, which get one agent onto each host and do nothing else. Which one a start takes.
+"""Launchers, which start one agent on each host and do nothing else.
 
 ``Launcher.render`` makes of a user's options a ``LaunchPlan``, which ``--dry-run`` shows.
 ``launchers.commands`` carries it out. ``supervision.keeper`` ends what a killed notebook leaves.
 
-``find`` says in which allocation this process is, and how many ranks it stands for: as many as
-JAX's own cluster detection (``jax/_src/clusters`` of jax 0.10.2 and 0.12) would number there, in
-the same order. Each launcher says it of its own kind (``Launcher.found_around``).
+``find`` says in which allocation this process is, and how many ranks it stands for. JAX's own
+cluster detection (``jax/_src/clusters`` of jax 0.10.2 and 0.12) would number as many, in the same
+order. Each launcher looks for its own kind (``Launcher.found_around``).
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class AgentOptions:
     """The options with which every agent of a cluster starts."""
 
     cluster: str
-    owner_key: str  # the public one, as ``transport.Keys`` has it
+    owner_key: str  # the owner's public key, as ``transport.Keys`` has it
     python: str  # the Python of the hosts
     lease_s: float = LEASE_S  # how long an agent lives without its owner's connection
-    env: tuple[tuple[str, str], ...] = ()  # beside the variables of the host
+    env: tuple[tuple[str, str], ...] = ()  # variables, besides the host's
     first_lease_s: float = 60.0  # of an agent whose start waits for others
 
     def token(self, folder: str) -> str:
@@ -124,8 +124,8 @@ class Command(Task):
     """One command of a launcher."""
 
     hosts: tuple[int, ...]  # the numbers of the hosts on which it starts an agent
-    python: str = ""  # what its agents are started with there, for messages
-    tried_again: str = ""  # what it says (a pattern) where it may be run again
+    python: str = ""  # the Python of its agents, for messages
+    tried_again: str = ""  # a pattern of output after which it may run again
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,12 @@ class LaunchPlan:
     launcher: str
     num_hosts: int  # how many agents are expected
     commands: tuple[Command, ...] = ()  # one for all hosts, or one for each
-    hosts: tuple[str, ...] = ()  # their names; empty where the launcher chooses them
+    hosts: tuple[str, ...] = ()  # their names; empty if the launcher chooses them
     ranks: tuple[int, ...] | None = None  # of each host; None: as its devices allow
-    objects: tuple[Mapping[str, Any], ...] = ()  # what is asked of an API, as JSON
-    folder: str = ""  # where the sockets lie that lead to agents, where no command makes them
+    objects: tuple[Mapping[str, Any], ...] = ()  # requests to an API, as JSON
+    folder: str = ""  # of sockets to agents, if no command makes these
     notes: tuple[str, ...] = ()
-    agent: AgentOptions | None = None  # of a ``successor`` where no command starts one agent alone
+    agent: AgentOptions | None = None  # for a ``successor``, if no command starts one agent alone
 
 
 @dataclass(frozen=True)
@@ -148,13 +148,13 @@ class Inside:
     """An allocation in which this process runs."""
 
     what: str  # "Slurm's job 6 (2 nodes, 4 tasks)"
-    launcher: str  # what ``--launcher`` takes for it
-    obstacle: str = ""  # why it can't be taken as it stands, and what can be done
-    is_offered: bool = True  # whether it is worth a word to who has not asked for it
+    launcher: str  # the word for ``--launcher``
+    obstacle: str = ""  # why a start can't use it, and what can be done
+    is_offered: bool = True  # whether a start without ``--launcher`` names it
 
     @property
     def offer(self) -> str:
-        """One line that says so to who has started elsewhere; nothing where it can't be taken."""
+        """A line for a start that does not use it; "" if it can't be used."""
         if self.obstacle or not self.is_offered:
             return ""
         return (
@@ -172,20 +172,19 @@ class Launcher(ABC):
     """
 
     name: ClassVar[str]  # as in ``--launcher``
-    start: ClassVar[str]  # what stands behind ``%jaxcluster start`` at least
-    example: ClassVar[str] = ""  # a whole start with it; "" for one with ``start``
+    start: ClassVar[str]  # the least words after ``%jaxcluster start``
+    example: ClassVar[str] = ""  # a whole start line; "" for the one with ``start``
     options: ClassVar[tuple[Option, ...]] = ()  # besides ``known.OF_ALL``; shared ones are the same
-    takes: ClassVar[str] = ""  # what a name behind a colon names, as in ``ipp:pbs``
-    python: ClassVar[str] = ""  # the hosts', where none is named; "" for this machine's
-    platform: ClassVar[str] = ""  # the ranks', where none is asked for; "" for the devices' own
+    takes: ClassVar[str] = ""  # the kind of the name after a colon, as in ``ipp:pbs``
+    python: ClassVar[str] = ""  # the hosts' Python by default; "" for this machine's
+    platform: ClassVar[str] = ""  # the ranks' platform by default; "" for the devices' own
     shares_folder: ClassVar[bool] = False  # whether the hosts must share the folder of ``render``
-    cut: ClassVar[str] = ""  # what to do where an agent runs, and can't be reached
-    refused: ClassVar[str] = ""  # what to do where the hosts' owner refuses what was asked for
+    cut: ClassVar[str] = ""  # the hint if an agent runs, but can't be reached
+    refused: ClassVar[str] = ""  # the hint if the hosts' owner refuses the request
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
-        """The launcher for a typed start: its options by their names, ``-n``, and what stands
-        behind the colon of its name.
+        """The launcher of a typed start: its options by name, ``-n``, and the word after its colon.
 
         Raises:
           UsageError: the options can't be used together.
@@ -201,7 +200,7 @@ class Launcher(ABC):
         return None
 
     def prepared(self, environ: Mapping[str, str]) -> Launcher:
-        """This launcher with what only this machine can say filled in.
+        """This launcher, with facts of this machine filled in.
 
         Raises:
           LauncherUnavailable: what it needs is not on this machine.
