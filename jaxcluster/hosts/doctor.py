@@ -6,7 +6,6 @@ jax is never imported here. Another process looks for jax's private names.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -14,11 +13,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from jaxcluster.errors import LaunchError
 from jaxcluster.host.facts import HostFacts
 from jaxcluster.hosts.agent import requests
+from jaxcluster.hosts.agent.client import answers
 from jaxcluster.hosts.agent.report import host_report
 from jaxcluster.hosts.fleet import Host
 from jaxcluster.hosts.ways import try_ways
@@ -26,7 +24,6 @@ from jaxcluster.plan.spec import INSTALL
 from jaxcluster.plan.versions import NEWEST_TRIED_JAX, OLDEST_JAX, TRIED_JAX, release
 from jaxcluster.supervision.starting import findable
 from jaxcluster.text import format_table, plural
-from jaxcluster.wire.ops import Operation
 
 ASK_S = 10.0
 LITTLE_NBYTES = 1 << 30  # of memory: a rank alone has some 300 MB
@@ -155,18 +152,13 @@ def check_lab_extension() -> Row:
 
 def look(places: Sequence[Host]) -> str:
     """Ask all hosts, and show a column for each. Takes 10 s at most if one does not answer."""
-    facts = [_ask(place, requests.Facts()) for place in places]
+    asked = [(place, place.begin(requests.Facts())) for place in places if not place.lost]
+    found = answers(asked, ASK_S)
+    facts = [found[place][0] if place in found else None for place in places]
     told = render([*judge(facts), _ways(places, facts)], [place.name for place in places])
     why = [p.lost or p.condition.lstrip(": ") or "does not answer" for p in places]
     silent = [f"! {p.name}: {why[n]}" for n, p in enumerate(places) if facts[n] is None]
     return "\n".join([told, *silent])
-
-
-def _ask(place: Host, request: Operation[Any]) -> Any:
-    if not place.lost:
-        with contextlib.suppress(LaunchError):
-            return place.ask(request, ASK_S)
-    return None
 
 
 def _ways(places: Sequence[Host], facts: Sequence[HostFacts | None]) -> Row:

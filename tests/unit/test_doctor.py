@@ -105,14 +105,15 @@ class Place(SimpleNamespace):
     condition = ": there has been no connection to it for 9 s"
     lost, ranks = "", ()
 
-    def ask(self, request: Any, timeout_s: float) -> Any:
-        found = self.said.get(type(request).__name__)
-        if found is None:
-            raise LaunchError("no answer")
-        return found
-
     def begin(self, request: Any) -> Any:
-        return SimpleNamespace(wait=lambda timeout_s: (self.ask(request, timeout_s), b""))
+        found = self.said.get(type(request).__name__)
+
+        def wait(timeout_s: float) -> Any:
+            if found is None:
+                raise LaunchError("no answer")
+            return found, b""
+
+        return SimpleNamespace(wait=wait)
 
     def __hash__(self) -> int:
         return hash(self.name)
