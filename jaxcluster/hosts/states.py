@@ -211,25 +211,15 @@ class HostStates(Folder):
 
     def _bring(self, there: Host, report: Saved, here: Host) -> str:
         """Copy a rank's files to where another host has room for them; returns the folder."""
-        refused = LaunchError(f"Host {here.name} has no room for {report.nbytes} bytes.")
-        roots = self._paths(here)
-        for root in roots:
-            folder = f"{root}/brought-{len(self._brought)}"
-            try:
-                here.ask(Mkdir(root, own=True), ASK_S)
-                room = here.ask(Mkdir(folder), ASK_S)
-                if room is None or report.nbytes <= room or root == roots[-1]:
-                    for name in report.files:
-                        path = f"{report.folder}/{name}"
-                        nbytes = there.ask(Get(path, nbytes=0), FILE_S)
-                        parts = _read(there, path, nbytes, FILE_S)
-                        _write({here: f"{folder}/{name}"}, parts, FILE_S)
-                    return folder
-            except LaunchError as error:
-                refused = error
-                with contextlib.suppress(LaunchError):
-                    here.ask(Remove(folder), ASK_S)
-        raise refused
+        rooms = {root: here.ask(Mkdir(root, own=True), ASK_S) for root in self._paths(here)}
+        *_, disk = rooms
+        root = next((root for root, room in rooms.items() if report.nbytes <= room), disk)
+        folder = f"{root}/brought-{len(self._brought)}"
+        for name in report.files:
+            path = f"{report.folder}/{name}"
+            nbytes = there.ask(Get(path, nbytes=0), FILE_S)
+            _write({here: f"{folder}/{name}"}, _read(there, path, nbytes, FILE_S), FILE_S)
+        return folder
 
     def remove(self) -> None:
         self._each(Remove)
