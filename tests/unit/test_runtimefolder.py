@@ -96,23 +96,3 @@ def test_a_folder_that_can_not_be_used_says_why(path: str, monkeypatch: pytest.M
         registry.runtime_root()
     assert str(caught.value).startswith(f"{path}, the folder of your clusters, can't be used: ")
     assert "JAXCLUSTER_RUNTIME_DIR" in caught.value.hint
-
-
-def test_where_tmp_is_not_safe_another_place_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some containers have a /tmp without its sticky bit."""
-    places = [tmp_path / "a", tmp_path / "none", tmp_path / "b"]
-    for place in (places[0], places[2]):
-        place.mkdir()
-        place.chmod(0o777)
-    monkeypatch.setattr(runtimefolder, "SHARED_PLACES", [str(place) for place in places[1:]])
-    monkeypatch.setattr(runtimefolder.tempfile, "gettempdir", lambda: str(places[0]))
-    name = f"jaxcluster-{os.getuid()}"
-    assert runtimefolder.choose({}) == places[0] / name  # none is: it is refused when it is opened
-    places[2].chmod(0o1777)
-    runtimefolder._choose.cache_clear()
-    assert runtimefolder.choose({}) == places[2] / name
-    places[0].chmod(0o1777)
-    runtimefolder._choose.cache_clear()
-    assert runtimefolder.choose({}) == places[0] / name

@@ -6,7 +6,6 @@ time: no link, mode 0700, and no place in which another user could exchange it.
 
 from __future__ import annotations
 
-import functools
 import os
 import stat
 import tempfile
@@ -17,30 +16,19 @@ from jaxcluster.errors import JaxClusterError
 
 VARIABLE = "JAXCLUSTER_RUNTIME_DIR"
 MAX_SOCKET_PATH = 100  # sun_path holds 108 bytes, and /rank-1234.sock must fit after the folder
-SHARED_PLACES = ("/tmp", "/var/tmp", "/dev/shm")
 CHOOSE = f"Set {VARIABLE} to a folder of your own with a short path."
 
 
 def choose(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder's place: ``JAXCLUSTER_RUNTIME_DIR``, else the session's, else in /tmp.
 
-    In a /tmp without its sticky bit anybody could exchange the folder: then another shared place.
+    One whose path is too long for its sockets is not taken.
     """
-    chosen, session = environ.get(VARIABLE), environ.get("XDG_RUNTIME_DIR")
-    wanted = os.path.abspath(chosen) if chosen else session and f"{session}/jaxcluster"
-    return _choose(wanted, (tempfile.gettempdir(), *SHARED_PLACES))
-
-
-@functools.lru_cache  # every cell asks; and what was chosen once stays
-def _choose(wanted: str | None, folders: tuple[str, ...]) -> Path:
-    places = [Path(folder) / f"jaxcluster-{os.getuid()}" for folder in folders]
-    if wanted:
-        places.insert(0, Path(wanted))
-    short = [path for path in places if len(os.fsencode(path)) <= MAX_SOCKET_PATH - 40]
-    if wanted and short[0] == Path(wanted):
-        return short[0]  # also where it is not safe: that is said when it is opened
-    safe = (path for path in short if path.parent.is_dir() and replaceable_in(path) is None)
-    return next(safe, short[0])
+    own, session = f"jaxcluster-{os.getuid()}", environ.get("XDG_RUNTIME_DIR")
+    places = [f"{folder}/{own}" for folder in (tempfile.gettempdir(), "/tmp")]
+    if wanted := environ.get(VARIABLE) or (session and f"{session}/jaxcluster"):
+        places.insert(0, os.path.abspath(wanted))
+    return Path(next(path for path in places if len(os.fsencode(path)) <= MAX_SOCKET_PATH - 40))
 
 
 def runtime_root(environ: Mapping[str, str] = os.environ) -> Path:
