@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -245,16 +246,14 @@ class Outputs:
 
     Attributes:
       folder: of the files.
-      read: by rank, how many bytes of its standard output and its standard error have come.
+      read: by rank and stream, how many bytes have come.
     """
 
     def __init__(self, folder: Path, everything: bool, num_processes: int) -> None:
         self.folder, self._everything = folder, everything
-        self.read = {rank: [0, 0] for rank in range(num_processes)}
-        make = codecs.getincrementaldecoder("utf-8")
-        self._decoders = {
-            (rank, s): make("backslashreplace") for rank in self.read for s in STREAMS
-        }
+        ranks, make = range(num_processes), codecs.getincrementaldecoder("utf-8")
+        self.read = dict.fromkeys(itertools.product(ranks, STREAMS), 0)
+        self._decoders = {end: make("backslashreplace") for end in self.read}
         self._lines = Lines()  # with --all
         self._is_full = False
         for stream in (sys.stdout, sys.stderr):
@@ -263,13 +262,13 @@ class Outputs:
         for old in folder.glob("rank-*.txt"):
             if _RANKS_FILE.fullmatch(old.name):  # the others are the user's
                 old.unlink(missing_ok=True)
-        for rank in self.read:
+        for rank in ranks:
             self._file(rank).touch()
-        say(f"jaxcluster: {name_ranks(self.read)}. All outputs: {folder}")
+        say(f"jaxcluster: {name_ranks(ranks)}. All outputs: {folder}")
 
     def take(self, rank: int, stream: str, data: bytes) -> None:
         """A rank's output."""
-        self.read[rank][STREAMS.index(stream)] += len(data)
+        self.read[rank, stream] += len(data)
         try:
             with self._file(rank).open("ab") as file:
                 file.write(data)
@@ -288,11 +287,10 @@ class Outputs:
     def follow(self, world: World) -> bool:
         """Take in what has been printed since; returns whether there was any."""
         has_new = False
-        for rank, parts in world.processes.tail(self.read).items():
-            for stream, data in zip(STREAMS, parts, strict=True):
-                if data:
-                    has_new = True
-                    self.take(rank, stream, data)
+        for (rank, stream), data in world.processes.printed(self.read).items():
+            if data:
+                has_new = True
+                self.take(rank, stream, data)
         self._show_lines()
         return has_new
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import time
@@ -15,7 +14,7 @@ from jaxcluster.errors import LaunchError
 from jaxcluster.host.procfs import Silence, explain
 from jaxcluster.host.ringfile import Part
 from jaxcluster.hosts.agent.client import Asked, OnMessage, answers
-from jaxcluster.hosts.agent.requests import Get, Look, Mkdir, RelayFrames, Ring, Tail
+from jaxcluster.hosts.agent.requests import CHUNK, Get, Look, Mkdir, RelayFrames, Ring
 from jaxcluster.hosts.fleet import Fleet, Host
 from jaxcluster.hosts.records import registry
 from jaxcluster.hosts.records.registry import ClusterRecord
@@ -36,6 +35,7 @@ from jaxcluster.wire.forks import (
 from jaxcluster.wire.link import Channel, Link
 from jaxcluster.wire.ops import Operation
 
+K = TypeVar("K")
 R = TypeVar("R")
 
 ASK_S = 10.0
@@ -196,58 +196,44 @@ class Processes:
         Raises:
           LaunchError: its host is lost, or its fork server does not answer.
         """
-        self.fleet.host_of(rank).ask(Kill([self._pids[rank]]), 5.0)
+        self.fleet.host_of(rank).ask(Kill(self._pids[rank]), 5.0)
 
     def _ask(
-        self, ranks: Iterable[int], request: Callable[[list[int]], Operation[R]], timeout_s: float
-    ) -> list[tuple[list[int], R, memoryview]]:
-        """(ranks, answer, data) of each host of these ranks that answers; they are asked at once.
+        self, wanted: Iterable[tuple[K, int, Operation[R]]], timeout_s: float = ASK_S
+    ) -> dict[K, tuple[R, memoryview]]:
+        """What the hosts of ranks answer, all asked at once; without those that do not.
 
         Args:
-          request: what a host is asked of its ranks.
+          wanted: (what it is, a rank, what its host is asked).
         """
-        there: dict[Host, list[int]] = {}
-        for rank in ranks:
-            if not (host := self.fleet.host_of(rank)).lost:
-                there.setdefault(host, []).append(rank)
-        asked = [(host, host.begin(request(its))) for host, its in there.items()]
-        return [(there[host], *found) for host, found in answers(asked, timeout_s).items()]
-
-    def _pids_of(self, ranks: Iterable[int]) -> list[int]:
-        return [self._pids[rank] for rank in ranks]
+        there = ((key, self.fleet.host_of(rank), request) for key, rank, request in wanted)
+        asked = [(key, host.begin(request)) for key, host, request in there if not host.lost]
+        return answers(asked, timeout_s)
 
     def signal(self, number: int, ranks: Iterable[int]) -> None:
         """Send the processes of ranks a signal. Hosts that do not answer are passed over."""
-        self._ask(ranks, lambda its: Signal(self._pids_of(its), number), ASK_S)
+        self._ask((rank, rank, Signal(self._pids[rank], number)) for rank in ranks)
 
-    def tail(self, read: Mapping[int, Sequence[int]]) -> dict[int, list[bytes]]:
-        """The new output of scripts, on standard output and on standard error.
+    def printed(self, read: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], bytes]:
+        """The new output of scripts, by rank and stream.
 
         Args:
-          read: by rank, how much of both has been read.
+          read: how much of each has been read.
         """
-
-        def rest(ranks: list[int]) -> Tail:
-            ends = [(rank, at) for rank in ranks for at in (0, 1)]
-            return Tail([(f"{RANKS}/rank-{r}.{('out', 'err')[at]}", read[r][at]) for r, at in ends])
-
-        found = dict[int, list[bytes]]()
-        for ranks, sizes, data in self._ask(read, rest, ASK_S):
-            ends = [0, *itertools.accumulate(sizes)]
-            parts = [bytes(data[a:b]) for a, b in itertools.pairwise(ends)]
-            found |= {rank: parts[2 * at : 2 * at + 2] for at, rank in enumerate(ranks)}
-        return found
+        most = CHUNK // len(read)
+        files = {end: f"{RANKS}/rank-{end[0]}.{end[1]}" for end in read}
+        wanted = ((end, end[0], Get(files[end], at, most)) for end, at in read.items())
+        return {end: bytes(data) for end, (_, data) in self._ask(wanted).items()}
 
     def why_silent(self, ranks: Sequence[int]) -> dict[int, Silence]:
         """Why ranks do not answer, by what their hosts' kernels say of their processes."""
         near = [rank for rank in ranks if self.fleet.host_of(rank).cut_s == 0]
-        asked = self._ask(near, lambda its: Look(self._pids_of(its)), LOOK_S)
-        states = {r: found[self._pids[r]] for its, found, _ in asked for r in its}
+        states = self._ask(((rank, rank, Look(self._pids[rank])) for rank in near), LOOK_S)
         told = {}
         for rank in ranks:
             host = self.fleet.host_of(rank)
             if rank in states:
-                told[rank] = explain(self._pids[rank], states[rank])
+                told[rank] = explain(self._pids[rank], states[rank][0])
             elif host.cut_s < 1:
                 told[rank] = Silence("is not responding, and its host can't be asked why")
             else:
@@ -268,21 +254,17 @@ class Processes:
         found = answers([(name, where.begin(request))], ASK_S)
         return bytes(found[name][1]).decode(errors="replace") if found else ""
 
-    def read_history(self, log: str, wanted: Mapping[int, int]) -> dict[int, Part]:
+    def read_history(self, log: str, since: Mapping[int, int]) -> dict[int, Part]:
         """The cells' records that ranks have written, also of busy or dead ranks.
 
         All hosts are asked at once; of one that does not answer there is nothing.
 
         Args:
           log: ``cells`` or ``output``.
-          wanted: by rank, from which position on.
+          since: by rank, from which position on.
         """
-        asked = [
-            (rank, self.fleet.host_of(rank).begin(Ring(f"{HISTORY}/rank-{rank}/{log}", at)))
-            for rank, at in wanted.items()
-            if not self.fleet.host_of(rank).lost
-        ]
-        return {rank: Part(*said, data) for rank, (said, data) in answers(asked, ASK_S).items()}
+        wanted = ((r, r, Ring(f"{HISTORY}/rank-{r}/{log}", at)) for r, at in since.items())
+        return {rank: Part(*said, data) for rank, (said, data) in self._ask(wanted).items()}
 
     def state_folder(self) -> HostStates:
         """A new place for what the ranks save."""

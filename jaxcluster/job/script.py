@@ -52,7 +52,7 @@ def main(rank: int, folder: str, host: str, num_ranks: int) -> Callable[[], None
     asked = run.get()
     asked.reply()
     control.close()
-    for descriptor, end in (1, "out"), (2, "err"):
+    for descriptor, end in (1, "stdout"), (2, "stderr"):
         path = f"{folder}/{forks.RANKS}/rank-{rank}.{end}"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)

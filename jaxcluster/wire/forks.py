@@ -88,15 +88,15 @@ class Spawn(Operation[list[int]], op="spawn"):
 
 
 class Kill(Operation[None], op="kill"):
-    """End these; answered when they are reaped."""
+    """End one of them; answered when it is reaped."""
 
-    pids: list[int]
+    pid: int
 
 
 class Signal(Operation[None], op="signal"):
-    """Send these a signal, not those that they have started."""
+    """Send one of them a signal, not those that it has started."""
 
-    pids: list[int]
+    pid: int
     number: int
 
 

@@ -195,7 +195,7 @@ def test_ranks_are_spawned_and_answer_through_an_agent_and_nothing_is_left(
     assert came.next()[0]["body"]["message"] == "this rank can't answer a 'no such' request yet"
 
     # A new process in the rank's place: the way leads to it, and only to it.
-    host.ask(forks.Kill([first]))
+    host.ask(forks.Kill(first))
     exit = events.get(timeout=ANSWER_S)
     assert isinstance(exit, forks.Exit) and (exit.rank, exit.code) == (0, -9)
     rank.send([wire.encode("facts", "for the dead one")])

@@ -57,18 +57,3 @@ def test_memory_is_read_where_it_is(folder: folders.Folder) -> None:
     held = ctypes.create_string_buffer(b"values")
     for at, found in ((ctypes.addressof(held), b"values"), (8, b"")):
         assert answer(folder, "recall", pid=os.getpid(), at=at, nbytes=6) == (None, found)
-
-
-def test_what_has_been_read_of_a_long_output_takes_no_room(folder: folders.Folder) -> None:
-    """The folder may lie in memory."""
-    path = folder.path / "out"
-    at, data = 0, os.urandom(1 << 20)
-    for _ in range(12):
-        with open(path, "ab") as file:
-            file.write(data)
-        (size,), found = answer(folder, "tail", files=[("out", at)])
-        assert found == data
-        at += size
-    assert answer(folder, "tail", files=[("out", at)]) == ([0], b"")
-    assert path.stat().st_size == 12 << 20
-    assert path.stat().st_blocks * 512 < 2 << 20

@@ -20,8 +20,6 @@ from jaxcluster.wire.ops import Operation
 AGENT = b"agent"  # to or from the agent; else a rank's number
 CHUNK = 4 << 20  # bytes of a file in one message
 DRAFT = ".part~"
-FREED_NBYTES = 1 << 20  # that have been read of a file before their room is given back
-KEEP_SIZE, PUNCH_HOLE = 1, 2  # of Linux's fallocate
 
 
 class Quit(Operation[None], op="quit"):
@@ -68,13 +66,13 @@ class RelayFrames(Operation[None], op="relay_frames"):
     key: str
 
 
-class Look(Operation[dict[int, str]], op="processes"):
-    """The kernel's letters for what these processes do."""
+class Look(Operation[str], op="process"):
+    """The kernel's letter for what a process does."""
 
-    pids: list[int]
+    pid: int
 
 
-class Mkdir(Operation[int | None], op="mkdir"):
+class Mkdir(Operation[int], op="mkdir"):
     """Make a folder; what may be written there, of memory without doing harm.
 
     Its client's ``own`` goes when the client does.
@@ -107,15 +105,6 @@ class Recall(Operation[None], op="recall"):
     nbytes: int
 
 
-class Tail(Operation[list[int]], op="tail"):
-    """The bytes of these files from these positions on, at most so many. Missing ones are empty.
-
-    The caller has read all before these positions, which need not be kept.
-    """
-
-    files: list[tuple[str, int]]
-
-
 class Ring(Operation[tuple[int, int, int]], op="ring"):
     """What ``ringfile.read`` finds there: its start, end and size."""
 
@@ -136,16 +125,12 @@ def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple
       OSError: it can't be done, or the path is not in the folder.
     """
     if isinstance(request, Look):
-        return {pid: state_of(pid) for pid in request.pids}, b""
+        return state_of(request.pid), b""
     if isinstance(request, Recall):
         with contextlib.suppress(OSError), open(f"/proc/{request.pid}/mem", "rb", 0) as memory:
             memory.seek(request.at)
             return None, memory.read(min(request.nbytes, CHUNK))
         return None, b""
-    if isinstance(request, Tail):
-        each = CHUNK // max(1, len(request.files))
-        parts = [_part(folder.inside(path), at, each) for path, at in request.files]
-        return [len(part) for part in parts], b"".join(parts)
     path = folder.inside(request.path)  # type: ignore[attr-defined]
     match request:
         case Mkdir():
@@ -168,28 +153,6 @@ def answer(folder: Folder, request: Operation[Any], data: Buffer = b"") -> tuple
         case Remove():
             path.unlink(missing_ok=True)
     return None, b""
-
-
-def _part(path: Path, at: int, nbytes: int) -> bytes:
-    try:
-        with open(path, "r+b" if at >= FREED_NBYTES else "rb") as file:
-            if file.writable():
-                _free(file.fileno(), max(0, at - 2 * CHUNK), at)
-            file.seek(at)
-            return file.read(nbytes)
-    except FileNotFoundError:
-        return b""
-
-
-def _free(file: int, begin: int, end: int) -> None:
-    """Give a part's room back: a script may print for days, and this may be memory.
-
-    Python has no name for it. If the file system can't do it, the room stays taken.
-    """
-    import ctypes  # not at an agent's start
-
-    begin_of, nbytes = ctypes.c_int64(begin), ctypes.c_int64(end - begin)
-    ctypes.CDLL(None).fallocate(file, KEEP_SIZE | PUNCH_HOLE, begin_of, nbytes)
 
 
 def _put(path: Path, at: int, data: Buffer) -> None:

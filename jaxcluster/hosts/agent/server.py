@@ -349,10 +349,10 @@ class Agent:
                 await self.family.preload(env)
             case forks.Spawn(procs):
                 answer = await self.family.spawn([self._placed(proc) for proc in procs])
-            case forks.Kill(pids):
-                await self.family.kill(pids)
-            case forks.Signal(pids, number):
-                for pid in self.family.members.keys() & {*pids}:
+            case forks.Kill(pid):
+                await self.family.kill([pid])
+            case forks.Signal(pid, number):
+                if pid in self.family.members:
                     signal_pid(pid, number)
             case forks.Stop(why):
                 self.family.exits.clear()  # those of the processes that come next are others
