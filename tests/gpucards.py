@@ -66,7 +66,7 @@ def find_cards() -> Cards | str:
     visible = tuple(host_gpus(os.environ))
     if not visible or shutil.which("nvidia-smi") is None:
         return "there is no NVIDIA card here (no GPU is visible, or no nvidia-smi)"
-    if not gpu_plugin_installed("cuda"):
+    if not gpu_plugin_installed():
         return 'there is a GPU, and jax has no CUDA plugin: pip install "jax[cuda12]"'
     options: dict[str, Any] = {"platform": "cuda", "devices_per_process": 1}
     if len(visible) > 1:

@@ -119,9 +119,9 @@ def host_tpu_chips() -> int:
     return len([*ROOT.glob("dev/vfio/[0-9]*")]) if is_google else 0
 
 
-def gpu_plugin_installed(platform: str | None = None) -> bool:
-    """Whether JAX's plugin for "cuda" or "rocm", or this host's GPUs, is installed."""
-    names = ROCM_PLUGINS if (platform or gpu_platform()) == "rocm" else CUDA_PLUGINS
+def gpu_plugin_installed() -> bool:
+    """Whether JAX's plugin for this host's GPUs is installed, or for NVIDIA's if there are none."""
+    names = ROCM_PLUGINS if gpu_platform() == "rocm" else CUDA_PLUGINS
     return any(importlib.util.find_spec(name) is not None for name in names)
 
 

@@ -35,7 +35,6 @@ from jaxcluster.plan.shares import ranks_by_host
 from jaxcluster.supervision.ends import wait
 from jaxcluster.text import seconds
 from jaxcluster.wire import forks
-from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.ops import Operation
 
 MARGIN_S = 5.0  # a host out of reach is given up so long before its agent ends
@@ -336,7 +335,6 @@ def ask_each(
     request: Operation[Any],
     timeout_s: float,
     *passed_over: type[Exception],
-    data: Buffer | None = None,
 ) -> None:
     """Ask something of the agents of several hosts, all at once: see ``answers``."""
-    answers([(host, host.begin(request, data)) for host in hosts], timeout_s, passed_over)
+    answers([(host, host.begin(request)) for host in hosts], timeout_s, passed_over)

@@ -100,16 +100,15 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def children(of: int | None = None) -> list[int]:
-    """The pids of this process's children, or another one's; zombies too."""
-    whose = os.getpid() if of is None else of
+def children() -> list[int]:
+    """The pids of this process's children; zombies too."""
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{whose}/task"):
-            with open(f"/proc/{whose}/task/{thread}/children") as listed:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children") as listed:
                 found += map(int, listed.read().split())
     except OSError:  # a kernel without these lists
-        return [pid for pid, (parent, _) in processes().items() if parent == whose]
+        return [pid for pid, (parent, _) in processes().items() if parent == os.getpid()]
     return found
 
 
