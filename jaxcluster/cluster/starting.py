@@ -298,7 +298,7 @@ def log_of(world: World, rank: int) -> str:
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:
-    """What ``start`` would do: the processes and, for this host, the plan of the ranks."""
+    """A start's plan: the processes and, for this host, the devices of the ranks."""
     if not spec.is_here:
         return hosts.dry_run(spec)
     coordinator = f"{UNIX}<a folder of this machine's agent>/{COORDINATOR_SOCKET}"

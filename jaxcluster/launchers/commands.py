@@ -298,7 +298,7 @@ class Launch:
     def explain(self, number: int) -> Reason | None:
         """The reason why a host that has announced itself can't be reached.
 
-        None: its command has ended, and ``on_end`` has been told; or it started others, too.
+        None: its command has ended, and ``on_end`` was called; or it started others, too.
         """
         with self._lock:
             runs = [r for r in self._runs if r.command.hosts == (number,) and not r.has_ended]

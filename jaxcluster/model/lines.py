@@ -1,4 +1,4 @@
-"""What ranks print, as whole lines with their ranks: for a terminal, written to at its end alone.
+"""The ranks' output as whole lines with their ranks, for a terminal that is only appended to.
 
 Pure: text goes in as it comes, lines come out, each rank's in their order.
 """

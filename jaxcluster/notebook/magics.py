@@ -122,7 +122,7 @@ class JaxClusterMagics(Magics):
         self.page.shell.user_ns.update(values)
 
 
-# What %%spmd? shows, and Shift-Tab.
+# Shown by %%spmd? and Shift-Tab.
 JaxClusterMagics.jaxcluster.__doc__ = list_commands()
 for _name in ("%%spmd", "%push", "%pull", "%shards"):
     getattr(JaxClusterMagics, _name.strip("%")).__doc__ = arguments.Parser(_name).format_help()

@@ -142,7 +142,7 @@ class ControlChannel:
         self.handlers[kind.op] = (where, handler)
 
     def inbox(self, kind: type[Q]) -> wire.Inbox[Request[Q]]:
-        """Where requests of this kind wait for the main thread, which answers them."""
+        """The queue of requests of this kind, which the main thread answers."""
         found: wire.Inbox[Request[Q]] = wire.Inbox()
         self.handle(kind, "later", found.put)
         return found

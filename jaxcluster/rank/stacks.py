@@ -51,7 +51,7 @@ def _frames(thread_id: int) -> Iterator[Any]:
 
 
 def _in_one_call(steps: Iterator[Any]) -> list[Any]:
-    """What ``steps``, made of C functions alone, gives, with nothing else run in between.
+    """What ``steps``, made only of C functions, returns, while nothing else runs.
 
     Garbage is not collected meanwhile; whether it is to be is read, and put back, in the same call.
     """

@@ -61,7 +61,7 @@ def fold(text: str) -> str:
 
 
 def _own(found: re.Match[str]) -> str:
-    """Of frames in a row those that are shown."""
+    """The frames that are shown, among frames in a row."""
     frames = list(_FRAME.finditer(found[0]))
     files = [frame["file"] for frame in frames]
     begin = next((n for n, file in enumerate(files) if cell_number(file) is not None), 0)

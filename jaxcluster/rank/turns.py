@@ -19,7 +19,7 @@ from jaxcluster.agreement.messages import BUFFER, Refusal, unpack
 from jaxcluster.rank.control import ControlChannel, Handler, Request
 from jaxcluster.wire.ops.agreement import Look
 
-SOON_S = 0.3  # that a rank has to come to a launch after a stop or a death, then it is interrupted
+SOON_S = 0.3  # a rank must make a launch in this time after a stop or a death, or is interrupted
 FAILED_S = 2.0  # ... and after another rank failed
 
 Begin = Callable[[Request[Any]], None]

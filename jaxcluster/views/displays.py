@@ -98,11 +98,11 @@ def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
 
 
 class Throttle:
-    """Calls ``show`` on a thread of its own, one call at a time, after there was ``more``.
+    """Calls ``show`` on another thread, one call at a time, after there was ``more``.
 
     Args:
       show: shows all that there is.
-      share: of the time, at most one part in so many goes into showing. What is to be shown grows
+      share: of the time, at most one part in so many goes into showing. The output grows
         meanwhile: only if each call shows all again should it be much more than 1.
     """
 

@@ -137,7 +137,7 @@ def plain(value: Any) -> Any:
     """``value`` in JSON's own types, whatever it is. It never fails, and runs a user's code last.
 
     As Jupyter has it: numbers that JSON lacks are their text (``"nan"``), bytes are base64, sets
-    and tuples lists, numpy's scalars and arrays Python's. What else there is, is its ``repr``.
+    and tuples lists, numpy's scalars and arrays Python's. Any other object is its ``repr``.
     """
     return _plain(value, (), itertools.count())
 

@@ -55,7 +55,7 @@ class Sink(Inbox[Event[Any]]):
 
 
 ANSWERS = ("reply", "error", "died")
-# What is raised here for an exception of a rank's; any other is a ``RankError``.
+# The exception raised here for a rank's exception; any other is a ``RankError``.
 KINDS: Mapping[str, type[errors.JaxClusterError]] = {
     "Unavailable": errors.TransferError,
     "CannotPickle": errors.NotSerialisable,

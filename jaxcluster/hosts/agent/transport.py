@@ -53,7 +53,7 @@ def new_keys() -> Keys:
 class Listener:
     """Has an asyncio loop call ``on_message`` with each message of a socket, until it is closed.
 
-    A socket's descriptor tells of a message once. What is done with the socket may take the news
+    A socket's descriptor tells of a message once. Any call on the socket may take the news
     in: only one that has been asked and has nothing tells of the next one (ZMQ_FD in
     zmq_getsockopt(3)). So it is asked once more after whatever was done.
 

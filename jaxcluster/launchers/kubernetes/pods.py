@@ -114,7 +114,7 @@ class Api:
             return []
 
     def forward(self, pod: str, port: int) -> Any:
-        """A socket that leads to a port of a pod. Any thread: it has a client of its own."""
+        """A socket that leads to a port of a pod. Any thread may use it: it has its own client."""
         core = client.CoreV1Api(client.ApiClient(self.settings))
         method = core.connect_get_namespaced_pod_portforward
         return portforward(method, pod, self.namespace, ports=str(port)).socket(port)
