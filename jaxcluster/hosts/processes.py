@@ -246,12 +246,9 @@ class Processes:
 
         At most the last ``LOG_NBYTES``.
         """
-        rank = name.partition("-")[2]
-        where = self.fleet.host_of(int(rank)) if rank else self.hosts[0]
-        if where.lost:
-            return ""
+        rank = int(name.partition("-")[2] or 0)  # the others run beside rank 0
         request = Get(f"{RANKS}/{name}.log", -(nbytes or LOG_NBYTES))
-        found = answers([(name, where.begin(request))], ASK_S)
+        found = self._ask([(name, rank, request)])
         return bytes(found[name][1]).decode(errors="replace") if found else ""
 
     def read_history(self, log: str, since: Mapping[int, int]) -> dict[int, Part]:
