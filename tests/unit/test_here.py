@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from helpers import until
 
@@ -47,6 +48,10 @@ class Cluster:
         """Its pid."""
         (pid,) = [pid for pid in children() if self.key in Path(f"/proc/{pid}/cmdline").read_text()]
         return pid
+
+
+def children_of(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children()]
 
 
 @pytest.fixture
@@ -114,16 +119,16 @@ def test_its_fork_server_is_another_where_imports_read_other_settings(
     """``--env JAX_...`` of the next start: a process that has imported jax can't take it on."""
     cluster = make()
     fleet = cluster.start()
-    (old,) = children(cluster.agent)
+    (old,) = children_of(cluster.agent)
     assert cluster.start() is fleet
-    assert children(cluster.agent) == [old]
+    assert children_of(cluster.agent) == [old]
     assert cluster.start({name: "1"}) is fleet
-    (new,) = children(cluster.agent)
+    (new,) = children_of(cluster.agent)
     assert (new == old) is (name == "OF_NO_IMPORT")
     # Its ranks have this environment, in any case.
     rank = forks.Process("rank", {}, str(tmp_path), str(tmp_path / "log"), {"rank": 0})
     (pid,) = fleet.hosts[0].ask(forks.Spawn([rank]), START_S)
-    (child,) = until(lambda: children(pid), "its own process", START_S)
+    (child,) = until(lambda: children_of(pid), "its own process", START_S)
     until(lambda: f"\0{name}=1\0" in Path(f"/proc/{child}/environ").read_text(), "its start")
 
 

@@ -45,7 +45,7 @@ def test_ranks_with_equal_pids_on_their_hosts_are_told_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As in pods, each of which counts its own."""
-    found = [([0], {800: "T"}, b""), ([1], {800: "S"}, b"")]
+    found = {0: ("T", b""), 1: ("S", b"")}
     monkeypatch.setattr(Processes, "_ask", lambda *_: found)
     ranks: Any = object.__new__(Processes)
     ranks.fleet = SimpleNamespace(host_of=lambda rank: SimpleNamespace(cut_s=0))
