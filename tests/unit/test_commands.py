@@ -265,7 +265,7 @@ def test_detached_commands_end_when_nobody_can_find_them(mark: str, tmp_path: Pa
             process.wait()
         kept = processes_with(MARK, mark)
         time.sleep(1.5)
-        assert processes_with(MARK, mark) == kept
+        assert kept.keys() <= processes_with(MARK, mark).keys()  # a shell may just have begun cat
         folders[0].rmdir()
         folders[1].rmdir()
         folders[1].mkdir()  # another one in its place
