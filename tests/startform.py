@@ -6,39 +6,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
+from typing import Any
 
 from jaxcluster.options.known import GROUP, OF_ALL, OURS, collect
 from jaxcluster.options.table import OPTIONS, PLATFORMS, Field, Option
-
-
-@dataclass(frozen=True)
-class FormField:
-    """An option that has a field in the form; ``options/table.py`` declares it.
-
-    Attributes:
-      kind: what its values are: "text", "count", "switch"...
-      launchers: those with which it is asked for; all if there is none.
-      empty: what is seen in it while it is empty.
-    """
-
-    key: str
-    flag: str
-    kind: str
-    launchers: list[str]
-    label: str
-    help: str
-    empty: str
-
-
-@dataclass(frozen=True)
-class Form:
-    """What the form of a start is made of."""
-
-    launchers: list[str]
-    platforms: list[str]
-    fields: list[FormField]
 
 
 def text() -> str:
@@ -51,12 +23,12 @@ def text() -> str:
         of_it = [ours.by_name[one.name] for one in launcher.options]
         rows += [one for one in of_it if name in _askers(one) and one not in rows]
     rows += [ours.by_name[one.name] for one in OF_ALL if one.field is not None]
-    form = Form(
-        ["auto", *ours.launchers],
-        list(PLATFORMS),
-        [_shown(option, option.field) for option in rows if option.field is not None],
-    )
-    return json.dumps(asdict(form), indent=1, ensure_ascii=False) + "\n"
+    form = {
+        "launchers": ["auto", *ours.launchers],
+        "platforms": list(PLATFORMS),
+        "fields": [_shown(option, option.field) for option in rows if option.field is not None],
+    }
+    return json.dumps(form, indent=1, ensure_ascii=False) + "\n"
 
 
 def _askers(option: Option) -> tuple[str, ...]:
@@ -64,18 +36,18 @@ def _askers(option: Option) -> tuple[str, ...]:
     return () if option.field is None else option.field.launchers or option.launchers
 
 
-def _shown(option: Option, field: Field) -> FormField:
+def _shown(option: Option, field: Field) -> dict[str, Any]:
     first, *rest = option.flag.lstrip("-").split("-")
     help = field.help or option.help[:1].upper() + option.help[1:]
-    return FormField(
-        key=first + "".join(part.capitalize() for part in rest),
-        flag=option.shown,
-        kind=option.kind.name,
-        launchers=list(_askers(option)),
-        label=field.label.replace("'", "’"),  # noqa: RUF001
-        help=help.replace("'", "’"),  # noqa: RUF001
-        empty=field.empty or "automatic",
-    )
+    return {
+        "key": first + "".join(part.capitalize() for part in rest),
+        "flag": option.shown,
+        "kind": option.kind.name,
+        "launchers": list(_askers(option)),
+        "label": field.label.replace("'", "’"),  # noqa: RUF001
+        "help": help.replace("'", "’"),  # noqa: RUF001
+        "empty": field.empty or "automatic",
+    }
 
 
 if __name__ == "__main__":

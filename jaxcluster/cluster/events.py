@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jaxcluster.cluster.starting import Starting
 
 Progress = Callable[[str], None]
+# How far a rank has come; "" before it was heard of.
 StartStep = Literal["", "up", "initialized", "ready"]
-"""How far a rank has come; "" before it was heard of."""
 
 # Called on the thread that has changed something, with the cell (``running.RunningCell``) that was
 # submitted, or with None. They are in the way of a cell: they take microseconds and never raise.

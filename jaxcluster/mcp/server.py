@@ -23,6 +23,7 @@ from anyio.to_thread import run_sync
 from mcp.server.mcpserver import Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
+from msgspec.structs import asdict
 from pydantic import Field
 
 from jaxcluster import cluster
@@ -205,7 +206,7 @@ class Tools:
         found = arrays.variables(self._attached(cluster).world)
         if not found:
             return ["No variable of the ranks is an array, or a tree of arrays."]
-        rows = [{key: str(value) for key, value in one.items()} for one in found]
+        rows = [{key: str(value) for key, value in asdict(one).items()} for one in found]
         return [blocks.text([blocks.table(rows)])]
 
     def shards(

@@ -18,6 +18,7 @@ from jaxcluster.ranks import begin_ranks, by_value, format_ranks, name_ranks, se
 from jaxcluster.text import format_nbytes, plural
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Block, Rank, Row, Table
+from jaxcluster.views.messages import Variable
 from jaxcluster.wire import ArrayInfo, Bounds, MeshInfo
 from jaxcluster.wire.ops.arrays import Read
 
@@ -249,11 +250,8 @@ def leaf_spec(layout: ArrayLayout) -> str:
 # --------------------------------------------------------------------------- variables
 
 
-def variables(world: World) -> list[dict[str, Any]]:
-    """A list's rows: the first living rank's arrays, and pytrees of arrays (their shape is None).
-
-    ``nbytes_per_device`` is the most that one device holds.
-    """
+def variables(world: World) -> list[Variable]:
+    """A list's rows: the first living rank's arrays, and pytrees of arrays."""
     rows = []
     for found in array_queries.variables(world):
         is_array, first = found.type == "array", found.layouts[0]
@@ -261,15 +259,15 @@ def variables(world: World) -> list[dict[str, Any]]:
         num_parts = math.prod(dict(first.mesh)[axis] for axes in first.split for axis in axes)
         elsewhere = found.nbytes // num_parts
         rows.append(
-            {
-                "name": found.name,
-                "type": found.type + f" of {plural(len(found.rows), 'array')}" * (not is_array),
-                "shape": first.shape if is_array else None,
-                "dtype": _some(one.dtype for one in found.layouts),
-                "sharding": _some(map(leaf_spec, found.layouts)),
-                "nbytes": found.nbytes,
-                "nbytes_per_device": max(found.bytes_per_device.values(), default=elsewhere),
-            }
+            Variable(
+                name=found.name,
+                type=found.type + f" of {plural(len(found.rows), 'array')}" * (not is_array),
+                shape=list(first.shape) if is_array else None,
+                dtype=_some(one.dtype for one in found.layouts),
+                sharding=_some(map(leaf_spec, found.layouts)),
+                nbytes=found.nbytes,
+                nbytes_per_device=max(found.bytes_per_device.values(), default=elsewhere),
+            )
         )
     return rows
 

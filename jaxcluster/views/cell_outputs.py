@@ -6,25 +6,19 @@ import base64
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+
+from msgspec import to_builtins
 
 from jaxcluster import wire
 from jaxcluster.model.outputs import ANSI, CellRecord, RankRecord, as_seen, group_outputs
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.displays import Bundle
+from jaxcluster.views.messages import OUTPUTS_MIME, Output, OutputGroup, RanksOutputs
 from jaxcluster.wire.forks import MEANT
 
-VERSION = 1
-MIME = "application/vnd.jaxcluster.outputs+json"
 MOST_CHARS = 1_000_000  # shown of a rank's text on request
 MOST_SHOWN = 200_000  # shown of a group's text below a cell of several ranks
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/svg+xml")
-
-
-Output = dict[str, Any]  # of a notebook: nbformat 4
-# The output of several ranks in a cell: ``IRanksOutputs`` in labextension/src/protocol.ts.
-Document = dict[str, Any]
-Groups = Sequence[dict[str, Any]]  # its ``ranks`` with the same ``outputs``
 
 
 def notebook_outputs(record: RankRecord, execution_count: int) -> list[Output]:
@@ -83,8 +77,8 @@ def _error(ename: str, evalue: str, traceback: list[str]) -> Output:
 # --------------------------------------------------------------------------- several ranks
 
 
-def document(record: CellRecord, ranks: Sequence[int]) -> Document:
-    """Groups of ranks with the same output, in the order of their first ranks; empty for nothing.
+def document(record: CellRecord, ranks: Sequence[int]) -> RanksOutputs | None:
+    """Groups of ranks with the same output, in the order of their first ranks; None for nothing.
 
     The Lab extension draws it, and finds there the output of a rank when the cluster is long gone.
     An array that spans processes is left out: the cell shows it once for all ranks.
@@ -92,33 +86,32 @@ def document(record: CellRecord, ranks: Sequence[int]) -> Document:
     groups = []
     for own, pieces in group_outputs({rank: record.records[rank] for rank in ranks}):
         shown = [piece for piece in pieces if "array" not in piece.content]
-        outputs = _pieces(shown, record.execution_count, MOST_SHOWN)
-        groups.append({"ranks": own, "outputs": outputs})
-    if not any(group["outputs"] for group in groups):
-        return {}
+        groups.append(OutputGroup(own, _pieces(shown, record.execution_count, MOST_SHOWN)))
+    if not any(group.outputs for group in groups):
+        return None
     replies = {rank: record.records[rank].reply for rank in ranks}
     failed = [rank for rank, reply in replies.items() if reply and reply.status == "error"]
-    return {"v": VERSION, "cell": record.execution_count, "groups": groups, "failed": failed}
+    return RanksOutputs(cell=record.execution_count, groups=groups, failed=failed)
 
 
-def bundle(shown: Document) -> Bundle:
+def bundle(shown: RanksOutputs) -> Bundle:
     """The document for the Lab extension, as HTML for all others, and as text."""
-    groups = shown["groups"]
-    return {MIME: shown, "text/html": html(groups), "text/plain": text(groups)}
+    groups = shown.groups
+    return {OUTPUTS_MIME: to_builtins(shown), "text/html": html(groups), "text/plain": text(groups)}
 
 
 def of_records(records: Mapping[int, RankRecord]) -> str:
     """Every rank's output of a cell as text, equal ones once."""
     groups = group_outputs(records)
-    return text([{"ranks": r, "outputs": _pieces(pieces, 0, MOST_CHARS)} for r, pieces in groups])
+    return text([OutputGroup(own, _pieces(pieces, 0, MOST_CHARS)) for own, pieces in groups])
 
 
-def text(groups: Groups) -> str:
+def text(groups: Sequence[OutputGroup]) -> str:
     """Each group's text under its ranks."""
     parts = []
     for group in groups:
-        said = "".join(map(plain, group["outputs"])).rstrip("\n") or "(no output)"
-        parts.append(f"── {name_ranks(group['ranks'])} ──\n{said}")
+        said = "".join(map(plain, group.outputs)).rstrip("\n") or "(no output)"
+        parts.append(f"── {name_ranks(group.ranks)} ──\n{said}")
     return "\n".join(parts)
 
 
@@ -130,12 +123,12 @@ def plain(output: Output) -> str:
     return f"{said}\n" if said else ""
 
 
-def html(groups: Groups) -> str:
+def html(groups: Sequence[OutputGroup]) -> str:
     """Groups that fold, for frontends without the extension, and for nbconvert."""
     parts = []
     for group in groups:
-        name = escape(name_ranks(group["ranks"]))
-        inner = "".join(map(_html, group["outputs"])) or "<em>(no output)</em>"
+        name = escape(name_ranks(group.ranks))
+        inner = "".join(map(_html, group.outputs)) or "<em>(no output)</em>"
         parts.append(f"<details open><summary><b>{name}</b></summary>{inner}</details>")
     return "\n".join(parts)
 

@@ -32,6 +32,7 @@ from jaxcluster.views.displays import (
     is_console,
     show_message,
 )
+from jaxcluster.views.messages import SHARDS_MIME, RanksOutputs
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
@@ -64,7 +65,8 @@ class CellDisplay:
         self.prompt = here(self._show_asking, self._make_way)
         # Waits for several ranks' output, once there is some: in a page, and in a terminal.
         self._record: CellRecord | None = None
-        self._groups, self._last = Display(shell), cell_outputs.Document()
+        self._groups = Display(shell)
+        self._last: RanksOutputs | None = None
         self._lines, self._lock = Lines(), threading.Lock()  # more may come while they are shown
         self._later = Throttle(self._show_groups)
         if self.on_status is None:
@@ -224,7 +226,7 @@ class CellDisplay:
             last = record.source.strip().rpartition("\n")[2].strip()
             name = last if last.isidentifier() else "Array"
             bundle = shards.layout_view(replace(found, name=name))
-            bundle[shards.MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
+            bundle[SHARDS_MIME]["values"] = shown.partition("\n")[2].partition("\n")[2]
             bundle["text/html"] = f"<pre>{escape(shown)}</pre>\n{bundle['text/html']}"
         self.show_result({**bundle, "text/plain": shown}, {})
 

@@ -16,23 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxcluster.cluster import array_queries
-from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.layout import ArrayLayout, CheckResult, Device, TreeLayout
 from jaxcluster.views import arrays, blocks
 from jaxcluster.views.blocks import Block
 from jaxcluster.views.displays import Bundle
+from jaxcluster.views.messages import SHARDS_MIME, Document, Question
 from jaxcluster.wire import Bounds
 
 if TYPE_CHECKING:
     from jaxcluster.cluster import Cluster
 
 VERSION = 1
-MIME = "application/vnd.jaxcluster.shards+json"
 MAX_SHARDS = 50_000  # in all layouts of a tree; if there are more, leaves open only on demand
-
-Document = dict[str, Any]
-# A question of a view about its array: ``IQuestion`` in labextension/src/protocol.ts.
-Question = Mapping[str, Any]
 
 
 def shards(cluster: Cluster, name: str, *, check: bool = False) -> Bundle:
@@ -52,8 +47,8 @@ def shards(cluster: Cluster, name: str, *, check: bool = False) -> Bundle:
 def layout_view(layout: ArrayLayout | TreeLayout, check: CheckResult | None = None) -> Bundle:
     """The view of a layout."""
     if isinstance(layout, TreeLayout):
-        return {MIME: tree(layout, check), **blocks.bundle(arrays.tree(layout, check))}
-    return {MIME: array(layout, check), **blocks.bundle(arrays.array(layout, check))}
+        return {SHARDS_MIME: tree(layout, check), **blocks.bundle(arrays.tree(layout, check))}
+    return {SHARDS_MIME: array(layout, check), **blocks.bundle(arrays.array(layout, check))}
 
 
 def mesh(cluster: Cluster, name: str | None = None) -> Bundle:
@@ -69,7 +64,7 @@ def memory(cluster: Cluster) -> Bundle:
 def tables(shown: Sequence[Block]) -> Bundle:
     """The view of lines and tables."""
     document = {"v": VERSION, "kind": "tables", "blocks": blocks.page(shown)}
-    return {MIME: document, **blocks.bundle(shown)}
+    return {SHARDS_MIME: document, **blocks.bundle(shown)}
 
 
 # --------------------------------------------------------------------------- documents
@@ -164,20 +159,18 @@ def _checked(result: CheckResult | None) -> Document | None:
 def answer(cluster: Cluster, name: str, question: Question) -> Any:
     """The answer to a widget's request, as JSON: stats, peek, check or look."""
     world = cluster.world  # its ranks as they are now
-    about = question.get("name", name)
-    match question["op"]:
+    about, rank, device = question.name or name, question.rank, question.device
+    match question.op:
         case "stats":
-            found = array_queries.statistics(world, about, question["rank"], question["device"])
+            found = array_queries.statistics(world, about, rank, device)
             return dataclasses.asdict(found) if found else None
         case "peek":
-            where = (question[key] for key in ("rank", "device", "start", "stop"))
-            values = array_queries.peek(world, about, *where)
+            values = array_queries.peek(world, about, rank, device, question.start, question.stop)
             return {"shape": list(values.shape), "values": spell(values)}
         case "check":
             return _checked(array_queries.check(world, about))
         case "look":
-            return shards(cluster, about)[MIME]
-    raise JaxClusterError(f"There is no request {question['op']!r}.")
+            return shards(cluster, about)[SHARDS_MIME]
 
 
 def spell(values: np.ndarray[Any, Any]) -> list[str]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
+import msgspec
 import traitlets
 
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.views.displays import Bundle
-from jaxcluster.views.shards import MIME
+from jaxcluster.views.messages import SHARDS_MIME, Question
 
 FOLDER = Path(__file__).parents[1] / "static" / "shardview"
 
@@ -60,20 +61,16 @@ class ShardWidget(Widget):
     document = traitlets.Dict().tag(sync=True)
     live = traitlets.Bool(True).tag(sync=True)
 
-    def __init__(self, view: Bundle, answer: Callable[[Any], Any]) -> None:
-        super().__init__(document=view[MIME])
+    def __init__(self, view: Bundle, answer: Callable[[Question], Any]) -> None:
+        super().__init__(document=view[SHARDS_MIME])
         self.fallback = {"text/html": view["text/html"]}
         self._answer = answer
         self.on_msg(self._on_question)
 
     def _on_question(self, widget: Any, question: Any, buffers: Any) -> None:
-        if not isinstance(question, dict) or "op" not in question:
-            return
         reply: dict[str, Any] = {"id": question.get("id")}
         try:
-            reply["result"] = self._answer(question)
-        except JaxClusterError as error:
+            reply["result"] = self._answer(msgspec.convert(question, Question))
+        except (JaxClusterError, ValueError) as error:  # it may lack something
             reply["error"] = str(error)
-        except (KeyError, TypeError, ValueError) as error:
-            reply["error"] = f"not understood: {type(error).__name__}: {error}"
         self.send(reply)

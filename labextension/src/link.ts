@@ -186,8 +186,7 @@ export class Link extends Store implements IDisposable {
     if (line !== this.line || !(await line.begin())) {
       return;
     }
-    const { client } = this.requests;
-    const answer: IHello = await this.ask(line, 'hello', { client }, SLOW_MS, BUSY);
+    const answer: IHello = await this.ask(line, 'hello', {}, SLOW_MS, BUSY);
     if (line === this.line) {
       if (answer.state.v !== PROTOCOL) {
         console.warn(

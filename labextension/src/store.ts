@@ -102,7 +102,7 @@ export class Requests {
   private count = 0;
 
   /** `client` sets this page's ids apart from those of others. */
-  constructor(readonly client: string) {}
+  constructor(private readonly client: string) {}
 
   /** A request to send, and the promise of its result. Rejects with `late` after `timeout_ms`. */
   make(

@@ -12,6 +12,7 @@ from pace import slowness
 from jaxcluster import wire
 from jaxcluster.model import layout
 from jaxcluster.views import arrays, blocks, shards, widget
+from jaxcluster.views.messages import SHARDS_MIME
 
 # A page that draws a document as a widget does; its kernel is `reply`.
 PAGE = """
@@ -130,8 +131,8 @@ ALL: dict[str, Any] = {
     ),
     "tree": lambda: tree(24),
     "big-tree": lambda: tree(2000),
-    "mesh": lambda: shards.tables(arrays.mesh(layouts.mesh()))[shards.MIME],
-    "memory": lambda: shards.tables(arrays.memory(layouts.memory(4)))[shards.MIME],
+    "mesh": lambda: shards.tables(arrays.mesh(layouts.mesh()))[SHARDS_MIME],
+    "memory": lambda: shards.tables(arrays.memory(layouts.memory(4)))[SHARDS_MIME],
 }
 
 
@@ -242,7 +243,7 @@ def test_the_check_button_marks_what_differs(page: Any) -> None:
     show(page, shards.array(replicated()), live=True)
     assert page.locator(".jxc-alarm").count() == 0
     page.get_by_role("button", name="Check copies and NaN").click()
-    asked = answer(page, shards.layout_view(replicated(), checked())[shards.MIME]["check"])
+    asked = answer(page, shards.layout_view(replicated(), checked())[SHARDS_MIME]["check"])
     assert asked["op"] == "check"
     page.locator(".jxc-tile.jxc-alarm").first.wait_for()
     assert page.locator(".jxc-tile.jxc-alarm").count() == 2

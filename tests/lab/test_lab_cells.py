@@ -22,7 +22,7 @@ from labparts import (
     until_strip,
 )
 
-from jaxcluster.views.cell_outputs import MIME as OUTPUTS_MIME
+from jaxcluster.views.messages import OUTPUTS_MIME
 
 # ------------------------------------------------------------------------------- cells
 

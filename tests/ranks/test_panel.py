@@ -17,6 +17,7 @@ from documents import document_of
 from helpers import DEADLINE_S, Cell, Notebook
 
 from jaxcluster.views import widget
+from jaxcluster.views.messages import PROTOCOL
 
 pytestmark = pytest.mark.any_jax
 
@@ -78,7 +79,7 @@ class Page:
         return str(answer["error"])
 
     def hello(self) -> Any:
-        return self.call("hello", client=self.client)
+        return self.call("hello")
 
     def heard(self, kind: str) -> list[dict[str, Any]]:
         """The messages of that type since this page has been there."""
@@ -138,7 +139,7 @@ def running(notebook: Notebook, source: str, cell_id: str) -> Cell:
 def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page: Page) -> None:
     assert list(notebook.comms("jaxcluster.events")) == [EVENTS_ID]
     state = page.hello()["state"]
-    assert (state["type"], state["v"], state["current"]) == ("state", 4, "panel")
+    assert (state["type"], state["v"], state["current"]) == ("state", PROTOCOL, "panel")
     (row,) = [c for c in state["clusters"] if c["name"] == "panel"]
     launcher = "ssh" if overhosts.hosts() else "local"
     assert (row["num_processes"], row["platform"], row["launcher"]) == (2, "cpu", launcher)
@@ -149,7 +150,7 @@ def test_a_page_finds_the_marker_and_is_told_everything(notebook: Notebook, page
     assert len(state["ranks"][1]["devices"]) == 2
     assert all(rank["pid"] > 0 and rank["host"] for rank in state["ranks"])
     used = page.until(lambda state: all(r["use"] for r in state["ranks"]), "what they use")
-    assert all(rank["use"]["rss"] > 0 for rank in used["ranks"])
+    assert all(rank["use"]["rss_nbytes"] > 0 for rank in used["ranks"])
 
 
 def test_texts_and_errors_that_say_what_to_do_without_a_traceback(

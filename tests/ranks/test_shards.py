@@ -21,6 +21,7 @@ from jaxcluster.errors import CellInterrupted, JaxClusterError, UsageError
 from jaxcluster.model.layout import ArrayLayout, TreeLayout
 from jaxcluster.views import shards
 from jaxcluster.views.arrays import corners
+from jaxcluster.views.messages import SHARDS_MIME
 from jaxcluster.views.widget import ShardWidget
 
 MAKE = """
@@ -327,9 +328,9 @@ def test_meshes_of_variables_and_arrays_are_found(cluster: jaxcluster.Cluster) -
 
 def test_documents_are_json_and_the_widget_answers_questions(cluster: jaxcluster.Cluster) -> None:
     view = shards.shards(cluster, "two_axes")
-    document = view[shards.MIME]
+    document = view[SHARDS_MIME]
     assert json.loads(json.dumps(document))["kind"] == "array"
-    assert {*view} == {shards.MIME, "text/html", "text/plain"}
+    assert {*view} == {SHARDS_MIME, "text/html", "text/plain"}
     sent: list[Any] = []
     widget = ShardWidget(view, functools.partial(shards.answer, cluster, "two_axes"))
     widget.send = sent.append

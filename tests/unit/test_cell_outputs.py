@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from documents import document_with, html_of
-from pagetypes import check
 
 from jaxcluster import wire
 from jaxcluster.errors import CellFailed
@@ -17,6 +16,7 @@ from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.views import cell_outputs
 from jaxcluster.views.displays import show_message
 from jaxcluster.views.live import CellDisplay
+from jaxcluster.views.messages import OUTPUTS_MIME, RanksOutputs
 from jaxcluster.wire.forks import RESTARTED
 
 PNG = base64.b64encode(b"\x89PNG not really").decode()
@@ -37,13 +37,15 @@ def display(made: CellRecord, rank: int, kind: str = "display_data", **data: str
     made.add_output(wire.RankOutput(rank, 1, kind, content))
 
 
-def shown(made: CellRecord) -> cell_outputs.Document:
-    return cell_outputs.document(made, list(made.ranks))
+def shown(made: CellRecord) -> RanksOutputs:
+    found = cell_outputs.document(made, list(made.ranks))
+    assert found is not None
+    return found
 
 
 def test_equal_outputs_are_said_once_in_the_order_of_the_ranks() -> None:
     found = shown(record("a\n", "b\n", "a\n", ""))
-    assert [group["ranks"] for group in found["groups"]] == [[0, 2], [1], [3]]
+    assert [group.ranks for group in found.groups] == [[0, 2], [1], [3]]
     told = "── ranks 0, 2 ──\na\n── rank 1 ──\nb\n── rank 3 ──\n(no output)"
     assert cell_outputs.bundle(found)["text/plain"] == told
 
@@ -64,11 +66,11 @@ def test_pictures_html_and_text_each_have_their_html() -> None:
 
 def test_of_a_long_output_the_beginning_and_the_end_are_shown() -> None:
     text = "".join(f"{n:08}\n" for n in range(cell_outputs.MOST_SHOWN // 3))
-    ((kept,),) = (group["outputs"] for group in shown(record(text))["groups"])
+    ((kept,),) = (group.outputs for group in shown(record(text)).groups)
     assert kept["text"].startswith("00000000\n00000001\n")
     assert kept["text"].endswith(text[-100:])
     assert f"[{len(text) - cell_outputs.MOST_SHOWN} more characters]" in kept["text"]
-    ((bar,),) = (group["outputs"] for group in shown(record("0%\r50%\r100%\ndone\n"))["groups"])
+    ((bar,),) = (group.outputs for group in shown(record("0%\r50%\r100%\ndone\n")).groups)
     assert bar["text"] == "100%\ndone\n"  # what is to be seen of it
 
 
@@ -78,7 +80,6 @@ def test_nbconvert_shows_groups_that_fold_and_messages_without_red() -> None:
     display(made, 2, image_png=PNG)
     page = Page()
     show_message(page, "Rank 2 was replaced.\n")
-    check(shown(made), "IRanksOutputs")
     bundles = [cell_outputs.bundle(shown(made)), *page.bundles.values()]
     html = html_of(document_with(*(("display_data", {"data": data}) for data in bundles)))
     assert len(re.findall('<details open(="")?><summary><b>rank', html)) == 2
@@ -162,7 +163,7 @@ def test_a_cell_that_showed_several_ranks_shows_them_again() -> None:
     made = record("a\n", "b\n", "c\n")
     made.shown = [0, 1]
     (display,) = cell_outputs.in_notebook(made)
-    assert [g["ranks"] for g in display["data"][cell_outputs.MIME]["groups"]] == [[0], [1]]
+    assert [g["ranks"] for g in display["data"][OUTPUTS_MIME]["groups"]] == [[0], [1]]
     nothing = record("", "")
     nothing.shown = [0, 1]
     assert cell_outputs.in_notebook(nothing) == []

@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-import pagetypes
+import msgspec
 import pytest
 
 from jaxcluster import cluster, wire
@@ -17,8 +17,9 @@ from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.notebook import panel
-from jaxcluster.notebook.panel.model import KEPT_CELLS, Message, Model
+from jaxcluster.notebook.panel.model import KEPT_CELLS, Model
 from jaxcluster.notebook.panel.operations import Operations
+from jaxcluster.views.messages import Hello, Request
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked, Waiting
 
@@ -105,27 +106,17 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Running:
     return running
 
 
-class Checked(Model):
-    """One whose messages are of the page's types."""
-
-    def take_in(self) -> tuple[Message, list[Message]]:
-        state, cells = super().take_in()
-        pagetypes.check(state, "IState")
-        pagetypes.check(cells, "ICell[]")
-        return state, cells
-
-
 @pytest.fixture
 def model() -> Model:
-    return Checked(AutoMode())
+    return Model(AutoMode())
 
 
-def each(ranks: list[Message], what: str = "status") -> list[Any]:
-    return [rank[what] for rank in ranks]
+def each(ranks: Any, what: str = "status") -> list[Any]:
+    return [getattr(rank, what) for rank in ranks]
 
 
 def statuses(model: Model) -> list[str]:
-    return each(model.take_in()[0]["ranks"])
+    return each(model.take_in()[0].ranks)
 
 
 # ------------------------------------------------------------------------------------------ ranks
@@ -137,12 +128,12 @@ def test_a_reply_counts_more_than_an_older_answer_of_the_control_channel(
     cell = running.submit(model, 1, "a")
     running.run_all()
     model.look()
-    assert each(model.take_in()[0]["ranks"], "line") == [8] * 4
+    assert each(model.take_in()[0].ranks, "line") == [8] * 4
     end(cell)
     assert statuses(model) == ["idle"] * 4
     running.submit(model, 2, "b")
-    shown = model.take_in()[0]["ranks"]
-    assert [(r["status"], r["cell"], r["line"]) for r in shown] == [("running", 2, None)] * 4
+    shown = model.take_in()[0].ranks
+    assert [(r.status, r.cell, r.line) for r in shown] == [("running", 2, None)] * 4
 
 
 def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running, model: Model) -> None:
@@ -151,12 +142,12 @@ def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running, model
     running.run_all()
     running.looked = Looked(9.0, [], launches)
     model.look()
-    notes = each(model.take_in()[0]["ranks"], "note")
+    notes = each(model.take_in()[0].ranks, "note")
     told = "comes last into 100% of launches, 48 ms behind (line 8, jit(step))."
     assert notes[2].endswith(told) and {*notes[:2], notes[3]} == {""}
     running.looked = Looked(10.0)
     model.look()
-    assert {*each(model.take_in()[0]["ranks"], "note")} == {""}
+    assert {*each(model.take_in()[0].ranks, "note")} == {""}
 
 
 def test_a_rank_waits_for_others_or_is_held_and_so_it_is_in_its_cell(
@@ -172,10 +163,10 @@ def test_a_rank_waits_for_others_or_is_held_and_so_it_is_in_its_cell(
     model.look()
     shown, cells = model.take_in()
     expected = ["waiting", "waiting", "running", "paused"]
-    assert each(shown["ranks"]) == expected
-    assert each(cells[0]["ranks"]) == expected
-    assert shown["ranks"][0]["note"] == "waits for ranks 2, 3 (line 8, jit(sum))"
-    assert shown["ranks"][3]["note"] == "In the debugger."
+    assert each(shown.ranks) == expected
+    assert each(cells[0].ranks) == expected
+    assert shown.ranks[0].note == "waits for ranks 2, 3 (line 8, jit(sum))"
+    assert shown.ranks[3].note == "In the debugger."
 
 
 def test_dead_silent_and_restarting_ranks(
@@ -183,10 +174,10 @@ def test_dead_silent_and_restarting_ranks(
 ) -> None:
     running.dead[1] = wire.Death("killed by SIGKILL")
     shown = model.take_in()[0]
-    dead, told = shown["ranks"][1], shown["report"]
-    assert (dead["status"], dead["note"]) == ("dead", "killed by SIGKILL")
-    assert (told["kind"], told["culprits"], told["open"]) == ("dead", [1], True)
-    assert told["lines"] == ["Rank 1 died: killed by SIGKILL.", "its last words"]
+    dead, told = shown.ranks[1], shown.report
+    assert (dead.status, dead.note) == ("dead", "killed by SIGKILL")
+    assert (told.kind, told.culprits, told.open) == ("dead", [1], True)
+    assert told.lines == ["Rank 1 died: killed by SIGKILL.", "its last words"]
     running.dead = {}
     running.states[3] = state(3, "silent")
     model.look()
@@ -217,14 +208,14 @@ def test_a_cell_has_ended_on_each_rank_in_its_way(
 ) -> None:
     cell = running.submit(model, 7, "a")
     (first,) = model.take_in()[1]
-    assert {*each(first["ranks"])} == {"running"} and first["ended"] is None
+    assert {*each(first.ranks)} == {"running"} and first.ended is None
     cell.refusal = Refusal("ended", causes=causes) if causes else None
     cell.record.records[3].died = "" if len(replies) < 4 else "killed by SIGKILL"
     end(cell, *replies)
     (last,) = model.take_in()[1]
-    assert each(last["ranks"]) == shown
-    assert (last["cell_id"], last["number"]) == ("a", 7)
-    assert last["ended"] == last["started"] + 500
+    assert each(last.ranks) == shown
+    assert (last.cell_id, last.number) == ("a", 7)
+    assert last.ended == last.started + 500
     assert model.take_in()[1] == []
     assert each(model.cells(), "cell_id") == ["a"]
 
@@ -235,7 +226,7 @@ def test_the_newest_run_of_a_cell_takes_the_older_ones_place(
     for seq, cell_id in enumerate(["a", "b", "a"], 1):
         end(running.submit(model, seq, cell_id))
     model.take_in()
-    assert [(c["cell_id"], c["seq"]) for c in model.cells()] == [("b", 2), ("a", 3)]
+    assert [(c.cell_id, c.seq) for c in model.cells()] == [("b", 2), ("a", 3)]
     for seq in range(KEPT_CELLS):  # older ones are let go
         end(running.submit(model, seq + 4, f"c{seq}"))
         model.take_in()
@@ -257,9 +248,9 @@ def test_ranks_that_another_notebook_has_ended_have_not_died(
 ) -> None:
     running.dead = {0: wire.Death("killed by SIGKILL"), 1: wire.Death(why), 2: wire.Death(why)}
     running.ended_by = why
-    told = model.take_in()[0]["report"]
-    assert (told["title"], told["culprits"]) == (why.capitalize(), [0])
-    assert told["lines"] == ["Rank 0 died: killed by SIGKILL.", f"{why.capitalize()}.", hint]
+    told = model.take_in()[0].report
+    assert (told.title, told.culprits) == (why.capitalize(), [0])
+    assert told.lines == ["Rank 0 died: killed by SIGKILL.", f"{why.capitalize()}.", hint]
 
 
 # ------------------------------------------------------------------------------- what pages ask
@@ -277,16 +268,19 @@ def test_what_a_widget_asked_too_early_is_refused() -> None:
     widget = SidebarWidget(asked.append)
     widget.send = said.append
     now = time.time_ns() / 1e6
-    late, early = ({"id": id, "op": "auto", "until": now + ms} for id, ms in ((1, -1), (2, 60_000)))
+    late, early = (
+        {"id": id, "op": "auto", "args": {}, "until": now + ms}
+        for id, ms in (("1", -1), ("2", 60_000))
+    )
     for request in (late, early):
         widget._handle_custom_msg(request, [])
     told = "The kernel ran a cell meanwhile. Click again."
     assert said == [{"type": "answer", "id": "1", "error": told}, {"type": "heard", "id": "2"}]
-    assert asked == [early]
+    assert asked == [msgspec.convert(early, Request)]
 
 
 def test_logs_of_all_ranks_say_whose_each_line_is(running: Running, model: Model) -> None:
-    operations = Operations(model)
+    operations = Operations(model, lambda: Hello(model.take_in()[0], []))
     assert operations("logs", {"rank": 1, "lines": 5}) == "loading\nslow 1"
     shown = operations("logs", {"rank": None, "lines": 5}).splitlines()
     assert shown[:3] == ["[0] loading", "[0] slow 0", "[1] loading"]

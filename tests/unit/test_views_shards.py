@@ -22,6 +22,7 @@ from jaxcluster.model import layout
 from jaxcluster.options import arguments
 from jaxcluster.views import arrays, blocks, shards
 from jaxcluster.views.displays import Bundle
+from jaxcluster.views.messages import SHARDS_MIME
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -91,7 +92,7 @@ def test_each_form_is_as_it_was(name: str) -> None:
     view = VIEWS[name]()
     golden(f"{name}.txt", view["text/plain"])
     golden(f"{name}.html", view["text/html"])
-    golden(f"{name}.json", json.dumps(view[shards.MIME], indent=1))
+    golden(f"{name}.json", json.dumps(view[SHARDS_MIME], indent=1))
 
 
 # -------------------------------------------------------------------------- what sanitizers leave

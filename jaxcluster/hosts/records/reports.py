@@ -24,8 +24,8 @@ FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 ENDING = ".json"
 MOST = 8  # reports that are kept
 
+# What went wrong; "dead": processes ended.
 ReportKind = Literal["diverged", "failed", "hung", "dead"]
-"""What went wrong; ``dead``: processes ended."""
 
 KINDS: dict[type[JaxClusterError], ReportKind] = {
     Divergence: "diverged",
@@ -37,31 +37,20 @@ KINDS: dict[type[JaxClusterError], ReportKind] = {
 
 @dataclass(frozen=True)
 class Report:
-    """How a cell went wrong, or which ranks died.
-
-    Attributes:
-      cell_id: the Jupyter cell's; ``cell`` is its number, 0 if none ran.
-      at: when, in milliseconds since 1970.
-      title: what happened, in a line.
-      lines: more of it, and what was done about it.
-      culprits: the ranks that differed, failed or died.
-      open: whether ranks are dead, and it is the user's to restart.
-      source: the cell's; ``marked`` are its lines at which ranks raised an error.
-      launches: the last ones that all of their ranks agreed on; "" if none is known.
-    """
+    """How a cell went wrong, or which ranks died."""
 
     kind: ReportKind
     cluster: str
-    cell_id: str
-    cell: int
-    at: int
-    title: str
-    lines: list[str]
-    culprits: list[int]
-    open: bool = False
-    source: str = ""
-    marked: list[int] = field(default_factory=list)
-    launches: str = ""
+    cell_id: str  # the Jupyter cell's
+    cell: int  # its number; 0 if none ran
+    at: int  # when, in milliseconds since 1970
+    title: str  # what happened, in a line
+    lines: list[str]  # more of it, and what was done about it
+    culprits: list[int]  # the ranks that differed, failed or died
+    open: bool = False  # whether ranks are dead, and it is the user's to restart
+    source: str = ""  # the cell's
+    marked: list[int] = field(default_factory=list)  # its lines at which ranks raised an error
+    launches: str = ""  # the last that all of their ranks agreed on; "" if none is known
 
 
 def made_of(

@@ -1,10 +1,8 @@
 """The kernel's side of the Lab extension: what it shows, and what it asks for.
 
-Two comms; ``labextension/src/protocol.ts`` describes the messages. Only the kernel speaks on
-``jaxcluster.events``, whose comm is never opened: frontends without the extension hear nothing.
-Only pages speak on ``jaxcluster.rpc``, which they open, if they can over a subshell: then they are
-heard while a cell runs. ipykernel 7.4 would send a page's messages to whatever shell the kernel has
-last answered from on the same comm, hence two.
+``views/messages`` has the two comms' messages. Pages open ``jaxcluster.rpc``, if they can over a
+subshell: then they are heard while a cell runs. ipykernel 7.4 would send a page's messages to
+whatever shell the kernel has last answered from on the same comm, hence two.
 
 One thread of the panel sends the state, on change only. So an idle notebook looks idle to services
 that cull idle kernels. No failure there reaches a cell.
@@ -18,25 +16,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import comm
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import replace
 
 from jaxcluster.cluster import events
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.host import kernel_private
 from jaxcluster.model.rewrite import AutoMode
-from jaxcluster.notebook.panel.model import Message, Model
+from jaxcluster.notebook.panel.model import Model
 from jaxcluster.notebook.panel.operations import Operations
+from jaxcluster.views.messages import EVENTS, EVENTS_ID, RPC, Answer, Cell, Hello, Request, State
 
 if TYPE_CHECKING:
     from jaxcluster.notebook.panel.widget import SidebarWidget
 
-EVENTS, EVENTS_ID, RPC = "jaxcluster.events", "jaxcluster-events", "jaxcluster.rpc"
 TOGETHER_S = 0.02  # changes that come together are sent together
 BETWEEN_S = 0.1  # two pushes
 ALONE_S = 1.0  # the same while there is no page
 BUSY_S = 0.5  # between two looks at the ranks while some run a cell
 IDLE_S = 5.0  # other notebooks may run cells on the same cluster
-
-Reply = Callable[[Any], Any]
 
 
 class Panel:
@@ -50,11 +48,11 @@ class Panel:
     def __init__(self, shell: Any, auto: AutoMode) -> None:
         self._log = shell.kernel.log
         self._model = Model(auto)
-        self._operations = Operations(self._model)
+        self._operations = Operations(self._model, self._greet)
         self._events = comm.create_comm(target_name=EVENTS, comm_id=EVENTS_ID, primary=False)
         self._pages = set[str]()  # their rpc comms; who closes a browser closes none
         self._widget: SidebarWidget | None = None
-        self._sent: dict[str, Any] = {}
+        self._sent: dict[str, Struct] = {}
         self._wake = threading.Event()
         self._wake.set()
         self._closed = threading.Event()
@@ -110,14 +108,14 @@ class Panel:
             self._widget = made
             self._pages.add(made.model_id)
         # A program that runs the notebook without a page saves the outputs at the cell's end.
-        self._turn(looks=True)
+        self._widget.state = to_builtins(self._turn(looks=True))
         return self._widget
 
     # ------------------------------------------------------------------ what pages ask
 
     def _on_open(self, opened: Any, message: Any = None) -> None:
         def handle(message: Any) -> None:
-            self._begin(self._events.send, message["content"]["data"], opened)
+            self._begin(self._events.send, convert(message["content"]["data"], Request))
 
         # Not on_msg: around its callback IPython's pre_execute and post_execute are triggered,
         # which would flush the half-made figures of a cell that runs.
@@ -125,34 +123,29 @@ class Panel:
         opened.on_close(lambda message: self._pages.discard(opened.comm_id))
         self._pages.add(opened.comm_id)
 
-    def _begin(self, reply: Reply, request: Any, opened: Any = None) -> None:
-        """This shell must be free for the next request. ``opened``: a page's comm."""
-        asked = (reply, request, opened)
+    def _begin(self, reply: Callable[[Any], None], request: Request) -> None:
+        """This shell must be free for the next request."""
         threading.Thread(
-            target=self._answer, args=asked, name="jaxcluster-request", daemon=True
+            target=self._answer, args=(reply, request), name="jaxcluster-request", daemon=True
         ).start()
 
-    def _answer(self, reply: Reply, request: Any, opened: Any) -> None:
-        id, op, args = str(request.get("id")), request.get("op"), request.get("args") or {}
-        answer: Message = {"type": "answer", "id": id}
+    def _answer(self, reply: Callable[[Any], None], request: Request) -> None:
         try:
             if self._closed.is_set():
                 raise JaxClusterError("jaxcluster is not loaded.", "%load_ext jaxcluster loads it.")
-            if op != "hello":
-                result = self._operations(op, args)
-            else:
-                with self._one_turn:
-                    state = self._turn(looks=True)
-                    cells = self._model.cells() if opened is not None else []  # no widget has them
-                result = {"state": state, "cells": cells}
-            reply({**answer, "result": result})
+            result = self._operations(request.op, request.args)
+            reply(to_builtins(Answer(request.id, result)))
         except JaxClusterError as error:
-            reply({**answer, "error": str(error)})
+            reply(to_builtins(Answer(request.id, error=str(error))))
         except Exception as error:  # also what can't be sent
-            self._log.exception("jaxcluster's panel: %s failed", op)
+            self._log.exception("jaxcluster's panel: %s failed", request.op)
             told = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            reply({**answer, "error": told})
+            reply(to_builtins(Answer(request.id, error=told)))
         self.tell()
+
+    def _greet(self) -> Hello:
+        with self._one_turn:
+            return Hello(self._turn(looks=True), self._model.cells())
 
     # ------------------------------------------------------------------ the thread
 
@@ -171,7 +164,7 @@ class Panel:
                 self._log.exception("jaxcluster's panel")
             self._closed.wait(BETWEEN_S if self._pages else ALONE_S)
 
-    def _turn(self, looks: bool) -> Message:
+    def _turn(self, looks: bool) -> State:
         """The state, which the pages have now, too. Any thread.
 
         Args:
@@ -183,11 +176,11 @@ class Panel:
                 self._model.look()
             state, changed = self._model.take_in()
             for message in (state, *changed):
-                key = message.get("cell_id", "")
-                unchanging = {**message, "now": 0}
+                key = message.cell_id if isinstance(message, Cell) else ""
+                unchanging = replace(message, now=0)
                 if self._sent.get(key) != unchanging:
                     self._sent[key] = unchanging
-                    self._events.send(message)
-            if self._widget is not None:
-                self._widget.follow(state)
+                    self._events.send(to_builtins(message))
+                    if message is state and self._widget is not None:
+                        self._widget.state = to_builtins(state)
             return state

@@ -1,7 +1,5 @@
 """The panel's model: clusters and cells of this kernel as the messages that a page gets.
 
-``labextension/src/protocol.ts`` says what is in a message.
-
 Used by the panel's thread alone, except ``submitted`` and what says otherwise.
 """
 
@@ -10,9 +8,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
 
-from msgspec import to_builtins
+from msgspec.structs import replace
 
 from jaxcluster import cluster, wire
 from jaxcluster.cluster import Cluster, RunningCell, events
@@ -23,7 +20,8 @@ from jaxcluster.model import waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.model.rewrite import AutoMode
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import report
+from jaxcluster.views import messages, report
+from jaxcluster.views.messages import Cell, CellRank, CellRankStatus, Rank, State
 from jaxcluster.wire.link import Link, replies
 from jaxcluster.wire.ops.agreement import Waiting
 from jaxcluster.wire.ops.status import Resources
@@ -37,48 +35,31 @@ READING_S = 2.0  # between two of them
 RECORDS_S = 1.0  # between two looks at what runs on this machine
 MEASURE_S = 0.3  # for the ranks' use, which can come with the next look
 
-Message = dict[str, Any]
-PROTOCOL = 4
-ENDS = {"ok": "done", "error": "failed"}  # others are "interrupted"
+ENDS: dict[str, CellRankStatus] = {"ok": "done", "error": "failed"}  # others are "interrupted"
 
 
 @dataclass
 class Known:
-    """The known state of the ranks of one world.
+    """The known state of the ranks of one world."""
 
-    Attributes:
-      link: to them; None where there is no cluster.
-      states: the last of each rank; one that has never answered is missing.
-      owing: since when each rank that has not answered owes an answer.
-      ended: the seq of the last cell that each rank is known to have ended.
-      waits: what the referee says of the ranks that wait for others.
-      late: who keeps the others waiting.
-      used: what the ranks use; it is asked ``to_measure`` times more, next at ``measure_at``.
-    """
-
-    link: Link | None = None
-    states: dict[int, wire.RankState] = field(default_factory=dict)
-    owing: dict[int, float] = field(default_factory=dict)
-    ended: dict[int, int] = field(default_factory=dict)
-    waits: dict[int, Waiting] = field(default_factory=dict)
-    late: waiting.Late | None = None
+    link: Link | None = None  # to them; None where there is no cluster
+    states: dict[int, wire.RankState] = field(default_factory=dict)  # of those that have answered
+    owing: dict[int, float] = field(default_factory=dict)  # since when a rank owes an answer
+    ended: dict[int, int] = field(default_factory=dict)  # the seq of the last cell of each rank
+    waits: dict[int, Waiting] = field(default_factory=dict)  # of ranks for others
+    late: waiting.Late | None = None  # who keeps the others waiting
     used: dict[int, wire.RankResources] = field(default_factory=dict)
-    to_measure: int = READINGS
+    to_measure: int = READINGS  # so often it is asked what they use, next at ``measure_at``
     measure_at: float = 0.0
 
 
 @dataclass
 class Model:
-    """The state that this kernel's pages show.
-
-    Attributes:
-      submitted: the cells that are not taken in yet; any thread may append to it.
-      is_busy: whether some rank of the current cluster runs a cell.
-    """
+    """The state that this kernel's pages show."""
 
     auto: AutoMode
-    submitted: deque[RunningCell] = field(default_factory=deque)
-    is_busy: bool = False
+    submitted: deque[RunningCell] = field(default_factory=deque)  # of any thread, not yet taken in
+    is_busy: bool = False  # whether some rank of the current cluster runs a cell
     _cells: dict[str, RunningCell] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)  # of these, those that had not ended
     _known: Known = field(default_factory=Known)
@@ -120,7 +101,7 @@ class Model:
             told = [rank for rank in link.ranks if rank not in known.owing]
             known.used |= replies(link.gather(told, Resources(), timeout_s=MEASURE_S))
 
-    def take_in(self) -> tuple[Message, list[Message]]:
+    def take_in(self) -> tuple[State, list[Cell]]:
         """The state, and the cells that may have changed."""
         now = time.time_ns() // 1_000_000
         current = self.current
@@ -131,27 +112,18 @@ class Model:
         changed = []
         for key in [key for key in self._cells if key in self._open]:
             changed.append(shown := self._shown(self._cells[key], now))
-            if shown["ended"] is not None:
+            if shown.ended is not None:
                 self._open.discard(key)
-                if not shown["cell_id"]:  # nothing to show it beside
+                if not shown.cell_id:  # nothing to show it beside
                     del self._cells[key]
         ranks = self._ranks(current) if current is not None else []
-        self.is_busy = any(r["status"] in ("running", "waiting", "interrupted") for r in ranks)
-        state = {
-            "type": "state",
-            "v": PROTOCOL,
-            "now": now,
-            "spmd": self.auto.on,
-            "clusters": self._clusters(),
-            "current": current.name if current is not None else None,
-            "progress": events.progress,
-            "start": _start(),
-            "ranks": ranks,
-            "report": to_builtins(report.last(current, now)),
-        }
-        return state, [shown for shown in changed if shown["cell_id"]]
+        self.is_busy = any(r.status in ("running", "waiting", "interrupted") for r in ranks)
+        name = current.name if current is not None else None
+        on, clusters, last = self.auto.on, self._clusters(), report.last(current, now)
+        state = State(now, on, clusters, name, events.progress, _start(), ranks, last)
+        return state, [shown for shown in changed if shown.cell_id]
 
-    def cells(self) -> list[Message]:
+    def cells(self) -> list[Cell]:
         """The newest run of each Jupyter cell, oldest first."""
         now = time.time_ns() // 1_000_000
         return [self._shown(cell, now) for cell in self._cells.values() if cell.record.cell_id]
@@ -164,7 +136,7 @@ class Model:
 
     # ------------------------------------------------------------------ clusters
 
-    def _clusters(self) -> list[Message]:
+    def _clusters(self) -> list[messages.Cluster]:
         connected = cluster.connected()
         ours = [c.record.created_ns for c in connected.values()]
         if ours != self._records_of or time.monotonic() > self._records_at + RECORDS_S:
@@ -174,21 +146,21 @@ class Model:
         rows += [row for row in self._records if row[0].created_ns not in ours]
         rows.sort(key=lambda row: (row[0].created_ns not in ours, row[0].created_ns))
         return [
-            {
-                "name": r.name,
-                "launcher": r.spec.launcher,
-                "num_processes": r.spec.num_processes,
-                "platform": r.spec.platform,
-                "created": r.created_ns // 1_000_000,
-                "notebook": r.notebook,
-                "orphaned": not held,
-            }
+            messages.Cluster(
+                name=r.name,
+                launcher=r.spec.launcher,
+                num_processes=r.spec.num_processes,
+                platform=r.spec.platform,
+                created=r.created_ns // 1_000_000,
+                notebook=r.notebook,
+                orphaned=not held,
+            )
             for r, held in rows
         ]
 
     # ------------------------------------------------------------------ ranks
 
-    def _ranks(self, current: Cluster) -> list[Message]:
+    def _ranks(self, current: Cluster) -> list[Rank]:
         first: dict[int, RunningCell] = {}  # the own cell that each rank runs, or will run next
         for cell in current.cells:
             for rank in cell.record.ranks:
@@ -197,56 +169,43 @@ class Model:
         every = range(current.num_processes)
         shown = [self._rank(current, rank, first.get(rank)) for rank in every]
         late = self._known.late
-        if late is not None and shown[late.rank]["status"] == "running":
-            shown[late.rank]["note"] = late.told(current.world.hosts)
+        if late is not None and shown[late.rank].status == "running":
+            shown[late.rank].note = late.told(current.world.hosts)
         return shown
 
-    def _rank(self, current: Cluster, rank: int, own: RunningCell | None) -> Message:
+    def _rank(self, current: Cluster, rank: int, own: RunningCell | None) -> Rank:
         record, known = current.record, self._known
-        state = known.states.get(rank)
-        shown: Message = {
-            "rank": rank,
-            "status": "idle",
-            "host": record.facts[rank].hostname,
-            "pid": record.pids[rank],
-            "devices": [f"{d.platform}:{d.id}" for d in record.devices[rank].devices],
-            "cell": None,
-            "line": None,
-            "since": None,
-            "note": "",
-            "use": _use(known.used.get(rank)),
-        }
+        state, ended = known.states.get(rank), known.ended.get(rank, 0)
+        devices = [f"{d.platform}:{d.id}" for d in record.devices[rank].devices]
+        shown = Rank(rank, "idle", record.facts[rank].hostname, record.pids[rank], devices)
+        shown.use = known.used.get(rank)
         if current.why and not current.is_restarting:
-            return shown | {"status": "dead", "note": current.down.replace("\n", " ")}
+            return replace(shown, status="dead", note=current.down.replace("\n", " "))
         if rank in current.dead:
-            return shown | {"status": "dead", "use": None, "note": current.dead[rank].why}
+            return replace(shown, status="dead", use=None, note=current.dead[rank].why)
         if current.is_restarting or (state is not None and state.state == "starting"):
-            return shown | {"status": "starting"}
+            return replace(shown, status="starting")
         if state is not None and state.state == "silent":
-            return shown | {"status": "silent", "note": "It does not answer."}
-        if state is not None and (
-            state.state != "running" or state.seq <= known.ended.get(rank, 0)
-        ):
+            return replace(shown, status="silent", note="It does not answer.")
+        if state is not None and (state.state != "running" or state.seq <= ended):
             state = None  # it has replied since
         if own is not None and (state is None or state.seq == own.record.seq):
-            shown["status"] = "interrupted" if own.why else "running"
-            shown |= {"cell": own.record.execution_count, "since": _started(own)}
+            shown.status = "interrupted" if own.why else "running"
+            shown.cell, shown.since = own.record.execution_count, _started(own)
         elif state is not None:  # another notebook's; a seq is a time
-            shown |= {"status": "running", "cell": state.cell, "since": state.seq // 1000}
+            shown.status, shown.cell, shown.since = "running", state.cell, state.seq // 1000
         if state is None:
             return shown
-        shown["line"] = state.line
+        shown.line = state.line
         wait = known.waits.get(rank)
         if state.paused:
             is_debugger = state.paused == "debugger"
-            note = "In the debugger." if is_debugger else "Waits for an answer to input()."
-            shown |= {"status": "paused", "note": note}
-        elif shown["status"] == "running" and wait is not None and wait.seq == state.seq:
+            shown.status = "paused"
+            shown.note = "In the debugger." if is_debugger else "Waits for an answer to input()."
+        elif shown.status == "running" and wait is not None and wait.seq == state.seq:
+            shown.status = "waiting"
             place = waiting.where(wait.place, wait.name)
-            shown |= {
-                "status": "waiting",
-                "note": f"waits for {name_ranks(wait.missing)} ({place})",
-            }
+            shown.note = f"waits for {name_ranks(wait.missing)} ({place})"
         return shown
 
     # ------------------------------------------------------------------ cells
@@ -263,7 +222,7 @@ class Model:
             if key not in self._open and (number >= KEPT_CELLS or chars > KEPT_CHARS):
                 del self._cells[key]
 
-    def _shown(self, cell: RunningCell, now: int) -> Message:
+    def _shown(self, cell: RunningCell, now: int) -> Cell:
         """How far a cell has come."""
         record, started = cell.record, _started(cell)
         is_done = cell.done  # before its ranks are looked at: it may end meanwhile
@@ -271,59 +230,36 @@ class Model:
         ranks = []
         for rank in record.ranks:
             kept = record.records[rank]
-            status, seconds = "running", None
+            shown = CellRank(rank, "running", None)
             if kept.died:
-                status = "dead"
+                shown.status = "dead"
             elif kept.reply is not None:
                 known.ended[rank] = max(record.seq, known.ended.get(rank, 0))
-                status, seconds = ENDS.get(kept.reply.status, "interrupted"), kept.reply.seconds
-                if cell.refusal is not None and rank in cell.refusal.causes and status == "done":
-                    status = "failed"  # it has left the others without a launch
+                shown.seconds = kept.reply.seconds
+                shown.status = ENDS.get(kept.reply.status, "interrupted")
+                is_cause = cell.refusal is not None and rank in cell.refusal.causes
+                if is_cause and shown.status == "done":
+                    shown.status = "failed"  # it has left the others without a launch
             elif is_done:
-                status = "interrupted"
+                shown.status = "interrupted"
             elif rank in cell.paused:
-                status = "paused"
+                shown.status = "paused"
             elif rank in known.waits and known.waits[rank].seq == record.seq:
-                status = "waiting"
-            ranks.append({"rank": rank, "status": status, "seconds": seconds})
-        return {
-            "type": "cell",
-            "cell_id": record.cell_id,
-            "seq": record.seq,
-            "number": record.execution_count,
-            "started": started,
-            "ranks": ranks,
-            "ended": started + int(record.seconds * 1000) if is_done else None,
-            "now": now,
-        }
+                shown.status = "waiting"
+            ranks.append(shown)
+        ended = started + int(record.seconds * 1000) if is_done else None
+        number = record.execution_count
+        return Cell(record.cell_id, record.seq, number, started, ranks, ended, now)
 
 
 def _started(cell: RunningCell) -> int:
     return cell.record.sent_ns // 1_000_000
 
 
-def _start() -> Message | None:
+def _start() -> messages.Start | None:
     """The start that goes on, or the last one, if it has failed."""
-    course = events.course
-    if course is None:
+    if (course := events.course) is None:
         return None
-    spec, steps = course.spec, dict(course.steps)
-    return {
-        "name": spec.name,
-        "since": course.began,
-        "steps": [steps.get(rank, "") for rank in range(spec.num_processes)],
-        "failure": course.failure,
-        "is_restart": course.is_restart,
-    }
-
-
-def _use(used: wire.RankResources | None) -> Message | None:
-    if used is None:
-        return None
-    return {
-        "cpu": round(used.cpu),
-        "rss": used.rss_nbytes,
-        "gpu": None if used.gpu is None else round(used.gpu),
-        "gpu_used": used.gpu_used_nbytes,
-        "gpu_total": used.gpu_total_nbytes,
-    }
+    spec, failure, is_restart = course.spec, course.failure, course.is_restart
+    steps = [course.steps.get(rank, "") for rank in range(spec.num_processes)]
+    return messages.Start(spec.name, course.began, steps, failure, is_restart)

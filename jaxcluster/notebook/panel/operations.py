@@ -7,51 +7,55 @@ from __future__ import annotations
 
 import hashlib
 import json
+import typing
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import to_builtins
+import msgspec
 
 from jaxcluster import cluster
 from jaxcluster.cluster import events
 from jaxcluster.errors import ClusterExists, JaxClusterError, UsageError
 from jaxcluster.model.outputs import CellRecord
-from jaxcluster.notebook.panel.model import Message, Model
+from jaxcluster.notebook.panel.model import Model
 from jaxcluster.options import arguments
 from jaxcluster.ranks import name_ranks
-from jaxcluster.views import arrays, shards, status
-from jaxcluster.views.cell_outputs import MOST_CHARS, Output, in_notebook, notebook_outputs
+from jaxcluster.views import arrays, messages, shards, status
+from jaxcluster.views.cell_outputs import MOST_CHARS, in_notebook, notebook_outputs
+from jaxcluster.views.messages import SHARDS_MIME, Document, Output
 
 
 class Operations:
-    """The operations. Their errors say what to do next.
+    """What a page may ask, with the results. A method's parameters are the request's arguments."""
 
-    Args:
-      model: the panel's, which has the switch of ``%jaxcluster auto``, and the cells' outputs.
-    """
+    def __init__(self, model: Model, greet: Callable[[], messages.Hello]) -> None:
+        self._model, self._greet = model, greet
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def __call__(self, op: str, args: dict[str, Any]) -> Any:
-        """The result of one operation, as JSON's own types.
+    def __call__(self, op: str, args: Any) -> Any:
+        """The result of one operation.
 
         Raises:
           JaxClusterError: why it can't be done, and what to do instead.
         """
-        if op not in OPERATIONS:
+        try:
+            given = msgspec.convert(args, ARGUMENTS[op])
+        except (KeyError, msgspec.ValidationError) as error:
+            why = f" with these arguments: {error}" if op in ARGUMENTS else ""
             raise JaxClusterError(
-                f"This kernel's jaxcluster has no {op!r}.",
+                f"This kernel's jaxcluster has no {op!r}{why}.",
                 "Install the same version of jaxcluster for the kernel and for JupyterLab.",
-            )
-        handler: Callable[..., Any] = getattr(self, op)
-        return to_builtins(handler(**args))
+            ) from None
+        return getattr(self, op)(**msgspec.structs.asdict(given))
 
     # ------------------------------------------------------------------ clusters
 
+    def hello(self) -> messages.Hello:
+        """All, also if nothing has changed."""
+        return self._greet()
+
     def auto(self, on: bool) -> None:
         """Whether every following cell is an %%spmd cell."""
-        self._model.auto.on = bool(on)
+        self._model.auto.on = on
 
     def start(self, line: str) -> str:
         """``line`` is what would follow %jaxcluster start. The result is its last line."""
@@ -118,8 +122,7 @@ class Operations:
             raise UsageError(
                 f"Rank {rank} did not run that cell.", f"It ran on {name_ranks(record.ranks)}."
             )
-        one = record.records[rank]
-        return notebook_outputs(one, record.execution_count)
+        return notebook_outputs(record.records[rank], record.execution_count)
 
     def _record(self, cell_id: str) -> CellRecord:
         record = self._model.record(cell_id)
@@ -127,7 +130,7 @@ class Operations:
             raise UsageError("The outputs of that cell are no longer kept.", "Run it again.")
         return record
 
-    def shown(self, cell_id: str, mark: str) -> Message:
+    def shown(self, cell_id: str, mark: str) -> messages.Shown:
         """The output below a cell, for a page that has not seen it run.
 
         ``mark`` is the last answer's, or "".
@@ -136,34 +139,27 @@ class Operations:
         is_over = record.is_over  # before its outputs are looked at: it may end meanwhile
         outputs = in_notebook(record)
         now = hashlib.sha256(json.dumps(outputs).encode()).hexdigest()
-        return {
-            "number": record.execution_count,
-            "is_over": is_over,
-            "mark": now,
-            "outputs": None if now == mark else outputs,
-        }
+        return messages.Shown(
+            record.execution_count, is_over, now, None if now == mark else outputs
+        )
 
     # ------------------------------------------------------------------ arrays
 
-    def variables(self) -> list[dict[str, Any]]:
+    def variables(self) -> list[messages.Variable]:
         """The arrays of the ranks, and what has arrays in it."""
         return arrays.variables(cluster.current().world)
 
-    def look(self, name: str) -> Any:
-        """The document that static/shardview draws. ``name`` may be a part: params['w']."""
-        return self.ask(name, {"op": "look"})
-
-    def ask(self, name: str, question: shards.Question) -> Any:
-        """static/shardview's question about a document; its `ask`."""
+    def ask(self, name: str, question: messages.Question) -> Any:
+        """static/shardview's question. ``name`` may be a part: params['w']."""
         return shards.answer(cluster.current(), name, question)
 
-    def mesh(self) -> Any:
+    def mesh(self) -> Document:
         """The document of all meshes."""
-        return shards.mesh(cluster.current())[shards.MIME]
+        return Document(shards.mesh(cluster.current())[SHARDS_MIME])
 
-    def memory(self) -> Any:
+    def memory(self) -> Document:
         """The document of the bytes on each device."""
-        return shards.memory(cluster.current())[shards.MIME]
+        return Document(shards.memory(cluster.current())[SHARDS_MIME])
 
 
 def _check_alone() -> None:
@@ -179,4 +175,11 @@ def _check_alone() -> None:
         )
 
 
-OPERATIONS = tuple(name for name in vars(Operations) if not name.startswith("_"))
+def _arguments(operation: Callable[..., Any]) -> type[msgspec.Struct]:
+    """What a request for an operation carries, by its parameters."""
+    fields = typing.get_type_hints(operation)
+    del fields["return"]
+    return msgspec.defstruct(operation.__name__, [*fields.items()])
+
+
+ARGUMENTS = {name: _arguments(one) for name, one in vars(Operations).items() if name[0] != "_"}

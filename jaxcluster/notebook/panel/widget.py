@@ -7,15 +7,16 @@ page is not noticed. The ranks are still asked, which an idle kernel does not sh
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import traitlets
 
 from jaxcluster.errors import UsageError
+from jaxcluster.views.messages import Answer, Heard, Request
 from jaxcluster.views.widget import Widget
 
 BUILT = Path(__file__).parents[2] / "static" / "sidebar"  # by labextension/widget.mjs
@@ -48,22 +49,15 @@ class SidebarWidget(Widget):
     _css = _built("widget.css")
     state = traitlets.Dict().tag(sync=True)
 
-    def __init__(self, ask: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, ask: Callable[[Request], None]) -> None:
         self._ask = ask
         super().__init__()
         self.on_msg(self._on_request)
 
-    def follow(self, state: dict[str, Any]) -> None:
-        """Show this state, unless only the time is another."""
-        if {**self.state, "now": 0} != {**state, "now": 0}:
-            self.state = state
-
     def _on_request(self, widget: Any, request: Any, buffers: Any) -> None:
-        if not isinstance(request, dict) or "op" not in request:
+        asked = msgspec.convert(request, Request)
+        if time.time_ns() / 1e6 > asked.until:  # it waited for a cell's end
+            self.send(msgspec.to_builtins(Answer(asked.id, error=TOO_LATE)))
             return
-        id = str(request.get("id"))
-        if time.time_ns() / 1e6 > request.get("until", math.inf):  # it waited for a cell's end
-            self.send({"type": "answer", "id": id, "error": TOO_LATE})
-            return
-        self.send({"type": "heard", "id": id})
-        self._ask(request)
+        self.send(msgspec.to_builtins(Heard(asked.id)))
+        self._ask(asked)

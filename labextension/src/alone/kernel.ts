@@ -92,8 +92,7 @@ export class Kernel extends Store {
 
   /** A kernel that is in a cell answers at its end. */
   private async greet(): Promise<void> {
-    const { client } = this.requests;
-    const { request, result } = this.requests.make('hello', { client }, ANSWER_MS, NO_ANSWER);
+    const { request, result } = this.requests.make('hello', {}, ANSWER_MS, NO_ANSWER);
     this.widget.send(request);
     const answer: IHello = await result;
     this.isLive = true;

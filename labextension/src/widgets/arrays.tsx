@@ -50,13 +50,16 @@ function useEndedCells(store: Store): number {
   return React.useSyncExternalStore(store.listen, count);
 }
 
+/** The document of an array, or of all meshes, or of the memory. */
+function documentOf(store: Store, shown: Shown): Promise<Document> {
+  return shown.kind === 'variable'
+    ? (store.call('ask', { name: shown.name, question: { op: 'look' } }) as Promise<Document>)
+    : store.call(shown.kind, {});
+}
+
 function Detail({ store, shown, at, trans }: IArrays & { shown: Shown; at: number | null }): JSX.Element {
   const name = shown.kind === 'variable' ? shown.name : null;
-  const { found, failure } = useAnswer<Document>(
-    () => (shown.kind === 'variable' ? store.call('look', { name: shown.name }) : store.call(shown.kind, {})),
-    [store, at],
-    at !== null
-  );
+  const { found, failure } = useAnswer(() => documentOf(store, shown), [store, at], at !== null);
   const ask = React.useMemo(
     (): Ask | null => (name === null ? null : question => store.call('ask', { name, question })),
     [store, name]

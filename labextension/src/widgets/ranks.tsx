@@ -3,7 +3,7 @@
 import * as React from 'react';
 import type { Execute } from '../actions';
 import { bytes } from '../draw/shardview';
-import type { IRank, IUse } from '../protocol';
+import type { IRank, IRankResources } from '../protocol';
 import { formatRanks } from '../ranks';
 import type { Store } from '../store';
 import { cpuText, devicesText, groupRanks, placeOf, type Trans } from './labels';
@@ -77,7 +77,7 @@ function Line({ group, hosts, store, trans, execute }: ILine): JSX.Element {
   );
 }
 
-const usesOf = (ranks: readonly IRank[]): IUse[] =>
+const usesOf = (ranks: readonly IRank[]): IRankResources[] =>
   ranks.map(({ use }) => use).filter(use => use !== null);
 
 function processOf(group: readonly IRank[]): string {
@@ -86,25 +86,23 @@ function processOf(group: readonly IRank[]): string {
 }
 
 /** The one figure of a line: the GPUs' time where there are such, else the processors'. */
-function shortUse(uses: readonly IUse[], trans: Trans): string {
-  const [gpus, cpus] = [uses.map(({ gpu }) => gpu), uses.map(({ cpu }) => cpu)].map(all =>
-    all.filter(percent => percent !== null)
-  );
+function shortUse(uses: readonly IRankResources[], trans: Trans): string {
+  const gpus = uses.map(({ gpu }) => gpu).filter(percent => percent !== null);
   const sum = (all: number[]) => all.reduce((a, b) => a + b, 0);
   if (gpus.length) {
     return trans.__('%1 % GPU', Math.round(sum(gpus) / gpus.length));
   }
-  return cpus.length ? cpuText(sum(cpus), trans) : '';
+  return uses.length ? cpuText(sum(uses.map(({ cpu }) => cpu)), trans) : '';
 }
 
 /** All that ranks use together: "1.2 CPUs · 4.2 GiB · 10 GiB of 80 GiB GPU". */
-function useText(uses: readonly IUse[], trans: Trans): string {
-  const sum = (of: (use: IUse) => number) => uses.reduce((total, use) => total + of(use), 0);
-  const [rss, total] = [sum(use => use.rss), sum(use => use.gpu_total)];
+function useText(uses: readonly IRankResources[], trans: Trans): string {
+  const sum = (of: (use: IRankResources) => number) => uses.reduce((total, use) => total + of(use), 0);
+  const [rss, total] = [sum(use => use.rss_nbytes), sum(use => use.gpu_total_nbytes)];
   return [
-    uses.some(use => use.cpu !== null) && cpuText(sum(use => use.cpu ?? 0), trans),
+    uses.length > 0 && cpuText(sum(use => use.cpu), trans),
     rss > 0 && bytes(rss),
-    total > 0 && trans.__('%1 of %2 GPU', bytes(sum(use => use.gpu_used)), bytes(total))
+    total > 0 && trans.__('%1 of %2 GPU', bytes(sum(use => use.gpu_used_nbytes)), bytes(total))
   ]
     .filter(Boolean)
     .join(' · ');

@@ -1,7 +1,6 @@
 /** The fields of the form that starts a cluster, and the line that it will run. */
 
 import * as React from 'react';
-import type { IFormField } from '../protocol';
 import {
   LAUNCHERS,
   PLATFORMS,
@@ -10,6 +9,7 @@ import {
   ownFields,
   startLine,
   withLauncher,
+  type IFormField,
   type IStartOptions
 } from './startOptions';
 import type { Trans } from './labels';

@@ -1,13 +1,25 @@
 /** The options of `%jaxcluster start` as a form has them, written as a line. The kernel judges that. */
 
 import declared from './options.json';
-import type { IForm, IFormField } from '../protocol';
 
-const FORM: IForm = declared;
-export const FIELDS: readonly IFormField[] = FORM.fields;
-export const PLATFORMS: readonly string[] = FORM.platforms;
+/** An option that has a field in the form; `options/table.py` declares it. */
+export interface IFormField {
+  key: string;
+  flag: string;
+  /** What its values are: "text", "count", "switch"... */
+  kind: string;
+  /** Those with which it is asked for; all if there is none. */
+  launchers: string[];
+  label: string;
+  help: string;
+  /** What is seen in it while it is empty. */
+  empty: string;
+}
+
+export const FIELDS: readonly IFormField[] = declared.fields;
+export const PLATFORMS: readonly string[] = declared.platforms;
 /** '' is this machine. */
-export const LAUNCHERS: readonly string[] = ['', ...FORM.launchers];
+export const LAUNCHERS: readonly string[] = ['', ...declared.launchers];
 
 /** Of each field what was typed, by its key; '' is the default. */
 export interface IStartOptions {
