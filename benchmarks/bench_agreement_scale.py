@@ -68,19 +68,18 @@ def referee_s(hosts: int, ranks_per_host: int) -> float:
             Stream(hub, Client(address, authkey=KEY.encode()), lambda number: heard.append)
             for _ in range(hosts)
         ]
-        for host, stream in enumerate(streams):
-            for number in range(ranks_per_host):
-                stream.queue(number, hello(host * ranks_per_host + number))
-                stream.queue(number, site(num_ranks))
-            stream.flush()
+        says = [stream.to(number) for stream in streams for number in range(ranks_per_host)]
+        for rank, say in enumerate(says):
+            say(hello(rank))
+            say(site(num_ranks))
+        hub.flush()
         while server.step(0.2):
             pass
         took = []
         for _ in range(LAUNCHES):
-            for stream in streams:
-                for number in range(ranks_per_host):
-                    stream.queue(number, LAUNCH.pack(b"L", 0, 0, 0))
-                stream.flush()
+            for say in says:
+                say(LAUNCH.pack(b"L", 0, 0, 0))
+            hub.flush()
             busy_s = 0.0
             while len(heard) < num_ranks:
                 began = time.thread_time()

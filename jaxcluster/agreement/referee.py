@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from jaxcluster.agreement.messages import (
     BASE,
@@ -44,22 +43,6 @@ TICK_S = 0.05  # that other ranks have to announce theirs, once a refusal is cer
 SILENT_S = 5.0  # that ranks have to say something after XLA refused their launch elsewhere
 
 
-class Key(NamedTuple):
-    """Announcements with equal keys agree.
-
-    ``seq`` is the cell, or 0 if it does not cover the program; ``name`` that of the lane.
-    """
-
-    program: Program
-    given: int
-    folded: int
-    seq: int
-    name: str
-
-
-NOTHING = Key(Program((), 0), 0, 0, 0, "")
-
-
 def unheard(word: str, *arguments: object) -> None:
     """Tell nobody."""
 
@@ -72,25 +55,51 @@ class Lane:
       name: tells it from threads with other tasks; the same on all ranks.
       seq: the cell that it runs, or that has started it; 0 for none.
       tell: says a word with its arguments to it.
-      key: what it has announced, and waits for; ``NOTHING`` otherwise.
       place, since: where and when it has announced its last launch.
+      group: it waits with these for the others that this launch needs; ``NOBODY`` otherwise.
     """
 
     rank: int
     name: str
     seq: int = 0
     tell: Callable[..., None] = unheard
-    key: Key = NOTHING
     place: Place = NOWHERE
     since: float = 0.0
+    group: Group = field(default_factory=lambda: NOBODY)
 
     @property
     def waits(self) -> bool:
         """Whether it has announced a launch, and has no answer."""
-        return self.key is not NOTHING
+        return self.group is not NOBODY
 
 
-Group = dict[int, Lane]  # by rank, in the order in which they came
+@dataclass(eq=False, slots=True)
+class Group:
+    """Threads whose announcements agree, and that wait for those of other ranks.
+
+    ``seq`` is their cell, or 0 if it does not cover the program; ``name`` that of their lanes.
+    ``lanes`` has them by rank, in the order in which they came.
+    """
+
+    program: Program
+    given: int
+    folded: int
+    seq: int
+    name: str
+    lanes: dict[int, Lane] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Program, int, int, int, str]:
+        """What the announcements have in common."""
+        return self.program, self.given, self.folded, self.seq, self.name
+
+    @property
+    def missing(self) -> list[int]:
+        """The ranks that they wait for."""
+        return [rank for rank in self.program.processes if rank not in self.lanes]
+
+
+NOBODY: Group = Group(Program((), 0), 0, 0, 0, "")
 
 
 @dataclass(eq=False)
@@ -107,7 +116,7 @@ class Cell:
     ended: dict[int, End] = field(default_factory=dict)
     refusal: Refusal | None = None
     launched: deque[tuple[Program, Place]] = field(default_factory=lambda: deque(maxlen=LAUNCHES))
-    _covers: dict[Program, bool] = field(default_factory=dict)
+    covered: dict[Program, int] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -126,11 +135,10 @@ class Cell:
         living = {rank: end.unmade for rank, end in self.ended.items() if end.outcome != DIED}
         return bool(odd_ones(living))
 
-    def covers(self, program: Program) -> bool:
-        """Whether all processes of a program run the cell; once worked out, it is known."""
-        if (known := self._covers.get(program)) is None:
-            known = self._covers[program] = {*self.spec.ranks}.issuperset(program.processes)
-        return known
+    def cover(self, program: Program) -> int:
+        """Its ``seq`` if all processes of a program run it, or 0; ``covered`` has that then."""
+        is_covered = {*self.spec.ranks}.issuperset(program.processes)
+        return self.covered.setdefault(program, self.spec.seq if is_covered else 0)
 
     def mixed(self, awaited: Program) -> tuple[Place, int] | None:
         """Since which launch turns of a loop may have met other turns, and how many launches.
@@ -166,7 +174,7 @@ class Referee:
         self._queue: dict[int, Cell] = {}
         self._running: dict[int, Cell] = {}
         self._closed: dict[int, Cell] = {}  # threads may outlive their cell
-        self._groups: dict[Key, Group] = {}
+        self._groups: dict[tuple[Program, int, int, int, str], Group] = {}
         # By a lane's name, cell and processes: the ranks on which XLA has refused such a launch.
         self._unmade: dict[tuple[str, int, tuple[int, ...]], set[int]] = {}
         self._number = 0  # of agreed launches
@@ -262,18 +270,21 @@ class Referee:
             return
         name = ANY if program.meets_all else me.name
         cell = self._running.get(me.seq) if name == MAIN else None
-        covered = me.seq if cell is not None and cell.covers(program) else 0
+        covered = 0
+        if cell is not None and (covered := cell.covered.get(program, -1)) < 0:
+            covered = cell.cover(program)
         is_alike = covered or name not in (MAIN, ANY)
-        me.key = key = Key(program, given, folded if is_alike else 0, covered, name)
-        me.place, me.since = place, now
-        if (group := self._groups.get(key)) is None:
-            group = self._groups[key] = {}
-        group[me.rank] = me
-        if len(group) == len(program.processes):
+        agreeing = program, given, folded if is_alike else 0, covered, name
+        if (group := self._groups.get(agreeing)) is None:
+            group = self._groups[agreeing] = Group(*agreeing)
+        me.group, me.place, me.since = group, place, now
+        lanes = group.lanes
+        lanes[me.rank] = me
+        if len(lanes) == len(program.processes):
             self._agree(group, me)
             return
         # Whether this may be one that can't be agreed, or make others so.
-        has_rivals = len(self._groups) > 1 and sum(one.name == MAIN for one in self._groups) > 1
+        has_rivals = len(self._groups) > 1 and sum(key[-1] == MAIN for key in self._groups) > 1
         if has_rivals or (cell is not None and (cell.ended or not covered)) or self.dead:
             self._settle()
 
@@ -321,10 +332,10 @@ class Referee:
     def look(self, now: float, launches: int = 0) -> Looked:
         """Who waits for whom, and the last agreed launches."""
         waits = [
-            Waiting(one.rank, one.name, one.seq, key.program.name, one.place, one.since, missing)
-            for key, group in self._groups.items()
-            for missing in [self._missing(key)]
-            for one in group.values()
+            Waiting(one.rank, one.name, one.seq, group.program.name, one.place, one.since, missing)
+            for group in self._groups.values()
+            for missing in [group.missing]
+            for one in group.lanes.values()
         ]
         first = max(0, len(self.agreed) - launches)
         known = [base.rank for base in self._bases if base.tell is not unheard]
@@ -378,19 +389,19 @@ class Referee:
 
     def _agree(self, group: Group, last: Lane) -> None:
         """All have announced it, ``last`` as the last one."""
-        key, place, now = last.key, last.place, last.since
-        del self._groups[key]
-        lanes = list(group.values())
+        program, place, now = group.program, last.place, last.since
+        del self._groups[group.key]
+        lanes = list(group.lanes.values())
         late_s = now - lanes[-2].since if len(lanes) > 1 else 0.0
         self._number += 1
-        told = self._number, last.seq, key.program.name, place, now, last.rank, late_s
+        told = self._number, last.seq, program.name, place, now, last.rank, late_s
         self.agreed.append(AgreedLaunch(*told))
-        if key.name == MAIN:
-            for seq in (key.seq,) if key.seq else {lane.seq for lane in lanes} - {0}:
-                self._running[seq].launched.append((key.program, place))
+        if group.name == MAIN:
+            for seq in (group.seq,) if group.seq else {lane.seq for lane in lanes} - {0}:
+                self._running[seq].launched.append((program, place))
         goes, others = self._goes, self._others
-        for rank, lane in group.items():
-            lane.key = NOTHING
+        for lane in lanes:
+            rank, lane.group = lane.rank, NOBODY
             goes[rank] = number = goes[rank] + 1
             lane.tell("go", number if others[rank] else 0)
 
@@ -401,22 +412,22 @@ class Referee:
         while (lost := self._lost()) and (verdict := self._verdict(lost, is_patient)):
             self._refuse(*verdict)
 
-    def _lost(self) -> list[Key]:
+    def _lost(self) -> list[Group]:
         """The launches that can't be agreed: all but a least fixpoint."""
-        lost, alive = [*self._groups], set[Key]()
-        while found := [key for key in lost if self._may_fill(key, alive)]:
+        lost, alive = [*self._groups.values()], set[Group]()
+        while found := [group for group in lost if self._may_fill(group, alive)]:
             alive.update(found)
-            lost = [key for key in lost if key not in alive]
+            lost = [group for group in lost if group not in alive]
         return lost
 
-    def _may_fill(self, key: Key, alive: set[Key]) -> bool:
+    def _may_fill(self, group: Group, alive: set[Group]) -> bool:
         """Whether all ranks that are missing may still announce this."""
-        missing = self._missing(key)
-        if key.name != MAIN or not self.dead.isdisjoint(missing):
+        missing = group.missing
+        if group.name != MAIN or not self.dead.isdisjoint(missing):
             return self.dead.isdisjoint(missing)  # to a thread's launch others may still come
-        if self._ended_without(key):
+        if self._ended_without(group):
             return False
-        cells = [self._running.get(lane.seq) for lane in self._groups[key].values()]
+        cells = [self._running.get(lane.seq) for lane in group.lanes.values()]
         is_open = any(cell is None or not cell.spec.is_foreground for cell in cells)
         for rank in missing:
             needed: Sequence[int] = (rank,)
@@ -426,47 +437,43 @@ class Referee:
                 elif not is_open:  # no more cells are sent to it
                     return False
             mains = [self._mains[one] for one in needed]
-            if any(main.waits and main.key not in alive for main in mains):
+            if any(main.waits and main.group not in alive for main in mains):
                 return False
         return True
 
     def _verdict(
-        self, lost: Sequence[Key], is_patient: bool
+        self, lost: Sequence[Group], is_patient: bool
     ) -> tuple[Kind, Iterable[int], list[Lane]] | None:
         """Why some of these launches can't be agreed, who is the cause, and which are refused.
 
         None if ranks that are needed still work, and may announce something in a moment.
         """
-        for key in lost:
-            if dead := self.dead.intersection(self._missing(key)):
-                return "died", dead, [*self._groups[key].values()]
-        needed = {rank for key in lost for rank in key.program.processes}
+        for group in lost:
+            if dead := self.dead.intersection(group.missing):
+                return "died", dead, [*group.lanes.values()]
+        needed = {rank for group in lost for rank in group.program.processes}
         idle = [self._mains[rank] for rank in needed if not self._mains[rank].waits]
         if is_patient and any(main.seq for main in idle):
             self.is_certain = True
             return None
-        for key in lost:
-            group = self._groups[key]
-            if ended := self._ended_without(key):
-                return "ended", ended if len(group) >= len(ended) else group, [*group.values()]
-        for key in lost:
-            processes = key.program.processes
-            rivals = [self._groups[one] for one in lost if one.program.processes == processes]
+        for group in lost:
+            if ended := self._ended_without(group):
+                lanes = group.lanes
+                return "ended", ended if len(lanes) >= len(ended) else lanes, [*lanes.values()]
+        for group in lost:
+            processes = group.program.processes
+            rivals = [one.lanes for one in lost if one.program.processes == processes]
             if len(rivals) > 1:
                 return "differs", _minority(rivals), [one for g in rivals for one in g.values()]
-        waiting = [rank for key in lost for rank in self._groups[key]]
+        waiting = [rank for group in lost for rank in group.lanes]
         kind: Kind = "circle" if all(main.seq for main in idle) else "idle"
-        return kind, waiting, [*self._groups[lost[0]].values()]
+        return kind, waiting, [*lost[0].lanes.values()]
 
-    def _ended_without(self, key: Key) -> set[int]:
+    def _ended_without(self, group: Group) -> set[int]:
         """The ranks that a main thread's launch needs, and that have ended the cell without it."""
-        seqs = {lane.seq for lane in self._groups[key].values()} if key.name == MAIN else set()
+        seqs = {lane.seq for lane in group.lanes.values()} if group.name == MAIN else set()
         ended = {rank for seq in seqs - {0} for rank in self._running[seq].ended}
-        return ended.intersection(self._missing(key))
-
-    def _missing(self, key: Key) -> list[int]:
-        group = self._groups[key]
-        return [rank for rank in key.program.processes if rank not in group]
+        return ended.intersection(group.missing)
 
     # -------------------------------------------------------------------- refusing
 
@@ -481,7 +488,7 @@ class Referee:
 
         From then on nothing is launched in them, nor by threads that they have started.
         """
-        closed = {*seqs, *(one.seq for one in lanes if kind != "left" or one.key.name != ANY)}
+        closed = {*seqs, *(one.seq for one in lanes if kind != "left" or one.group.name != ANY)}
         refusal = self._refusal(kind, causes, lanes, closed)
         for seq in sorted(closed - {0} - self._closed.keys()):
             cell = self._closed[seq] = self._running.get(seq) or Cell(CellSpec(seq, ()))
@@ -506,7 +513,7 @@ class Referee:
         cells = [self._running[seq] for seq in sorted(seqs)]
         known = {rank: self._mains[rank] for cell in cells for rank in cell.spec.ranks}
         known.update((lane.rank, lane) for lane in lanes)
-        awaited = {rank for lane in known.values() for rank in lane.key.program.processes}
+        awaited = {rank for lane in known.values() for rank in lane.group.program.processes}
         shown = {rank: self._mains[rank] for rank in awaited} | known
         left = {*causes} if kind == "left" else ()
         groups: dict[Doing, list[int]] = {}  # what ranks did, and which
@@ -517,7 +524,7 @@ class Referee:
             groups.setdefault(doing, []).append(rank)
         told = tuple(replace(doing, ranks=tuple(ranks)) for doing, ranks in groups.items())
         mixed = (
-            self._running[known[rank].seq].mixed(known[rank].key.program)
+            self._running[known[rank].seq].mixed(known[rank].group.program)
             for rank in sorted(known)
             if known[rank].seq in self._running
         )
@@ -526,11 +533,11 @@ class Referee:
 
     def _doing(self, lane: Lane, cells: Sequence[Cell], is_left: bool) -> Doing:
         """The rank's launch now, or how it has ended a cell; without the rank."""
-        program = lane.key.program
+        program, given = lane.group.program, lane.group.given
         if lane.rank in self.dead:
             return Doing((), "died")
         if lane.waits:
-            told = program.name, program.signature, lane.place, program.fingerprint, lane.key.given
+            told = program.name, program.signature, lane.place, program.fingerprint, given
             return Doing((), "left" if is_left else "waits", *told)
         how = next((cell.ended[lane.rank].outcome for cell in cells if lane.rank in cell.ended), "")
         if not how:
@@ -548,15 +555,15 @@ class Referee:
             self._bases[rank].tell(word, cell.spec.seq, cell.refusal, rank == living[0])
 
     def _waits(self) -> list[Lane]:
-        return [lane for group in self._groups.values() for lane in group.values()]
+        return [lane for group in self._groups.values() for lane in group.lanes.values()]
 
     def _forget(self, lane: Lane) -> None:
         """Its announcement is no more."""
-        if (group := self._groups.get(lane.key)) is not None:
-            del group[lane.rank]
-            if not group:
-                del self._groups[lane.key]
-        lane.key = NOTHING
+        if lane.waits:
+            del lane.group.lanes[lane.rank]
+            if not lane.group.lanes:
+                del self._groups[lane.group.key]
+        lane.group = NOBODY
 
 
 def odd_ones(hashes: dict[int, Hashes]) -> tuple[int, ...]:
@@ -571,7 +578,7 @@ def odd_ones(hashes: dict[int, Hashes]) -> tuple[int, ...]:
     return ()
 
 
-def _minority(groups: Sequence[Group]) -> list[int]:
+def _minority(groups: Sequence[Collection[int]]) -> list[int]:
     """The ranks that are alone with their program; all of them if that is not clear."""
     sizes = sorted(len(group) for group in groups)
     is_clear = sizes[-1] > sizes[-2]

@@ -14,7 +14,6 @@ has started them and all ranks that they serve are gone, and remove the folder o
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import marshal
 import os
@@ -36,6 +35,7 @@ from jaxcluster.agreement.referee import Lane, Referee
 
 LOOK_S = 1.0
 LENGTH = struct.Struct("<I")  # of what a stream sends at once
+FORMAT = 2  # of marshal: later ones look for what comes twice
 Take = Callable[[bytes], None]  # takes a frame of one connection; b"" is its end
 
 
@@ -152,21 +152,28 @@ class Stream:
         self._queue, self._received = list[tuple[int, bytes]](), b""
         hub.watch(self.socket, self._ready)
 
-    def queue(self, number: int, frame: bytes) -> None:
-        """Send it with the next ``flush``."""
-        if not self._queue:
-            self._hub.queued.append(self)
-        self._queue.append((number, frame))
+    def to(self, number: int) -> Take:
+        """What sends frames of this thread with the next ``flush``."""
+        queue, queued = self._queue, self._hub.queued
+
+        def send(frame: bytes) -> None:
+            if not queue:
+                queued.append(self)
+            queue.append((number, frame))
+
+        return send
 
     def flush(self) -> None:
         """Send the queued messages. A read shows later that a peer is gone."""
-        message = marshal.dumps(self._queue)
+        message = marshal.dumps(self._queue, FORMAT)
         self._queue.clear()
-        with contextlib.suppress(OSError):
+        try:
             self.socket.sendall(LENGTH.pack(len(message)) + message)
+        except OSError:
+            pass
 
     def _ready(self, _: int) -> None:
-        frames = list[tuple[int, bytes]]()
+        frames: list[tuple[int, bytes]] = []
         if not (data := receive(self.socket)):
             self._hub.drop(self.socket)
             frames = [(number, b"") for number in self.takes]
@@ -177,9 +184,10 @@ class Stream:
             frames += marshal.loads(data[LENGTH.size : end])
             data = data[end:]
         self._received = data
+        take_of = self.takes.get
         for number, frame in frames:
-            if (take := self.takes.get(number)) is None:
-                take = self.takes[number] = self._join(functools.partial(self.queue, number))
+            if (take := take_of(number)) is None:
+                take = self.takes[number] = self._join(self.to(number))
             take(frame)
             if not frame:
                 del self.takes[number]
@@ -209,9 +217,10 @@ class Relay(Hub):
     def join(self, send: Take) -> Take:
         number = next(self._numbers)
         self.stream.takes[number] = send
+        carry = self.stream.to(number)
 
         def hear(frame: bytes) -> None:
-            self.stream.queue(number, frame)
+            carry(frame)
             if not frame:
                 self.stream.takes.pop(number, None)
 
@@ -292,12 +301,15 @@ class Server(Hub):
         sites: dict[int, tuple[Program, Place]] = {}
         me: Lane | None = None
 
-        def tell(word: str, *told: Any) -> None:
-            send(b"g%d" % told[0] if word == "go" else pack(word, *told))
+        def tell(word: str, what: Any, *more: Any) -> None:
+            if word == "go":
+                send(b"g%d" % what if what else b"g0")
+            else:
+                send(pack(word, what, *more))
 
         def hear(frame: bytes) -> None:
             nonlocal me
-            if frame[:1] == b"L" and me is not None:
+            if frame.startswith(b"L") and me is not None:
                 _, site, given, folded = LAUNCH.unpack(frame)
                 program, place = sites[site]
                 referee.launch(me, program, given, folded, place, clock())

@@ -30,17 +30,17 @@ def test_no_schedule_breaks_a_property() -> None:
 FAULTS: dict[str, list[tuple[str, str]]] = {
     "goes without the last rank": [
         (
-            "if len(group) == len(program.processes)",
-            "if len(group) >= max(2, len(program.processes) - 1)",
+            "if len(lanes) == len(program.processes)",
+            "if len(lanes) >= max(2, len(program.processes) - 1)",
         )
     ],
-    "ignores host values": [("Key(program, given,", "Key(program, 0,")],
+    "ignores host values": [("= program, given, folded", "= program, 0, folded")],
     "ignores launches without collectives": [
         ("folded if is_alike else 0", "0"),
         ("cell.refusal is None and odd", "False"),
     ],
     "ignores them at a cell's end": [("cell.refusal is None and odd", "False")],
-    "lets threads meet main flows": [("covered, name)\n", "covered, MAIN)\n")],
+    "lets threads meet main flows": [("covered, name\n", "covered, MAIN\n")],
     "always grants a withdrawal": [
         (
             'self._refuse("left", (me.rank,), [me])\n',
@@ -61,10 +61,10 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         )
     ],
     "waits for what waits": [
-        ("if any(main.waits and main.key not in alive for", "if any(False for"),
+        ("if any(main.waits and main.group not in alive for", "if any(False for"),
     ],
     "takes who is in a rendezvous for lost": [
-        ("main.key not in alive for", 'not (main.key in alive and main.key.name == "") for')
+        ("main.group not in alive for", 'not (main.group in alive and main.group.name == "") for')
     ],
     "takes who works for lost": [("if not (self._mains[rank].seq or self", "if not (self")],
     "blames the others": [

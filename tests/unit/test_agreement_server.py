@@ -410,6 +410,7 @@ def test_messages_of_a_relay_in_a_row_come_whole_and_wait_for_no_acknowledgement
     here, there = (Hub(str(tmp_path / name)) for name in ("here", "there"))
     referee = Stream(here, accepted[0], lambda send: told.append)
     relay = Stream(there, connection, lambda send: told.append)
+    launch, go = relay.to(0), referee.to(0)
 
     def hear(hub: Hub, frames: list[bytes]) -> None:
         while told != frames:
@@ -419,17 +420,17 @@ def test_messages_of_a_relay_in_a_row_come_whole_and_wait_for_no_acknowledgement
     began = time.monotonic()
     for _ in range(20):
         for _ in range(2):
-            relay.queue(0, b"a launch")
+            launch(b"a launch")
             relay.flush()
             hear(here, [b"a launch"])
-        referee.queue(0, b"go")
+        go(b"go")
         referee.flush()
         hear(there, [b"go"])
     assert time.monotonic() - began < 0.4  # each round would take 40 ms
     for buffer in BUFFER, 7:  # bytes that are read at once
         monkeypatch.setattr(messages, "BUFFER", buffer)
         for _ in range(2):
-            relay.queue(0, b"a launch")
+            launch(b"a launch")
             relay.flush()
         hear(here, [b"a launch"] * 2)
     for one in (here, there, listener):
