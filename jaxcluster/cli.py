@@ -50,7 +50,7 @@ def start(words: list[str]) -> None:
 
 def list_clusters(words: list[str]) -> None:
     arguments.Parser("jaxcluster list").read(words)
-    print(status.running())
+    print(in_shell(status.running()))
 
 
 def stop(words: list[str]) -> None:

@@ -40,6 +40,7 @@ UNCHECKED = (
 )
 
 opened: dict[str, Cluster] = {}  # this process's, by name, also those that are being stopped
+told_of_ends: list[str] = []  # what others have stopped, until this process has another cluster
 
 
 class Cluster:
@@ -87,6 +88,7 @@ class Cluster:
 
     def take(self, world: World) -> None:
         """Use these ranks from now on."""
+        told_of_ends.clear()
         world.check = self.check_not_closed
         world.on_stopping = self._end_with_others
         world.link.on_push = lambda event: self.on_push(event) if self.on_push else None
@@ -307,6 +309,7 @@ class Cluster:
 
     def _end_with_others(self) -> None:
         """Another process has stopped it: what that leaves is cleared away. Any thread."""
+        told_of_ends.append(f"Another notebook or a shell has stopped cluster {self.name!r}.")
         threading.Thread(target=self.stop, name="jaxcluster-stop", daemon=True).start()
 
     # ------------------------------------------------------------------ cells

@@ -230,7 +230,7 @@ class Conversation:
     def _send(self, question: wire.Question, answer: Answer) -> None:
         if answer.refused is not None:
             what = "a debugger" if question.debugger else "input()"
-            answer = replace(answer, refused=f"{what} on rank {question.rank}: {answer.refused}")
+            answer = replace(answer, refused=f"{what}: {answer.refused}")
         self._link.request_each({question.rank: replace(answer, id=question.id)}, sink=Sink())
 
     def paused(self, rank: int, kind: str) -> None:

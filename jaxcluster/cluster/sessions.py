@@ -259,7 +259,7 @@ def current() -> Cluster:
     if not ours:
         others = ", ".join(record.name for record in live_records())
         raise NoCluster(
-            "No cluster is connected to this notebook.",
+            " ".join([*handle.told_of_ends, "No cluster is connected to this notebook."]),
             f"%jaxcluster attach connects to a running one ({others})."
             if others
             else "Start one: %jaxcluster start -n 4",

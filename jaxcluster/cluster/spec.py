@@ -147,7 +147,6 @@ def resized(spec: wire.ClusterSpec, num_processes: int) -> wire.ClusterSpec:
             "The hosts of a TPU slice belong together, so the number of their ranks is fixed.",
             "Stop it, and start it on another slice.",
         )
-    known().by_name["num_processes"].value(num_processes)
-    wanted = replace(spec, num_processes=num_processes)
+    wanted = replace(spec, num_processes=known().by_name["num_processes"].value(num_processes))
     check_spec(wanted)
     return wanted

@@ -239,10 +239,12 @@ class Starting:
 
         world.link.gather(each, each, timeout_s=self.left_s, check=self._check, on_answer=take)
         if missing := sorted(set(each) - set(found)):
+            cpus = os.cpu_count() or 1
+            fewer = f", or start -n {cpus}" if self.spec.is_here and len(each) > cpus else ""
             raise error(
                 f"{name_ranks(missing).capitalize()} {what} within {self.spec.timeout_s:g} s. "
                 + log_of(world, missing[0]),
-                f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}",
+                f"Wait longer: %jaxcluster start --timeout {2 * self.spec.timeout_s:g}{fewer}",
                 missing,
             )
         return [found[rank] for rank in sorted(found)]
@@ -294,7 +296,7 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
 
 def log_of(world: World, rank: int) -> str:
     """The end of a rank's log, for a message."""
-    return world.log_excerpt(rank) or "Its log is empty."
+    return world.log_excerpt(rank) or f"The log of rank {rank} is empty."
 
 
 def dry_run(spec: wire.ClusterSpec) -> str:

@@ -46,8 +46,9 @@ def why_not_listen(address: str, has_others: bool = False) -> str:
     gRPC would share the port of another coordinator (``SO_REUSEPORT``), whose ranks would mix.
     """
     if address.startswith(UNIX):
-        folder = os.path.dirname(unquote(address.removeprefix(UNIX)))
-        return "" if os.access(folder, os.W_OK) else f"{folder} can't be written to"
+        path = unquote(address.removeprefix(UNIX))
+        is_free = os.access(os.path.dirname(path), os.W_OK) and not os.path.isdir(path)
+        return "" if is_free else f"{path} can't be written to"
     host, _, port = address.rpartition(":")
     try:
         found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)

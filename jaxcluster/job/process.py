@@ -23,7 +23,7 @@ from jaxcluster.agreement.client import Agreement, Guard
 from jaxcluster.agreement.messages import CellSpec, Looked, Refusal, receive, unpack
 from jaxcluster.model import words
 from jaxcluster.rank import log
-from jaxcluster.rank.places import place_of
+from jaxcluster.rank.places import OURS, place_of
 from jaxcluster.rank.private import coordination
 from jaxcluster.supervision import ends
 
@@ -122,12 +122,19 @@ class Job:
     # -------------------------------------------------------------------- end
 
     def end_by(self, error: BaseException) -> None:
-        """This ends the script in this process: the others hear of it at once."""
+        """This ends the script here, and the others hear of it at once. It loses our frames."""
+        last = at = error.__traceback__
+        while at is not None:
+            last = last if at.tb_frame.f_code.co_filename.startswith(f"{OURS}/") else at
+            at = at.tb_next
+        if last is not None:
+            last.tb_next = None
         if not isinstance(error, SystemExit):
             outcome = f"{type(error).__name__}: {error}"
             self._end(textwrap.shorten(outcome, ERROR_CHARS, placeholder="..."))
         else:
-            self._end(f"exit status {error.code}" if error.code else "ok")
+            told = error.code if isinstance(error.code, str) else f"exit status {error.code}"
+            self._end(told if error.code else "ok")
 
     def _end(self, outcome: str) -> None:
         """The main thread makes no more launches."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
-from jaxcluster.ranks import begin_ranks
+from jaxcluster.ranks import begin_ranks, by_value
 from jaxcluster.wire.forks import MEANT
 
 
@@ -26,10 +26,10 @@ def warn(text: str) -> None:
 
 
 def tell_deaths(died: Mapping[int, str], hosts: Mapping[int, str] | None = None) -> list[str]:
-    """A line for each rank that has died; and that a person has ended the others."""
+    """A line for the ranks that have died so; and that a person has ended the others."""
     lines = [
-        f"{begin_ranks([rank], hosts)} died: {why}."
-        for rank, why in sorted(died.items())
+        f"{begin_ranks(ranks, hosts)} died: {why}."
+        for why, ranks in by_value(died).items()
         if why not in MEANT
     ]
     ended = [why for why in MEANT if why in died.values()]

@@ -157,10 +157,10 @@ def _explain(error: NameError, namespace: Mapping[str, Any]) -> None:
         with contextlib.suppress(JaxClusterError):
             names = cluster.current().world.names
     if have := sorted(rank for rank, own in names.items() if name in own):
-        pull = f"%pull {name} brings it here, " if 0 in have else ""
+        pull = f", %pull {name} copies a value here" if 0 in have else ""
         error.args = (
             f"name {name!r} is not defined in the notebook, but on {name_ranks(have)}: "
-            f"{pull}%%spmd runs a cell there.",
+            f"%%spmd runs a cell there{pull}.",
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import os
 import re
 import shlex
@@ -61,8 +62,8 @@ def _text(given: Any) -> str:
 
 
 def _count(given: Any) -> int:
-    number = int(given) if isinstance(given, str) else given
-    return int(_known(number, type(number) is int and number >= 1))
+    number = int(given) if isinstance(given, str) else operator.index(given)
+    return int(_known(number, type(given) is not bool and number >= 1))
 
 
 def _seconds(given: Any) -> float:

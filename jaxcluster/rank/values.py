@@ -329,7 +329,7 @@ class Values:
             pickler.dump(value)
         except Exception as error:
             told = f"{name} can't be pickled: {type(error).__name__}: {error}"
-            raise CannotPickle(told) from None
+            raise CannotPickle(told, f"Pull its parts, or look: %spmd print({name})") from None
         arrays = [numpy_view(array) for _, array, _ in pickler.arrays.values()]
         infos = [describe(array) for array in arrays]
         raws = [np.frombuffer(b.raw(), np.uint8) for b in buffers] if body.pickle else []

@@ -104,9 +104,10 @@ def test_a_name_that_the_other_side_has_is_pointed_to(notebook: Notebook) -> Non
     notebook.ok("%%spmd\nimport jax\non_ranks = 1\nif jax.process_index(): on_some = 2")
     text = notebook.run("on_ranks").text
     assert (
-        "name 'on_ranks' is not defined in the notebook, but on ranks 0-3: %pull on_ranks" in text
+        "name 'on_ranks' is not defined in the notebook, but on ranks 0-3: %%spmd runs a cell "
+        "there, %pull on_ranks copies a value here." in text
     )
-    assert "but on ranks 1-3: %%spmd runs a cell there" in notebook.run("on_some").text
+    assert "but on ranks 1-3: %%spmd runs a cell there." in notebook.run("on_some").text
     assert plain(notebook.run("on_none").text).endswith("name 'on_none' is not defined\n")
     notebook.ok("in_notebook = 1")
     text = notebook.run("%%spmd\nin_notebook").text

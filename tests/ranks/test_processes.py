@@ -221,7 +221,7 @@ def test_exit_and_quit_end_nothing_and_say_what_does(pair: jaxcluster.Cluster, s
 def test_a_reset_namespace_has_them_too(own: jaxcluster.Cluster) -> None:
     own.run("%reset -f")
     assert printed(own, "quit()") == [SAID] * 2
-    assert "input() on rank 0: " in str(raised(own, "input('name? ')"))
+    assert "on ranks 0, 1: input(): " in str(raised(own, "input('name? ')"))
 
 
 def raised(cluster: jaxcluster.Cluster, source: str) -> CellFailed:
@@ -236,7 +236,7 @@ def test_input_says_why_nobody_can_be_asked(pair: jaxcluster.Cluster) -> None:
         "import getpass\ngetpass.getpass()",
         "import builtins\nbuiltins.input()",
     ):
-        assert "input() on rank 0: " in str(raised(pair, source))
+        assert "on ranks 0, 1: input(): " in str(raised(pair, source))
 
 
 # --------------------------------------------------------------------------- JAX's own lifecycle

@@ -81,7 +81,7 @@ def test_detached_clusters_are_listed_attached_to_and_stopped(
     assert re.fullmatch(r"Stopped ranks 0, 1 of 'kept' in \d\.\d s\.\n", stopped.stdout)
     assert shell("stop", "--all").stdout.startswith("Stopped rank 0 of 'other' in ")
     private_home.wait_until_empty()
-    assert shell("list").stdout == "No cluster is running. Start one: %jaxcluster start -n 4\n"
+    assert shell("list").stdout == "No cluster is running. Start one: jaxcluster start -n 4\n"
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, "stop"], ids=str)

@@ -82,7 +82,8 @@ def test_a_stop_by_the_second_notebook_is_no_accident_to_the_first(open_notebook
     assert "%jaxcluster start starts another." in busy.error
     assert "New processes" not in busy.error
     assert "given-up" not in first.ok("%jaxcluster list").text
-    assert first.run("%spmd 1").ename == "NoCluster"
+    told = "Another notebook or a shell has stopped cluster 'given-up'. No cluster is connected"
+    first.until(lambda: told in first.run("%spmd 1").error, "the next cell says so")
     first.ok("%jaxcluster start -n 2 --name given-up")
     assert first.ok("%spmd 1").result == "1"
 

@@ -53,8 +53,8 @@ def test_a_coordinator_says_at_once_where_it_can_not_listen(
 ) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         addresses = (f"{LOOPBACK}:{taken.getsockname()[1]}", "192.0.2.1:8476", "no-such.invalid:1")
-        # A taken port, another host's address, a name of nobody's, and no folder.
-        for address in (*addresses, "unix:/no/such"):
+        # A taken port, another host's address, a name of nobody's, no folder, and one.
+        for address in (*addresses, "unix:/no/such", f"unix:{tmp_path}"):
             with pytest.raises(SystemExit):
                 coordinator.main(1, f"{tmp_path}/referee", 10, address, "", "")
             told = capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxcluster.cluster import make_spec, starting
@@ -138,7 +139,8 @@ def test_certificates_for_jax_are_refused_by_name(name: str) -> None:
 
 def test_another_number_of_ranks_is_a_whole_one() -> None:
     spec = make_spec(2, platform="cpu")
-    assert asked.resized(spec, 3).num_processes == 3
+    for three in (3, np.int64(3)):
+        assert asked.resized(spec, three).num_processes == 3  # type: ignore[arg-type]
     for many in (2.5, 0):
         with pytest.raises(UsageError, match="must be a whole number from 1 up"):
             asked.resized(spec, many)  # type: ignore[arg-type]

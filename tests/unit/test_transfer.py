@@ -219,6 +219,7 @@ def test_an_open_file_does_not_travel_as_something_else(tmp_path: Path, mode: st
             with pytest.raises(CannotPickle) as caught:
                 values.pull(request(Pull(TURN, "f", pickle=True)))
             assert str(caught.value).startswith(told)
+            assert caught.value.hint.endswith("%spmd print(f)")
     with pytest.raises(NotSerialisable, match="is an open file"):
         transfer.push(ranks, {"f": io.BufferedReader(io.BytesIO())})  # type: ignore[arg-type]
     assert ranks.asked == []

@@ -67,6 +67,11 @@ ENDINGS: dict[str, tuple[Ending, type[BaseException], str]] = {
         "A common cause of SIGKILL is that the host ran out of memory.\n"
         "Rank 1 has a new process.",
     ),
+    "ranks that have died alike share a line": (
+        Ending(record(), deaths=dict.fromkeys((0, 1), wire.Death("exit code 1"))),
+        RankDied,
+        "Ranks 0, 1 died: exit code 1.",
+    ),
     "a failure names who stopped before the next launch": (
         Ending(record("refused", failed(), "interrupted"), Refusal("failed", (1,))),
         CellFailed,
