@@ -89,7 +89,7 @@ def bare(script: Path, steps: int, width: int, n: int, d: int) -> tuple[float, f
 def ours(script: Path, steps: int, width: int, n: int, d: int) -> tuple[float, float]:
     words = ["run", "-n", str(n), "--platform", "cpu", "--devices-per-process", str(d)]
     done = subprocess.run(
-        [sys.executable, "-m", "jaxcluster.cli", *words, str(script), str(steps), str(width)],
+        [sys.executable, "-m", "jaxcluster", *words, str(script), str(steps), str(width)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,

@@ -143,7 +143,3 @@ def run(words: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -71,7 +71,7 @@ def check(output: str) -> None:
 
 def run(rig: Rig, script: Path, *options: str) -> str:
     words = ("run", *options, "--devices-per-process", "2", "--timeout", "100")
-    command = (rig.python, "-m", "jaxcluster.cli", *words, "train.py")
+    command = (rig.python, "-m", "jaxcluster", *words, "train.py")
     env = {"JAXCLUSTER_SHARED_DIR": str(rig.shared / "script" / "launch")}
     done = rig["h0"].run(*command, cwd=script.parent, env=env, timeout_s=DEADLINE_S)
     logs = Path(re.search(r"All outputs: (\S+)", done.stderr)[1])  # type: ignore[index]

@@ -166,7 +166,7 @@ def test_another_pid_namespace_deletes_nothing_and_can_use_and_stop_a_cluster(
 ) -> None:
     """There the owner's pid is nobody's, or somebody else's."""
     command = [*unshared("-p", "--mount-proc"), sys.executable]
-    cli = ("-m", "jaxcluster.cli")
+    cli = ("-m", "jaxcluster")
     source = """
     import jaxcluster
     cluster = jaxcluster.attach("seen")
@@ -348,7 +348,7 @@ def test_broken_records_beside_a_cluster_harm_nothing(alone: Home) -> None:
             (root / f"bad{number}" / "cluster.json").write_text(json.dumps(body))
         env = alone.environ()
         for words in (["stop", "bad5"], ["stop", "--all"]):
-            done = python("-m", "jaxcluster.cli", *words, env=env)
+            done = python("-m", "jaxcluster", *words, env=env)
             assert "Traceback" not in done.stderr
         assert (dear / "thesis.txt").exists()
         until(lambda: cluster.closed, "it was stopped")

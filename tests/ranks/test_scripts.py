@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.one_machine("a shell's commands start clusters of this machine"),
 ]
 
-RUN = ("-m", "jaxcluster.cli", "run", "-n", "2")
+RUN = ("-m", "jaxcluster", "run", "-n", "2")
 
 # What a script finds, and what it leaves to the end of its process.
 ORDINARY = '''
@@ -366,7 +366,7 @@ def test_an_exported_notebook_gives_its_numbers(
     (tmp_path / "train.py").write_text(text.replace("# rate = ...", "rate = 0.5"))
 
     words = ("run", "-n", "4", "--devices-per-process", "2", "--logs", "out", "train.py")
-    done = python("-m", "jaxcluster.cli", *words, env=home.environ(), cwd=tmp_path)
+    done = python("-m", "jaxcluster", *words, env=home.environ(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert numbers(done.stdout) == numbers("\n".join(shown))
 
