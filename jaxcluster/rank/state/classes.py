@@ -11,21 +11,18 @@ import ast
 import builtins
 import contextlib
 import dis
-import functools
 import inspect
-import linecache
 import operator
 import re
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 from cloudpickle import cloudpickle
-from IPython.core.inputtransformer2 import TransformerManager
 
 from jaxcluster.rank.private.kinds import is_by_fields, kinds, register, registration_of
 from jaxcluster.rank.state.arrays import Lost
@@ -35,7 +32,6 @@ NOTE = "__jaxcluster_class__"  # the outermost decorator of classes, one of Pyth
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
-ABOVE = re.compile(r"(?:[ \t]*(?:%%.*)?\n)*")  # magics such as %%time, which a cell's file has
 BODIES = "__annotate__", "<generic", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
 NESTED = ast.FunctionDef, ast.AsyncFunctionDef, ast.expr
 BOUND = MethodType, operator.methodcaller
@@ -45,8 +41,10 @@ OVER_FUNCTIONS = {property: "fget", staticmethod: "__func__", classmethod: "__fu
 # While it is set, a class that the namespace has from the same statement is not made again.
 kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
 Statement = tuple[str, CodeType]  # of a class: its name, and what makes it
-# By their ids classes, with the code and the line that have made them.
-_noted = dict[int, tuple[weakref.ref[type], CodeType, int]]()
+# By the number in its note each statement of a cell; it is compiled when it first runs.
+_statements: list[ast.ClassDef | Statement | None] = [None]
+AGAIN = 0  # the number of the statement that runs again
+_noted = dict[int, tuple[weakref.ref[type], Any]]()  # by their ids classes, with their statements
 
 
 def install(shell: Any) -> None:
@@ -60,42 +58,36 @@ def noting(tree: ast.AST) -> ast.AST:
     left = [tree]
     for node in left:
         if isinstance(node, ast.ClassDef):
-            note, first = ast.Name(NOTE, ast.Load()), [*node.decorator_list, node][0]
-            node.decorator_list.insert(0, ast.copy_location(note, first))
+            note = ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(len(_statements))], [])
+            ast.copy_location(note, [*node.decorator_list, node][0])
+            node.decorator_list.insert(0, ast.fix_missing_locations(note))
+            _statements.append(node)
         elif not isinstance(node, NESTED):
             left += ast.iter_child_nodes(node)
     return tree
 
 
-def _note(made: Any) -> Any:
-    if isinstance(made, type):  # a decorator may make anything
-        frame, own = sys._getframe(1), id(made)
-        known = weakref.ref(made, lambda _: _noted.pop(own, None))
-        _noted[own] = known, frame.f_code, frame.f_lineno
-    return made
+def _note(number: int) -> Callable[[Any], Any]:
+    statement = _statements[number]
+    if isinstance(statement, ast.ClassDef):
+        its, cell = statement, sys._getframe(1).f_code
+        its.decorator_list[0].args[0].value = AGAIN  # type: ignore[attr-defined]
+        tree, flags = ast.Module([its], []), cell.co_flags & FUTURE
+        code = compile(tree, cell.co_filename, "exec", flags, dont_inherit=True)
+        statement = _statements[number] = its.name, code
+
+    def note(made: Any) -> Any:
+        if isinstance(made, type):  # a decorator may make anything
+            own = id(made)
+            _noted[own] = weakref.ref(made, lambda _: _noted.pop(own, None)), statement
+        return made
+
+    return note
 
 
 def statement_of(cls: type) -> Statement | None:
     """The statement of a cell that has made a class; None if it was made otherwise."""
-    if (noted := _noted.get(id(cls))) is None:
-        return None
-    _, code, line = noted
-    return _statement_at(code.co_filename, line, code.co_flags & FUTURE)
-
-
-@functools.lru_cache(maxsize=1024)
-def _statement_at(file: str, line: int, flags: int) -> Statement | None:
-    source = "".join(linecache.getlines(file))
-    if "%%" in (above := ABOVE.match(source)[0]):  # type: ignore[index]
-        body = TransformerManager().transform_cell(source[len(above) :])
-        source = "\n" * above.count("\n") + body
-    with contextlib.suppress(SyntaxError, ValueError):
-        for node in ast.walk(noting(ast.parse(source))):
-            lines = [one.lineno for one in getattr(node, "decorator_list", ())]
-            if isinstance(node, ast.ClassDef) and lines[:1] == [line]:
-                code = compile(ast.Module([node], []), file, "exec", flags, dont_inherit=True)
-                return node.name, code
-    return None
+    return _noted[id(cls)][1] if id(cls) in _noted else None
 
 
 def _needs(
@@ -187,6 +179,7 @@ def run(statement: Statement, names: dict[str, Any], needed: list[str], *values:
     before = {one: names[one] for one in needed if one in names}
     try:
         names.update(zip(needed, values, strict=True))
+        _statements[AGAIN] = statement
         exec(code, names)
         return names[name]
     finally:
