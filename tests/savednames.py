@@ -72,6 +72,7 @@ def load(
     names = namespace() if into is None else into
     for file in CELLS if into is None else ():  # a new process does not know them
         linecache.cache.pop(file, None)
+        del classes._statements[1:]
     states, given = states_of(names), {"turn": TURN, "token": "t"}
     body = Load(**given, files={0: str(folder)}, own=own, num_processes=1, only=only)
     made = states.load(SimpleNamespace(body=body))
