@@ -15,10 +15,11 @@ SPARE_NBYTES = 64 << 20
 LEFT_NBYTES = 16 << 20  # that a value leaves to others
 
 
-def has_spare(path: str | Path, nbytes: int) -> bool:
-    """Whether so much may be written there, and others keep an eighth of it, or 64 MiB, free."""
-    found = shutil.disk_usage(path)
-    return found.free - nbytes >= min(found.total // SPARE, SPARE_NBYTES)
+def has_spare(file: int, nbytes: int) -> bool:
+    """Whether so much may be written to a file, and others keep an eighth, or 64 MiB, free."""
+    found = os.statvfs(file)
+    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    return free - nbytes >= min(total // SPARE, SPARE_NBYTES)
 
 
 def free_memory(info: Path = MEMINFO, cgroup: Path = CGROUP) -> int | None:

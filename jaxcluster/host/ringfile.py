@@ -27,30 +27,48 @@ class Part:
     data: bytes | memoryview
 
 
-def write(path: Path, lines: bytes, most: int) -> None:
-    """Add whole lines. No file is kept open: a cell may close what it has not opened.
+class Log:
+    """A log to write to, from this process alone.
 
     Args:
-      path: what the files' names begin with. Its folder is made, and not the one above, which may
+      path: what the files' names begin with. Their folder is made, and not the one above, which may
         have been removed.
       most: bytes that are kept; at least half of them, where there are as many.
-
-    Raises:
-      OSError: they can't be written, or would leave others too little room. Half a line may be
-        there then.
     """
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    if not free_space.has_spare(path.parent, len(lines)):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    files = _files(path)
-    start, size = files[-1] if files else (0, 0)
-    if size >= most // 4:
-        for oldest, _ in files[:-2]:
-            _file(path, oldest).unlink(missing_ok=True)
-        start += size
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(_file(path, start), flags, 0o600), "wb") as file:
-        file.write(b"\n" + lines)  # what was written before may end in half a line
+
+    def __init__(self, path: Path, most: int) -> None:
+        self._path, self._most = path, most
+        self._start, self._size = (_files(path) or [(0, 0)])[-1]
+
+    @property
+    def end(self) -> int:
+        """The position of the next line."""
+        return self._start + self._size
+
+    def write(self, lines: bytes) -> None:
+        """Add whole lines. No file is kept open: a cell may close what it has not opened.
+
+        Raises:
+          OSError: they can't be written, or would leave others too little room. Half a line may be
+            there then.
+        """
+        if self._size >= self._most // 4:
+            for oldest, _ in _files(self._path)[:-2]:
+                Path(_name(self._path, oldest)).unlink(missing_ok=True)
+            self._start, self._size = self.end, 0
+        with open(_name(self._path, self._start), "ab", opener=self._open) as file:
+            if not free_space.has_spare(file.fileno(), len(lines)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._size = file.tell()
+            file.write(b"\n" + lines)  # what was written before may end in half a line
+        self._size += 1 + len(lines)
+
+    def _open(self, name: str, flags: int) -> int:
+        try:
+            return os.open(name, flags | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+            return os.open(name, flags | os.O_NOFOLLOW, 0o600)
 
 
 def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
@@ -68,7 +86,7 @@ def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
             flags = os.O_RDONLY | os.O_NOFOLLOW
             with (
                 contextlib.suppress(OSError),  # it was dropped just now
-                open(os.open(_file(path, begin), flags), "rb") as file,
+                open(os.open(_name(path, begin), flags), "rb") as file,
             ):
                 file.seek(end - begin)
                 data += file.read(min(begin + nbytes - end, most - len(data)))
@@ -78,14 +96,9 @@ def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
     return Part(start, start + len(data), size, data)
 
 
-def end_of(path: Path) -> int:
-    """The position of a log's next line."""
-    files = _files(path)
-    return sum(files[-1]) if files else 0
-
-
-def _file(path: Path, start: int) -> Path:
-    return path.with_name(f"{path.name}.{start:015}")
+def _name(path: Path, start: int) -> str:
+    """That of the file that begins at a position."""
+    return f"{path}.{start:015}"
 
 
 def _files(path: Path) -> list[tuple[int, int]]:

@@ -38,9 +38,9 @@ class History:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         with contextlib.suppress(OSError):
             folder.parent.mkdir(mode=0o700, exist_ok=True)
+        self._logs = {name: ringfile.Log(folder / name, most) for name, most in NBYTES.items()}
         self._waiting: deque[Said] = deque()  # of the output
         self._wakes: wire.Inbox[None] = wire.Inbox()
         self._is_full = self._is_woken = False
@@ -54,8 +54,7 @@ class History:
         self._count += 1
         self.flush()
         kept = replace(cell, source=cell.source[:SOURCE_CHARS], parent={})
-        end = ringfile.end_of(self._folder / OUTPUT)
-        self._write(CELLS, wire.Noted(kept, self._count, end))
+        self._write(CELLS, wire.Noted(kept, self._count, self._logs[OUTPUT].end))
 
     def add(self, kind: str, content: dict[str, Any]) -> None:
         """Note an output of the running cell, as a ``RankOutput`` has it.
@@ -99,7 +98,7 @@ class History:
     def _write(self, name: str, line: Any) -> None:
         """Write to a log. Never raises: a full disk is no reason for a cell to fail."""
         try:
-            ringfile.write(self._folder / name, wire.encode_body(line) + b"\n", NBYTES[name])
+            self._logs[name].write(wire.encode_body(line) + b"\n")
             self._is_full = False
         except OSError as error:
             if not self._is_full:

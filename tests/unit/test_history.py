@@ -120,8 +120,8 @@ def test_a_rank_that_ended_in_a_cell_died_in_it(ranks: Ranks, how: str) -> None:
 
 
 def test_cells_that_are_not_kept_are_counted(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
-    rank = ranks.ranks[0]
     monkeypatch.setitem(writing.NBYTES, writing.CELLS, 100_000)
+    rank = History(ranks.folder / "rank-0")
     for seq in range(1, 1_001):
         rank.begin(cell(seq))
         rank.end(reply(seq))

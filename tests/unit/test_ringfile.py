@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.host.ringfile import end_of, read, write
+from jaxcluster.host.ringfile import Log, read
 
 
 def line(number: int) -> bytes:
@@ -19,16 +19,16 @@ def numbers(data: bytes | memoryview) -> list[int]:
 
 
 def test_all_that_was_written_is_read_on_from_anywhere(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log = Log(tmp_path / "log", 10_000)
     at = 0
     seen = []
     for number in range(500):
-        write(log, line(number), 10_000)
+        log.write(line(number))
         if number % 7 == 0:
             part = read(tmp_path / "log", at)
             seen += numbers(part.data)
             at = part.end
-            assert part.end == part.size == end_of(log)
+            assert part.end == part.size == log.end
     seen += numbers(read(tmp_path / "log", at).data)
     assert seen == list(range(500))
     assert len(list(tmp_path.iterdir())) > 1
@@ -41,9 +41,9 @@ def test_all_that_was_written_is_read_on_from_anywhere(tmp_path: Path) -> None:
 
 
 def test_of_too_much_the_oldest_goes(tmp_path: Path) -> None:
-    log = tmp_path / "log"
+    log = Log(tmp_path / "log", 10_000)
     for number in range(5_000):
-        write(log, line(number), 10_000)
+        log.write(line(number))
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 10_000
     part = read(tmp_path / "log", 100)
     found = numbers(part.data)
@@ -54,11 +54,11 @@ def test_of_too_much_the_oldest_goes(tmp_path: Path) -> None:
 
 
 def test_another_process_goes_on_behind_half_a_line(tmp_path: Path) -> None:
-    write(tmp_path / "log", line(1), 10_000)
+    Log(tmp_path / "log", 10_000).write(line(1))
     (path,) = tmp_path.iterdir()
     with open(path, "ab") as file:
         file.write(b"half")
-    write(tmp_path / "log", line(2), 10_000)
+    Log(tmp_path / "log", 10_000).write(line(2))
     assert bytes(read(tmp_path / "log").data) == b"\n" + line(1) + b"half\n" + line(2)
     assert read(tmp_path / "log", read(tmp_path / "log").end).data == b""
 
@@ -66,11 +66,11 @@ def test_another_process_goes_on_behind_half_a_line(tmp_path: Path) -> None:
 def test_a_folder_that_was_removed_does_not_come_back(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster"
     cluster.mkdir()
-    log = cluster / "rank-0" / "log"
-    write(log, line(1) * 5, 100)
+    log = Log(cluster / "rank-0" / "log", 100)
+    log.write(line(1) * 5)
     shutil.rmtree(cluster)
     with pytest.raises(FileNotFoundError):
-        write(log, line(2), 100)
+        log.write(line(2))
     assert not cluster.exists()
 
 
@@ -82,7 +82,7 @@ def test_nothing_is_read_through_a_link_and_nothing_written(tmp_path: Path) -> N
     (folder / "log.000000000000000").symlink_to(other)
     assert read(folder / "log").data == b""
     with pytest.raises(OSError, match="symbolic links"):
-        write(folder / "log", line(1), 10_000)
+        Log(folder / "log", 10_000).write(line(1))
     assert other.read_bytes() == b"secret\n"
 
 
