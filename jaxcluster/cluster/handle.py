@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxcluster import wire
+from jaxcluster.agreement.messages import Looked
 from jaxcluster.cluster import events, recovery, saving, stopbutton
 from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.history import History
@@ -30,7 +31,6 @@ from jaxcluster.options.table import is_seconds
 from jaxcluster.ranks import name_ranks
 from jaxcluster.supervision.processes import process_token
 from jaxcluster.wire.link import Event, Sink, replies
-from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import Stacks
 

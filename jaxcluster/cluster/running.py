@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import wire
+from jaxcluster.agreement.messages import Looked
 from jaxcluster.cluster import events, recovery, stopbutton
 from jaxcluster.cluster.questions import Conversation, Prompt
 from jaxcluster.cluster.world import tell_silences
@@ -24,7 +25,6 @@ from jaxcluster.model import rewrite, verdict, waiting
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.wire.forks import RESTARTED
 from jaxcluster.wire.link import Event, Sink, replies
-from jaxcluster.wire.ops.agreement import Looked
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import State
 

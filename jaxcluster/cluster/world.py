@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxcluster import wire
-from jaxcluster.agreement.messages import CellSpec
+from jaxcluster.agreement.messages import CellSpec, Looked
 from jaxcluster.cluster import events
 from jaxcluster.errors import LaunchError, RankHung, RecoveryError, UsageError
 from jaxcluster.host.procfs import Exits, Silence
@@ -35,9 +35,8 @@ from jaxcluster.wire import forks
 from jaxcluster.wire.forks import RESTARTED, STOPPED
 from jaxcluster.wire.link import Event, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
-from jaxcluster.wire.ops.agreement import Look, Looked
 from jaxcluster.wire.ops.cells import Interrupt
-from jaxcluster.wire.ops.status import State
+from jaxcluster.wire.ops.status import Look, State
 
 R = TypeVar("R")
 

@@ -31,13 +31,14 @@ class Log:
     """A log to write to, from this process alone.
 
     Args:
-      path: what the files' names begin with. Their folder is made, and not the one above, which may
-        have been removed.
+      path: what the files' names begin with. Their folder is made, and not the one above.
       most: bytes that are kept; at least half of them, where there are as many.
     """
 
     def __init__(self, path: Path, most: int) -> None:
         self._path, self._most = path, most
+        with contextlib.suppress(OSError):  # a write says why
+            path.parent.mkdir(mode=0o700, exist_ok=True)
         self._start, self._size = (_files(path) or [(0, 0)])[-1]
 
     @property
@@ -56,19 +57,12 @@ class Log:
             for oldest, _ in _files(self._path)[:-2]:
                 Path(_name(self._path, oldest)).unlink(missing_ok=True)
             self._start, self._size = self.end, 0
-        with open(_name(self._path, self._start), "ab", opener=self._open) as file:
+        with open(_name(self._path, self._start), "ab", opener=_open) as file:
             if not free_space.has_spare(file.fileno(), len(lines)):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._size = file.tell()
             file.write(b"\n" + lines)  # what was written before may end in half a line
         self._size += 1 + len(lines)
-
-    def _open(self, name: str, flags: int) -> int:
-        try:
-            return os.open(name, flags | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            return os.open(name, flags | os.O_NOFOLLOW, 0o600)
 
 
 def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
@@ -83,10 +77,9 @@ def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
     for begin, nbytes in files:
         end = start + len(data)
         if begin <= end < begin + nbytes and len(data) < most:
-            flags = os.O_RDONLY | os.O_NOFOLLOW
             with (
                 contextlib.suppress(OSError),  # it was dropped just now
-                open(os.open(_name(path, begin), flags), "rb") as file,
+                open(_name(path, begin), "rb", opener=_open) as file,
             ):
                 file.seek(end - begin)
                 data += file.read(min(begin + nbytes - end, most - len(data)))
@@ -99,6 +92,10 @@ def read(path: Path, at: int = 0, most: int = CHUNK) -> Part:
 def _name(path: Path, start: int) -> str:
     """That of the file that begins at a position."""
     return f"{path}.{start:015}"
+
+
+def _open(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _files(path: Path) -> list[tuple[int, int]]:

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxcluster import wire
-from jaxcluster.agreement.messages import Place
+from jaxcluster.agreement.messages import Looked, Place
 from jaxcluster.ranks import begin_ranks, by_value, name_ranks
 from jaxcluster.text import format_seconds
-from jaxcluster.wire.ops.agreement import Looked
 
 LONG_S = 5.0  # a longer launch, or work after the others' end, is shown
 MOST = 2  # sentences in the line

@@ -35,7 +35,7 @@ from jaxcluster.rank.values import Values
 from jaxcluster.supervision.processes import pid_space_mark
 from jaxcluster.supervision.starting import begin_users_code
 from jaxcluster.wire import forks
-from jaxcluster.wire.ops import agreement, arrays, cells, saving, start, status, values
+from jaxcluster.wire.ops import arrays, cells, saving, start, status, values
 
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
 
@@ -105,7 +105,7 @@ class Rank:
         handle(wire.CellRequest, "later", self.runner.on_cell)
         handle(cells.Interrupt, "now", self._interrupt)
         handle(cells.Answer, "now", self.runner.asking.on_answer)
-        handle(agreement.Look, "later", self.runner.turns.look)
+        handle(status.Look, "later", self.runner.turns.look)
         handle(status.State, "now", lambda request: self._state())
         handle(status.Stacks, "side", lambda _: inspection.report(self.runner, self._state().state))
         handle(status.Resources, "side", self.meter.read)

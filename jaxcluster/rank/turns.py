@@ -17,7 +17,7 @@ from jaxcluster import wire
 from jaxcluster.agreement.client import Agreement
 from jaxcluster.agreement.messages import BUFFER, Refusal, unpack
 from jaxcluster.rank.control import ControlChannel, Handler, Request
-from jaxcluster.wire.ops.agreement import Look
+from jaxcluster.wire.ops.status import Look
 
 SOON_S = 0.3  # a rank must make a launch in this time after a stop or a death, or is interrupted
 FAILED_S = 2.0  # ... and after another rank failed

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from jaxcluster import cluster, wire
-from jaxcluster.agreement.messages import Place, Refusal
+from jaxcluster.agreement.messages import AgreedLaunch, Looked, Place, Refusal, Waiting
 from jaxcluster.cluster import handle
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model.outputs import CellRecord
@@ -21,7 +21,6 @@ from jaxcluster.notebook.panel.model import KEPT_CELLS, Model
 from jaxcluster.notebook.panel.operations import Operations
 from jaxcluster.views.messages import Hello, Request
 from jaxcluster.wire.forks import RESTARTED, STOPPED
-from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked, Waiting
 
 PLACE = Place(1, 8, "step()")
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from jaxcluster.agreement.messages import Place
+from jaxcluster.agreement.messages import AgreedLaunch, Looked, Place
 from jaxcluster.errors import CellFailed, CellInterrupted, RankDied
 from jaxcluster.hosts.records.reports import MOST, Report, Reports, made_of
 from jaxcluster.model.outputs import CellRecord, RankRecord
 from jaxcluster.views import report as views
 from jaxcluster.wire import CellReply, ErrorInfo
-from jaxcluster.wire.ops.agreement import AgreedLaunch, Looked
 
 
 @pytest.fixture

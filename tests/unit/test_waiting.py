@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from jaxcluster import wire
-from jaxcluster.agreement.messages import Place
+from jaxcluster.agreement.messages import Looked, Place, Waiting
 from jaxcluster.job.process import describe
 from jaxcluster.model.waiting import line
-from jaxcluster.wire.ops.agreement import Looked, Waiting
 
 
 def state(rank: int, **more: Any) -> tuple[int, wire.RankState]:

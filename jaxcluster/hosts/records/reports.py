@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Literal
 
 from jaxcluster import wire
-from jaxcluster.agreement.messages import Place
+from jaxcluster.agreement.messages import Looked, Place
 from jaxcluster.errors import CellFailed, Divergence, JaxClusterError, RankDied, RankHung
 from jaxcluster.hosts.records.runtimefolder import runtime_root
 from jaxcluster.model.outputs import ANSI, CellRecord
 from jaxcluster.text import format_table
-from jaxcluster.wire.ops.agreement import Looked
 
 FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 ENDING = ".json"

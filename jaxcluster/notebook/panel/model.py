@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from jaxcluster import cluster, wire
+from jaxcluster.agreement.messages import Waiting
 from jaxcluster.cluster import Cluster, RunningCell, events
 from jaxcluster.errors import NoCluster
 from jaxcluster.hosts.records import registry
@@ -23,7 +24,6 @@ from jaxcluster.ranks import name_ranks
 from jaxcluster.views import messages, report
 from jaxcluster.views.messages import Cell, CellRank, CellRankStatus, Rank, State
 from jaxcluster.wire.link import Link, replies
-from jaxcluster.wire.ops.agreement import Waiting
 from jaxcluster.wire.ops.status import Resources
 
 KEPT_CELLS = 50

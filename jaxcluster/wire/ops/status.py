@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
+from jaxcluster.agreement.messages import Looked
 from jaxcluster.wire.ops import Message, Operation
 
 
@@ -70,3 +71,9 @@ class Stacks(Operation[RankReport], op="stacks"):
 
 class Resources(Operation[RankResources], op="resources"):
     """The process's use of processors and GPUs."""
+
+
+class Look(Operation[Looked | None], op="look"):
+    """The referee's state, with so many last launches; None if it does not answer."""
+
+    launches: int
