@@ -51,9 +51,6 @@ def explain(pid: int, state: str) -> Silence:
     return Silence(f"is not responding: {why}", is_hung=True)
 
 
-# --------------------------------------------------------------------------- ends
-
-
 class Exits:
     """Why processes have ended, also those that this kernel has killed for want of memory.
 

@@ -16,8 +16,6 @@ class Page:
     def __init__(self, shell: Any) -> None:
         self.shell = shell
 
-    # ------------------------------------------------------------------ what it shows
-
     @property
     def rich(self) -> bool:
         """Whether this is a notebook, whose displays can be updated."""
@@ -29,8 +27,6 @@ class Page:
             self.shell.display_pub.publish(bundle)
         else:
             print(bundle["text/plain"])
-
-    # ------------------------------------------------------------------ what it has sent
 
     @property
     def cell_id(self) -> str:

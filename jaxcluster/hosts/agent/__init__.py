@@ -1,8 +1,5 @@
 """One agent for each host, this machine too: it owns the processes and files there.
 
-    notebook kernel                        host
-      client: one thread   <-- CURVE -->     server: has the fork server, relays to ranks' sockets
-
 Here it is a child of the notebook's process. Elsewhere a launcher starts it, in its own way, with
 ``python -m jaxcluster.hosts.agent``, and reads the one line that it prints. From then on all
 traffic of that host uses one authenticated connection: requests, events, each rank's messages,
