@@ -37,7 +37,7 @@ from jaxcluster.views.live import StartDisplay
 EXAMPLE = "jaxcluster run -n 4 train.py --steps 100   or   jaxcluster run -n 4 -m package.train"
 LOG_LINES = 20  # last lines of a failed rank
 LOOK_S = (0.02, 0.2)  # between looks at the output: after new output, and after a long silence
-# After a failure the other ranks are interrupted, and then ended: after an error, and a death.
+# Until the other ranks are interrupted, and until they are ended: after an error, after a death.
 FAILED_S, DIED_S = (2.0, 7.0), (1.0, 3.0)
 STREAMS = ("stdout", "stderr")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

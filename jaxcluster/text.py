@@ -21,7 +21,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def seconds(text: str) -> float:
-    """Of ``90``, ``90s``, ``15m``, ``2h`` or ``1d``, and of Slurm's ``2:00:00`` or ``1-0:00:00``.
+    """Seconds of ``90``, ``90s``, ``15m``, ``2h``, ``1d``, Slurm's ``2:00:00`` or ``1-0:00:00``.
 
     Raises:
       ValueError: it is not one of these.

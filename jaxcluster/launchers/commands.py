@@ -40,7 +40,7 @@ LOOK_S = 0.1  # how often a start that waits looks whether it is stopped
 OTHERS_S = 1.0  # after the first unusable host, so that others are named with it
 WARN_S = 300.0  # before the agents' time is over
 ASK_S = 2.0  # how often the launcher is asked why agents are missing
-# What a killed notebook leaves of its clusters' folders is removed.
+# Removes the remains of a killed notebook's cluster folders.
 TIDY = (
     f"import sys; sys.path.append({ROOT!r}); "
     "from jaxcluster.hosts.records.claims import tidy; tidy()"
@@ -54,7 +54,7 @@ class StartedAgent:
 
     host: int | None  # its number in the plan; None where the launcher chose the host
     facts: Mapping[str, Any]  # what its line said
-    via: str = ""  # the Unix socket here through which it is reached, where ``facts`` don't say how
+    via: str = ""  # the local Unix socket that leads to it, if ``facts`` don't say how
 
     @cached_property
     def said(self) -> AgentFacts:
@@ -115,8 +115,8 @@ class Launch:
     Args:
       launcher: explains how they end.
       plan: what to run.
-      on_end: called with (numbers of the hosts, why) if a command ends unasked whose agents had
-        come; on the command's thread.
+      on_end: called if a command ends unasked after its agents have come. The command's thread
+        passes (numbers of the hosts, why).
       folder: the cluster's.
       shared: the launcher's own folder, if the hosts share it; removed if this process is killed.
       kept_open: descriptors that stay open for as long as the commands run, detached too.

@@ -1,7 +1,7 @@
 """Why a start's command failed: exit status, the line that says it, and a hint for usual causes.
 
-There are four usual causes. The hosts' Python is wrong, the login asks or is refused, a host can't
-be reached, or the request can't be met.
+There are four usual causes. The hosts' Python is wrong. The login asks or is refused. A host can't
+be reached. The request can't be met.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ from jaxcluster.options.table import PATH, WORDS, Option
 from jaxcluster.plan.shares import place
 from jaxcluster.text import plural
 
-# It ends its daemons on the hosts first, and gives an agent on its own host a second and more to
-# end; killed before, it leaves its folder in /tmp.
+# mpiexec first ends its daemons on the hosts. It gives an agent on its own host a second or more
+# to end. If mpiexec is killed before, it leaves its folder in /tmp.
 TERM_S = 10.0
 # A notebook's own; of a Slurm step's, mpiexec would believe that it is one of its tasks.
 DROPPED = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_CONNECTION_INFO", "PMI_RANK", "PMIX_RANK")

@@ -52,13 +52,13 @@ OF_A_JOB = (
 # Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 NOT_OURS = ("SLURM_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_", "JAXCLUSTER_")
-# What salloc sets of a job that asks for each task or GPU: srun would give the one agent as much.
+# salloc sets these if a job asks per task or per GPU. srun would limit the one agent to one share.
 OF_A_TASK = (
     "SLURM_CPU_BIND", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_PER_GPU", "SLURM_TRES_PER_TASK",
     "SLURM_GPU_BIND", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET", "SLURM_NTASKS_PER_GPU",
 )  # fmt: skip
-# What a node's one agent is started with: all that the job has there, bound to nothing, and one
-# node's end is not the others'.
+# A node's one agent starts with all that the job has there, and is bound to nothing. One node's
+# end does not end the others.
 STEP = (
     "--ntasks-per-node=1", "--overlap", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0",
     "--wait=0", "--export=ALL", "--unbuffered",
@@ -75,8 +75,8 @@ NEVER = re.compile(
 class Allocation:
     """The job in which this process runs.
 
-    ``tasks`` are how many ``srun`` would start on each node, so that rank and SLURM_PROCID agree;
-    none where only the one was asked for that a notebook itself needs.
+    ``tasks`` are as many as ``srun`` would start on each node, so that rank and SLURM_PROCID agree.
+    There are none if the job asked only for the one task that a notebook needs.
     """
 
     job: str
@@ -264,8 +264,8 @@ class Slurm(Launcher):
             return None
         if plan.agent is None or number >= len(nodes):
             return None
-        # A node's name is its host's, unless the site says otherwise; the job's first task, and so
-        # host 0, is on its first node.
+        # A node's name is its host's, unless the site says otherwise. The job's first task is on
+        # its first node, and so is host 0.
         short = name.partition(".")[0]
         node = short if short in nodes else nodes[number]
         return self._step_of(plan.agent, job, (node,), (number,), FENCE)

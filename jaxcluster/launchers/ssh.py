@@ -30,7 +30,7 @@ from jaxcluster.options.table import COUNT, NO_OPTION, PATH, TEXT, TEXTS, WORDS,
 from jaxcluster.plan.shares import place
 
 SOCKET_LENGTH = 100  # of a Unix socket's path; the kernel takes 107 bytes
-# sshd drops logins beyond its limit ("MaxStartups 10:30:100"), a jump host's of 64 at once.
+# sshd drops logins beyond its limit ("MaxStartups 10:30:100"). A jump host may drop some of 64.
 DROPPED = (
     r"_exchange_identification|Connection (reset|closed) by|banner exchange: |Broken pipe"
     r"|Exceeded MaxStartups|Temporary failure in name"
@@ -38,20 +38,20 @@ DROPPED = (
 
 # A link that is cut is noticed after 15 s, before the agent's lease is over.
 ALIVE_S = 5
-# ssh takes the first value that it meets. These stand before the user's own options ...
-FIRST = ("BatchMode=yes",)  # never let ask: there is nobody to answer
-# ... and these behind them, but before what the config says.
+# ssh takes the first value that it meets. These precede the user's own options.
+FIRST = ("BatchMode=yes",)  # ssh must not ask: nobody can answer
+# These follow the user's own options, and precede the config's.
 DEFAULTS = (
     "ConnectTimeout=10",
     f"ServerAliveInterval={ALIVE_S}",
-    # A separate connection. A shared one ends with its first user, keeps our forward when we end,
-    # and passes all traffic through one process.
+    # A separate connection. A shared one ends with its first user. It keeps our forward when we
+    # end, and passes all traffic through one process.
     "ControlMaster=no",
     "ControlPath=none",
     "RemoteCommand=none",  # a config that has one refuses any command on the command line
     "PermitLocalCommand=no",
     "LogLevel=INFO",  # a config with QUIET would hide why a login failed
-    # Of a config's own LocalForward a port may be taken already; ours is looked at when it is used.
+    # A port of the config's own LocalForward may be in use. Our forward is checked at its use.
     "ExitOnForwardFailure=no",
     "StreamLocalBindUnlink=yes",  # an ssh that was killed leaves its socket
 )

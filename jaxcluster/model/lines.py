@@ -12,7 +12,7 @@ from jaxcluster.model.outputs import ANSI, as_seen
 from jaxcluster.ranks import by_value, name_ranks
 
 LINE_CHARS = 1 << 16  # of an unfinished line, or a bar, that is held back for its end
-# What moves the cursor, which is in others' lines, or clears or names the whole terminal.
+# Codes that move the cursor (it is in others' lines), or clear or name the whole terminal.
 _MOVES = re.compile(
     r"\x1b\[[0-9;?]*[@-ln-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[()].|\x1b[^\[\]()]|[\v\f]"
 )

@@ -26,7 +26,7 @@ _UP = re.compile(r"\x1b\[\d*A")
 RUNNING = "running"
 DIED = "died"  # the rank's process ended in the middle of it
 UNKNOWN = "unknown"  # its end could not be kept
-# Of several ranks' the first counts.
+# If ranks have several states, the first in this order counts.
 STATES = (RUNNING, DIED, "error", "refused", "interrupted", UNKNOWN, "ok")
 
 Said = tuple[str, dict[str, Any]]  # a piece of output, as ``RankOutput`` has it: kind and content

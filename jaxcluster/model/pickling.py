@@ -53,7 +53,7 @@ class OfJax:
     __ror__ = __or__
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """What only jax can do.
+        """Fail: only jax can do this.
 
         Raises:
           ImportError: always.

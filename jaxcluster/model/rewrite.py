@@ -79,8 +79,8 @@ def ask_for_help(lines: list[str]) -> list[str]:
 class AutoMode:
     """An input transformer that makes every following cell an ``%%spmd`` cell.
 
-    Some cells stay in the notebook: those that begin with a cell magic, with one of jaxcluster's
-    own line magics, or that are line magics (``%``, ``!``, ``?``) throughout.
+    Some cells stay in the notebook. They begin with a cell magic or one of jaxcluster's own line
+    magics, or all their lines are line magics (``%``, ``!``, ``?``).
 
     Args:
       is_silent: whether a frontend or the kernel's debugger runs its own line, and not a cell.

@@ -99,8 +99,8 @@ class Late:
 
     Attributes:
       share: the share of launches at which it is last.
-      behind_s: by how much it is later than the others, as the median. place, name: the launch at
-        which it is last most often.
+      behind_s: its median delay after the others. place, name: the launch at which it is last
+        most often.
     """
 
     rank: int

@@ -1,7 +1,7 @@
 """Which devices each rank gets, and with which environment and arguments it initializes.
 
-Everything here is computed from the user's options (``ClusterSpec``, checked in ``spec``) and from
-the engines' facts (``EngineFacts``): no files, no environment, no sockets. That is why
+This module computes all from the user's options (``ClusterSpec``, checked in ``spec``) and the
+engines' facts (``EngineFacts``). It uses no files, no environment, no sockets. That is why
 ``--dry-run`` can print a plan without starting a process.
 
     ClusterSpec + EngineFacts of every rank  ->  plan_ranks  ->  RankPlan  ->  describe_plan
@@ -21,14 +21,14 @@ from jaxcluster.text import format_table, plural, shown_value
 from jaxcluster.wire import ClusterSpec, EngineFacts, InitializeRequest
 
 # XLA's CPU client sizes its thread pool by NPROC, else by the number of cores. On few cores a
-# correct program of many collectives in a row then deadlocks: 4 processes with 2 devices each hung
-# on 2 cores with jax 0.10 for NPROC < 4, and not for 4..128. Removable when jax >= 0.12 is the
+# correct program of many collectives in a row then deadlocks. With jax 0.10 on 2 cores, 4 processes
+# with 2 devices each hung for NPROC < 4, and not for 4..128. Removable when jax >= 0.12 is the
 # oldest version supported: there it does not hang. A host with as many cores needs none of it.
 CPU_NPROC = 16
 
 # (chips on the host, processes on the host) -> (TPU_PROCESS_BOUNDS, TPU_CHIPS_PER_PROCESS_BOUNDS).
-# The values of jax/_src/test_multiprocess.py, which is how JAX tests itself on TPUs: a table, since
-# they follow the wiring of each kind of host and can't be computed. (8, 2) is v6e's 2x4 host.
+# The values of jax/_src/test_multiprocess.py, by which JAX tests itself on TPUs. They follow the
+# wiring of each kind of host and can't be computed: hence the table. (8, 2) is v6e's 2x4 host.
 TPU_TOPOLOGY: Mapping[tuple[int, int], tuple[str, str]] = {
     (4, 2): ("2,1,1", "1,2,1"),
     (4, 4): ("2,2,1", "1,1,1"),
@@ -116,7 +116,7 @@ def plan_ranks(
 ) -> RankPlan:
     """Every rank's devices, environment and arguments of ``jax.distributed.initialize``.
 
-    What the user set in ``spec`` wins over what is assigned here. The engines are expected to have
+    The user's values in ``spec`` win over those assigned here. The engines are expected to have
     gathered their facts with ``spec.env`` applied, so a CUDA_VISIBLE_DEVICES given there counts.
 
     Args:

@@ -18,8 +18,8 @@ INSTALL: Mapping[str, str] = {
     "rocm": "pip install jax-rocm7-plugin jax-rocm7-pjrt",
 }
 
-# gRPC, and so jax.distributed.initialize, takes a Unix socket for an address too (jax 0.10.2
-# and 0.12): who may use it is a matter of the folder that it lies in.
+# gRPC, and so jax.distributed.initialize, also takes a Unix socket as an address (jax 0.10.2
+# and 0.12). The socket's folder decides who may use it.
 UNIX = "unix:"
 
 # A start decides these for every process: in the environment they would be ignored silently.

@@ -1,8 +1,8 @@
 """One rank: an ipyparallel engine whose id is its rank, with a control channel beside it.
 
-The process starts in this order, each step on the notebook's request: control channel (answers at
-once), ``facts``, ``initialize`` (it is a JAX process now), ``serve`` (it is an ipyparallel engine
-now and runs cells).
+The process starts in steps, each on the notebook's request. First comes the control channel, which
+answers at once. ``facts`` comes next. Then ``initialize`` makes it a JAX process. ``serve`` makes
+it an ipyparallel engine, which runs cells.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class JaxEngine(IPEngine):
         return f"{self.session.session}-jaxcluster-{pid_space_mark()}-{os.getpid()}"
 
     def start(self) -> None:
-        """Run the event loop, whatever is raised in it between cells: an alarm's handler raises in
-        any code, and so does a thread that throws an error into this one (``stopit``).
+        """Run the event loop, and go on after any error that is raised in it between cells.
 
-        ipyparallel's own would end the rank then.
+        An alarm's handler raises in any code. So does a thread that throws an error into this one
+        (``stopit``). ipyparallel's own loop would end the rank then.
         """
         run = functools.partial(self.loop.run_sync, self._start)
         while True:

@@ -118,8 +118,8 @@ def devices_hash(array: Any) -> str:
 def is_ready(array: Any) -> bool:
     """Whether ``array`` is computed; deleted ones are not.
 
-    jax 0.10.2 crashes if a deleted array is asked, and a cell on the main thread may donate it at
-    any moment. So both questions are asked in C, with no other thread in between.
+    jax 0.10.2 crashes if a deleted array is asked. A cell on the main thread may donate it at any
+    moment. So both questions are asked in C, with no other thread in between.
     """
     base = numpy_view(array)
     return any(map(operator.call, (base.is_deleted, base.is_ready))) and not base.is_deleted()
@@ -128,7 +128,7 @@ def is_ready(array: Any) -> bool:
 def is_any_unfinished() -> bool:
     """Whether an array that spans processes is still to be computed.
 
-    Of a launch that can't end on this process somebody holds the result: whoever waited for it.
+    If a launch can't end on this process, the code that waited for its result still holds it.
     """
     return any(
         not any(map(operator.call, (array.is_deleted, array.is_ready)))  # in C, as in ``is_ready``
@@ -198,8 +198,8 @@ def read_numbers(array: Any) -> np.ndarray[Any, Any]:
 def host_values(array: Any) -> np.ndarray[Any, Any]:
     """A shard's values on the host, without a copy that the user's array would keep.
 
-    ``np.asarray`` keeps what it copied from a GPU for as long as the array lives, so it is given
-    another array of the same buffer.
+    ``np.asarray`` keeps its copy from a GPU for as long as the array lives. So it gets another
+    array of the same buffer.
     """
     base = numpy_view(array)
     again = jax.make_array_from_single_device_arrays(base.shape, base.sharding, [base])
@@ -210,7 +210,7 @@ def host_values(array: Any) -> np.ndarray[Any, Any]:
 def exactly() -> Iterator[None]:
     """Within, what is ours is made with its dtype and values, whatever the cells have set.
 
-    An array that was made in ``jax.enable_x64`` would be cut to 32 bits outside of it, and with
+    An array that was made in ``jax.enable_x64`` would be cut to 32 bits outside of it. With
     ``jax_no_tracing`` a new process could make no key.
     """
     with (

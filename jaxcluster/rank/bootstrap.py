@@ -124,8 +124,8 @@ def initialize(
         "jax_num_cpu_devices": request.num_cpu_devices,
         # JAX's preemption service swallows SIGTERM, so that a stop takes 5 s instead of 1.
         "jax_enable_preemption_service": False,
-        # Cells are compiled from files under one constant name, and yet other sources may lie
-        # under a path with a pid: without it, equal programs have unequal fingerprints.
+        # Cells are compiled from files under one constant name. Other sources may still lie under
+        # a path with a pid: without this setting, equal programs have unequal fingerprints.
         "jax_hlo_source_file_canonicalization_regex": r".*/ipykernel_[^/]*/",
     }
     for name, value in settings.items():
@@ -177,8 +177,8 @@ def initialize(
 def keep_proxies_away(coordinator_address: str) -> None:
     """Have gRPC connect to the coordinator itself where a proxy is set.
 
-    With ``http_proxy`` in the environment gRPC asks the proxy for a tunnel even to 127.0.0.1, and
-    ``initialize`` waits for it until its time is up.
+    With ``http_proxy`` in the environment gRPC asks the proxy for a tunnel even to 127.0.0.1.
+    Then ``initialize`` waits for the tunnel until its time is up.
     """
     if coordinator_address.startswith(UNIX):
         return

@@ -5,9 +5,9 @@ for each rank whose output is shown.
 
 A user's action on a widget comes back as a cell (``CellRequest.message``). So it has its turn
 among the cells, can be interrupted, and its launches are agreed on. It goes to all ranks that ran
-the widget's cell. Each does it to its own twin: the comm that it opened at the same place of the
-same cell, as many times before. So a widget has one value on all ranks. A rank without a twin does
-nothing.
+the widget's cell. Each rank does it to its twin of the comm. The rank opened this twin at the same
+place of the same cell, after as many others there. So a widget has one value on all ranks. A rank
+without a twin does nothing.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 JAX releases the GIL while it waits in a collective. So this thread can report the main thread's
 place, interrupt it, and send its output, even if it never returns.
 
-A handler answers on this thread (``now``: must take microseconds), on a few helper threads
-(``side``: may block, must not need the main thread), or has the request answered ``later``.
+A ``now`` handler answers on this thread, in microseconds. A ``side`` handler has a helper thread:
+it may block, and must not need the main thread. A ``later`` handler has the request answered later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CLOSE_MS = 1000  # that the notebook has to take the last messages
 
 @dataclass(frozen=True)
 class Text:
-    """What was printed: pieces ``of`` one stream share a message."""
+    """A piece of printed text. Pieces ``of`` one stream share a message."""
 
     of: tuple[str, int, int, str]  # the request's id, rank, seq, and the stream's name
     text: str

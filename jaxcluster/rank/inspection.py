@@ -22,8 +22,8 @@ READING_S = 1.0  # between two readings of what the process uses
 OLD_S = 5.0  # an older reading is not compared with the next one
 WINDOW_S = 0.1  # a reading without an earlier one takes so long
 WAITS_S = 0.7  # for another completion; later nobody listens any more
-# IPython's completer is not made for threads: if two threads import jedi at once, it finds nothing
-# ever after, and one thread removes another's filter of warnings.
+# IPython's completer is not made for threads. If two threads import jedi at once, it finds nothing
+# ever after. Besides, one thread removes another's filter of warnings.
 _completing = threading.Lock()
 
 

@@ -33,7 +33,7 @@ CHATTER = re.compile(
 )
 
 # Two devices of one process write gloo's line at once and in pieces: "[Gloo] Rank [Gloo] Rank 01 is
-# connected to 7 peer ranks. ...: 77", and what is left of it on lines of their own.
+# connected to 7 peer ranks. ...: 77". The remaining pieces are separate lines.
 GLOO = re.compile(r"\[Gloo\] Rank|is connected to \d+ peer|connected peer ranks")
 SCRAPS = re.compile(r"[\d\s]*")
 READ_NBYTES = 1 << 22  # at a time: nobody waits for a flood of gigabytes

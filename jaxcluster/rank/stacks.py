@@ -1,8 +1,8 @@
 """A thread's stack, read from another thread without risk to either.
 
-Following ``f_back`` of a running thread's frames in Python crashes processes: between two steps the
-thread may run on, and what was a frame is freed or another object by then (on Python 3.11 an
-allocation on the way may also collect garbage, and so let it run on). ``faulthandler`` is no way
+Following ``f_back`` of a running thread's frames in Python crashes processes. Between two steps the
+thread may run on: then the frame is freed, or another object is in its place. On Python 3.11 an
+allocation on the way may also collect garbage, and so let it run on. ``faulthandler`` is no way
 out: on Python 3.13 its dump dies of a finalizer that runs while its frame is being left.
 
 So a stack is read in **one call of C**, built of ``itertools``. The interpreter releases its lock
@@ -51,7 +51,7 @@ def _frames(thread_id: int) -> Iterator[Any]:
 
 
 def _in_one_call(steps: Iterator[Any]) -> list[Any]:
-    """What ``steps``, made only of C functions, returns, while nothing else runs.
+    """The results of ``steps``, which are only C functions; nothing else runs meanwhile.
 
     Garbage is not collected meanwhile; whether it is to be is read, and put back, in the same call.
     """

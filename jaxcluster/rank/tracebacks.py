@@ -19,7 +19,7 @@ from jaxcluster.rank.places import OURS, cell_number, is_folded, name_cells
 
 DEEP = 100  # frames of a traceback that IPython renders
 MESSAGE_CHARS = 20_000  # of an error's message, and of a frame
-# A frame as Python writes it, in a group behind bars, and such frames in a row.
+# A frame as Python writes it (in a group, after bars), and such frames in a row.
 _FRAME = re.compile(
     r'^(?P<bars>[ |]*?)  File "(?P<file>[^"\n]*)", line \d+.*\n(?:(?P=bars)    .*\n)*', re.M
 )
@@ -116,7 +116,7 @@ def is_odd(error: BaseException) -> bool:
     """Whether IPython must not render an exception.
 
     It leaves out the parts of a group. It takes minutes for a very long message. With JAX imported
-    it takes half a minute for a RecursionError: for each frame of a cell it looks through all
+    it takes half a minute for a RecursionError. For each frame of a cell it looks through all
     modules. So too where this is true of a cause.
     """
     seen: set[int] = set()

@@ -94,7 +94,7 @@ class ArrayPickler(cloudpickle.Pickler):
 
     cloudpickle marks a class with a random number of its process. With that alone, an object that
     was pulled and is pushed would have its own class only on rank 0. So a class of a cell gets a
-    number, the same on each rank, as all pull a value in one turn.
+    number. It is the same on each rank, since all ranks pull a value in one turn.
 
     Args:
       turn: of the pull.

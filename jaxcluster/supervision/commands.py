@@ -26,7 +26,7 @@ from jaxcluster.supervision.starting import ROOT
 LINE = 1 << 16  # of output; longer ones come in parts
 READ_S = 0.3  # from a command's end until its last lines are read: somebody may write on for ever
 CANCEL_S = 20.0  # a cancel command may take so long
-# Neither a user's site-packages nor the environment's settings are the keeper's.
+# The keeper uses neither a user's site-packages nor the environment's settings.
 SOURCE = (
     f"import sys; sys.path.append({ROOT!r}); from jaxcluster.supervision.keeper import main; main()"
 )

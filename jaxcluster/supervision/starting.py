@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Read when Python starts, or when numpy or jax is imported, so a fork server keeps them:
-# where they differ, there is a new one.
+# Python reads these when it starts, or imports numpy or jax, so a fork server keeps them.
+# If they differ, a new fork server is started.
 IMPORT_TIME_PREFIXES = (
     "JAX_",
     "XLA_",

@@ -102,8 +102,8 @@ def corners(world: World, found: ArrayLayout | TreeLayout) -> tuple[np.ndarray[A
     """Enough of what the last cell ended in to print it as numpy would.
 
     Returns:
-      (the values, whether positions were left out): of a large array's long axes only the first
-      and last ``EDGE`` are there, and one between.
+      (the values, whether positions were left out). A large array's long axes keep only the first
+      and last ``EDGE`` positions, and one between.
 
     Raises:
       NotAddressable: the ranks that were looked at do not hold all of it.
@@ -145,8 +145,8 @@ def values(info: ArrayInfo, found: np.ndarray[Any, Any], cut: bool) -> str:
       found: the whole array, or its corners where ``cut`` (see ``corners``).
     """
     head = f"Array(shape={tuple(info.shape)}, dtype={info.dtype})\nsharding: {info.sharding}"
-    # With a threshold of 0 numpy leaves out the middle of each axis longer than 2 x 3: just the
-    # one position that stands for all those which were not fetched.
+    # With a threshold of 0 numpy leaves out the middle of each axis longer than 2 x 3. Here that
+    # is one position, which stands for all that were not fetched.
     body = np.array2string(found, threshold=0 if cut else found.size + 1, edgeitems=EDGE)
     return f"{head}\n{body}"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxcluster.text import format_table
 
-# Of Okabe and Ito (https://jfly.uni-koeln.de/color/), told apart with every kind of colour
+# Okabe and Ito's colours (https://jfly.uni-koeln.de/color/) differ with every kind of colour
 # blindness. A rank has a colour and a glyph: the pairs differ for 64 ranks.
 COLORS = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7"),
@@ -68,7 +68,7 @@ def bundle(blocks: Sequence[Block]) -> dict[str, Any]:
 
 
 def page(blocks: Iterable[Block]) -> list[str | dict[str, Any]]:
-    """What ``static/shardview`` draws. A cell that is a pair says of which rank it is."""
+    """The JSON that ``static/shardview`` draws. A cell that is a pair says of which rank it is."""
     shown: list[str | dict[str, Any]] = []
     for block in blocks:
         if isinstance(block, str):

@@ -42,8 +42,8 @@ class Relayed(BaseComm):
         self._cluster, self._kernel, self._opened = cluster, kernel, push
         self._world = cluster.world
         self.parent, self.is_left = push.parent, False
-        # A widget's; of another comm nothing is known. ipywidgets sends all of it in the message
-        # that opens the comm, and parts of it in every update. Binary values are buffers beside it.
+        # A widget's state; it is empty for other comms. ipywidgets sends all of it in the message
+        # that opens the comm, and parts in every update. Binary values are buffers beside it.
         self._state: Message = {}
         self._buffers: dict[tuple[str | int, ...], bytes] = {}
         self.hear(push.data, buffers)
@@ -82,8 +82,8 @@ class Relayed(BaseComm):
         kernel, topic = self._kernel, kind.encode()
         kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=topic, **more)
 
-    # Around those of the base class IPython's pre_execute and post_execute are triggered, which
-    # would show the half-made figures of a cell that runs.
+    # The base class's handlers trigger IPython's pre_execute and post_execute. These would show the
+    # half-made figures of a cell that runs.
     def handle_msg(self, msg: Message) -> None:
         self._do("comm_msg", msg)
 

@@ -49,8 +49,8 @@ class Display:
     def refresh(self, bundle: Bundle) -> None:
         """Show this in place of what it shows, and count as no use of the kernel. Any thread.
 
-        Jupyter's server takes any message of a kernel as use of it, but those of types that it does
-        not track, in answer to others that it does not track either
+        Jupyter's server takes most messages of a kernel as use of it. It does not count a message
+        if it tracks neither the message's type nor the type that it answers
         (``MappingKernelManager.untracked_message_types``).
         """
         if not self.is_shown:

@@ -1,12 +1,12 @@
 """The messages of the kernel's side and the page: the Lab extension, and the sidebar.
 
-On the comm ``jaxcluster.events``, whose id is fixed, only the kernel speaks: the state when that
-changes, cells as they go on, and the answers to requests. On ``jaxcluster.rpc``, opened by the
-page, only the page speaks. ``notebook/panel/operations`` has the requests' arguments.
+Only the kernel speaks on the comm ``jaxcluster.events``, whose id is fixed. It sends the state when
+that changes, cells as they go on, and answers to requests. Only the page speaks on
+``jaxcluster.rpc``, which it opens. ``notebook/panel/operations`` has the requests' arguments.
 
 ``python labextension/protocol.py`` makes the page's types of these, and comments of comments:
 ``labextension/src/protocol.ts``. ``tests/golden/panel.json`` has one example of every message.
-Times are milliseconds since 1970 by the kernel's clock; ``now`` is that clock, so that "running for
+Times are milliseconds since 1970 by the kernel's clock, and ``now`` is that clock. So "running for
 3 s" is right on a browser whose clock is off.
 """
 
@@ -32,7 +32,7 @@ OUTPUTS_VERSION = 1
 Output = dict[str, Any]  # of a notebook: nbformat 4
 Document = dict[str, Any]  # what static/shardview draws
 
-# What a rank is doing. It waits in a collective; a debugger or a question has it paused.
+# The activity of a rank. It waits in a collective; a debugger or a question has it paused.
 RankStatus = Literal[
     "starting", "idle", "running", "waiting", "paused", "interrupted", "silent", "dead"
 ]
@@ -183,8 +183,8 @@ class Variable(Struct):
 class Question(Struct):
     """A question of an array's view."""
 
-    # Its layout now, whether its replicas are equal, the statistics of what a device holds of it,
-    # or a part of these values.
+    # Its layout now, whether its replicas are equal, the statistics of a device's part, or some of
+    # that part's values.
     op: Literal["look", "check", "stats", "peek"]
     name: str = ""  # a part of the array or pytree that is shown
     rank: int = 0  # for "stats" and "peek"

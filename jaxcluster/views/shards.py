@@ -3,8 +3,8 @@
 The default display is a MIME bundle, not a widget: a saved notebook keeps it. If a frontend can't
 draw its JSON, it shows the HTML or the text.
 
-The JSON is what ``static/shardview`` draws in widgets, panels and saved notebooks: a document has
-``v``, its ``kind``, and what the function of that kind below puts into it.
+``static/shardview`` draws the JSON in widgets, panels and saved notebooks. A document has ``v``,
+its ``kind``, and the fields that the function of that kind below adds.
 """
 
 from __future__ import annotations

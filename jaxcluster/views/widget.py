@@ -52,7 +52,7 @@ class Widget(anywidget.AnyWidget):
 class ShardWidget(Widget):
     """Draws a document, and asks the ranks for statistics and values when they are wanted.
 
-    Questions are custom messages ``{"id": n, "op": ...}``; the answer has the same id, and a
+    Questions are custom messages ``{"id": n, "op": ...}``. The answer has the same id, and a
     ``result`` or an ``error``, which is a text.
     """
 

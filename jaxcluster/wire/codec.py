@@ -136,8 +136,8 @@ def shorten(text: str, limit: int) -> str:
 def plain(value: Any) -> Any:
     """``value`` in JSON's own types, whatever it is. It never fails, and runs a user's code last.
 
-    As Jupyter has it: numbers that JSON lacks are their text (``"nan"``), bytes are base64, sets
-    and tuples lists, numpy's scalars and arrays Python's. Any other object is its ``repr``.
+    As in Jupyter, numbers that JSON lacks are text (``"nan"``), and bytes are base64. Sets and
+    tuples are lists, numpy's scalars and arrays are Python's. Any other object is its ``repr``.
     """
     return _plain(value, (), itertools.count())
 

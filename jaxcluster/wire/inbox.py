@@ -2,8 +2,8 @@
 
 ``queue.SimpleQueue.get`` may wait for ever, whatever its timeout (seen on CPython 3.11 and 3.13).
 It takes its lock and finds nothing. If the time is over by then, the time that remains is negative,
-and that means no limit. It takes the lock at once where it waits for the first time, and where
-another thread was faster: a short timeout on a busy machine is enough. ``queue.Queue`` does not
+and that means no limit. It takes the lock at once if it waits for the first time, or if
+another thread was faster. So a short timeout on a busy machine is enough. ``queue.Queue`` does not
 help: a signal handler that calls its ``put`` deadlocks where it has interrupted a ``get``.
 """
 

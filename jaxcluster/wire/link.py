@@ -27,7 +27,7 @@ VERSION_HINT = (
 
 @dataclass(frozen=True)
 class Event(Generic[R]):
-    """What came from a rank: ``op`` is reply or one of ``EVENTS``.
+    """A message from a rank: ``op`` is reply or one of ``EVENTS``.
 
     ``body`` of a reply is an ``R``. The link itself says ``died``, with a ``Death``.
     """

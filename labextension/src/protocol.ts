@@ -3,13 +3,13 @@
 /**
  * The messages of the kernel's side and the page: the Lab extension, and the sidebar.
  *
- * On the comm `jaxcluster.events`, whose id is fixed, only the kernel speaks: the state when that
- * changes, cells as they go on, and the answers to requests. On `jaxcluster.rpc`, opened by the
- * page, only the page speaks. `notebook/panel/operations` has the requests' arguments.
+ * Only the kernel speaks on the comm `jaxcluster.events`, whose id is fixed. It sends the state
+ * when that changes, cells as they go on, and answers to requests. Only the page speaks on
+ * `jaxcluster.rpc`, which it opens. `notebook/panel/operations` has the requests' arguments.
  *
  * `python labextension/protocol.py` makes the page's types of these, and comments of comments:
  * `labextension/src/protocol.ts`. `tests/golden/panel.json` has one example of every message. Times
- * are milliseconds since 1970 by the kernel's clock; `now` is that clock, so that "running for 3 s"
+ * are milliseconds since 1970 by the kernel's clock, and `now` is that clock. So "running for 3 s"
  * is right on a browser whose clock is off.
  */
 
@@ -67,7 +67,7 @@ export const SHARDS_MIME = 'application/vnd.jaxcluster.shards+json';
 export const OUTPUTS_MIME = 'application/vnd.jaxcluster.outputs+json';
 export const OUTPUTS_VERSION = 1;
 
-/** What a rank is doing. It waits in a collective; a debugger or a question has it paused. */
+/** The activity of a rank. It waits in a collective; a debugger or a question has it paused. */
 export type RankStatus =
   | 'starting'
   | 'idle'
@@ -249,8 +249,8 @@ export interface IVariable {
 /** A question of an array's view. */
 export interface IQuestion {
   /**
-   * Its layout now, whether its replicas are equal, the statistics of what a device holds of it, or
-   * a part of these values.
+   * Its layout now, whether its replicas are equal, the statistics of a device's part, or some of
+   * that part's values.
    */
   op: 'look' | 'check' | 'stats' | 'peek';
   /** A part of the array or pytree that is shown. */
@@ -265,7 +265,7 @@ export interface IQuestion {
   stop?: number[];
 }
 
-/** What a page may ask, with the results. A method's parameters are the request's arguments. */
+/** A page's requests, with their results. A method's parameters are the request's arguments. */
 export interface IOperations {
   /** All, also if nothing has changed. */
   hello: { args: Record<string, never>; result: IHello };

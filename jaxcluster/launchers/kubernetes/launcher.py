@@ -35,8 +35,8 @@ LAUNCH = "jaxcluster/launch"  # the label by which the pods of one launch are fo
 CLUSTER = "jaxcluster/cluster"
 MADE_BY = {"app.kubernetes.io/managed-by": "jaxcluster"}
 CONTAINER = "jaxcluster"  # the agent's
-# Pods may come minutes after each other, and one that is made in the place of a lost one waits for
-# the next cell: an agent waits for its first connection at least so long.
+# Pods may come minutes after each other. A pod that replaces a lost one waits for the next cell.
+# So an agent waits at least this long for its first connection.
 FIRST_LEASE_S = 600.0
 # An agent that a signal ends (a drained node, a preemption) has not done its work. It exits with
 # this status, and the Job makes another pod.

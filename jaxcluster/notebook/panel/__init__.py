@@ -1,8 +1,8 @@
 """The kernel's side of the Lab extension: what it shows, and what it asks for.
 
-``views/messages`` has the two comms' messages. Pages open ``jaxcluster.rpc``, if they can over a
-subshell: then they are heard while a cell runs. ipykernel 7.4 would send a page's messages to
-whatever shell the kernel has last answered from on the same comm, hence two.
+``views/messages`` has the two comms' messages. Pages open ``jaxcluster.rpc``, over a subshell if
+they can: then they are heard while a cell runs. With one comm, ipykernel 7.4 would send a page's
+messages to the shell that has last answered on it.
 
 One thread of the panel sends the state, on change only. So an idle notebook looks idle to services
 that cull idle kernels. No failure there reaches a cell.
@@ -117,8 +117,8 @@ class Panel:
         def handle(message: Any) -> None:
             self._begin(self._events.send, convert(message["content"]["data"], Request))
 
-        # Not on_msg: around its callback IPython's pre_execute and post_execute are triggered,
-        # which would flush the half-made figures of a cell that runs.
+        # Not on_msg: it triggers IPython's pre_execute and post_execute around its callback. They
+        # would flush the half-made figures of a cell that runs.
         opened.handle_msg = handle
         opened.on_close(lambda message: self._pages.discard(opened.comm_id))
         self._pages.add(opened.comm_id)

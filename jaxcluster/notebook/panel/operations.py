@@ -26,7 +26,7 @@ from jaxcluster.views.messages import SHARDS_MIME, Document, Output
 
 
 class Operations:
-    """What a page may ask, with the results. A method's parameters are the request's arguments."""
+    """A page's requests, with their results. A method's parameters are the request's arguments."""
 
     def __init__(self, model: Model, greet: Callable[[], messages.Hello]) -> None:
         self._model, self._greet = model, greet
@@ -92,7 +92,7 @@ class Operations:
         cells = running.cells
         hit = {rank for c in cells for rank in c.record.ranks if rank not in c.record.replies}
         for cell in cells:
-            cell.stop()  # as the stop button does it, which ends their questions as well
+            cell.stop()  # as the stop button does: this ends their questions, too
         # Else it is another notebook's cell, or one that nobody waits for.
         return sorted(hit) or running.interrupt()
 
@@ -176,7 +176,7 @@ def _check_alone() -> None:
 
 
 def _arguments(operation: Callable[..., Any]) -> type[msgspec.Struct]:
-    """What a request for an operation carries, by its parameters."""
+    """The type of a request's arguments: a field for each parameter of the operation."""
     fields = typing.get_type_hints(operation)
     del fields["return"]
     return msgspec.defstruct(operation.__name__, [*fields.items()])

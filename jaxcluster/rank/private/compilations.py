@@ -130,8 +130,8 @@ def keep_compiled(folder: Path) -> None:
         return executable
 
     def as_loaded(original: Callable[..., bytes]) -> Callable[..., bytes]:
-        # On CPU XLA's own bytes of a loaded executable lack its machine code, and nobody notices
-        # before they are run ("Function wrapped_sine not found", jaxlib 0.10.2 and 0.12).
+        # On CPU XLA's own bytes of a loaded executable lack its machine code. That shows only when
+        # they are run: "Function wrapped_sine not found" (jaxlib 0.10.2 and 0.12).
         return lambda *given: _held.get(id(given[-1]), _NONE)[1]() or original(*given)
 
     compiler.compile_or_get_cached = compile_or_get_cached

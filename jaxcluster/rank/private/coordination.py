@@ -55,8 +55,8 @@ def set_collectives_address(address: str, slack_ns: int) -> None:
 def join_cpu_slices() -> None:
     """Put the CPU devices of all machines into one slice, so that ``jax.make_mesh`` takes them.
 
-    XLA makes a slice of each boot id, and ``make_mesh`` refuses devices of several: meant for TPU
-    pods and GPUs, for which ``JAX_PARTITION_INDEX`` is the remedy; the CPU client takes no such
+    XLA makes a slice of each boot id, and ``make_mesh`` refuses devices of several slices. This is
+    for TPU pods and GPUs, with ``JAX_PARTITION_INDEX`` as the remedy. The CPU client has no such
     option (jax 0.10.2 and 0.12). ``Mesh(jax.devices(), ...)`` needs none of this.
     """
     from jax._src.lib import _jax
@@ -163,9 +163,9 @@ def fit_in(say: Callable[[str], None]) -> None:
     """Make a script's calls for its own world fit in with this one.
 
     ``jax.distributed.initialize`` and ``shutdown`` return with one line: the cluster does both. An
-    ``initialize`` for another world is an error. ``jax_num_cpu_devices`` may be set to what this
-    process or the cluster has: JAX refuses any value once there are devices (jax 0.10.2 and 0.12).
-    All of this is public.
+    ``initialize`` for another world is an error. JAX refuses any ``jax_num_cpu_devices`` once
+    there are devices (jax 0.10.2 and 0.12). Here it may be set to the number that this process or
+    the cluster has. All of this is public.
     """
     import jax
 

@@ -45,8 +45,8 @@ def with_type(array: Any, weak_type: bool, committed: bool) -> Any:
     """The same array, which may span processes, of that type. Nothing is launched.
 
     ``jax.make_array_from_single_device_arrays`` makes only strong types, and commits the array to
-    its devices (jax 0.10.2 and 0.12: it ends in ``ArrayImpl``, to which both are given). If that
-    has moved, they stay.
+    its devices. It passes both to ``ArrayImpl`` (jax 0.10.2 and 0.12). If that has moved, they
+    stay.
     """
     if committed and not weak_type:
         return array
@@ -110,9 +110,9 @@ def jitted(function: Any, info: Any) -> Any:
 def registration_of(cls: type) -> Registration | None:
     """How a class is registered as a pytree node; None for others.
 
-    JAX has no public way to ask (jax 0.10.2 and 0.12: ``tree_util._registry``, where the function
-    that flattens a dataclass holds ``data_fields`` and ``meta_fields``, and JAX's own function that
-    flattens by one with keys holds that).
+    JAX has no public way to ask: ``tree_util._registry`` is read (jax 0.10.2 and 0.12). A
+    dataclass's flatten function holds ``data_fields`` and ``meta_fields`` there. If a class has
+    only a flatten function with keys, JAX's own flatten function holds it.
     """
     from jax._src import tree_util
 

@@ -42,8 +42,8 @@ def agree_on_launches(agreement: Agreement, given: Given) -> bool:
     hear_host_values(given)
     agreement.watch_threads()
     agreement.guard_signals()
-    # The GIL comes back sooner beside a busy thread, such as a data loader's: the wait for it would
-    # take longer than the agreement.
+    # Beside a busy thread, such as a data loader's, the wait for the GIL would take longer than the
+    # agreement. This makes it shorter.
     sys.setswitchinterval(SWITCH_S)
     return True
 
@@ -56,12 +56,12 @@ def announce_launches(agreement: Agreement) -> None:
 
     Two routes are taken (jax 0.10.2 and 0.12):
 
-    - the first call of each program, programs with effects, ahead-of-time compiled ones, and those
-      whose last input is not an array that spans their devices go through ``ExecuteReplicated``. It
-      is given an executable that asks. All that JAX checks and converts comes before;
-    - every other call keeps JAX's C++ fast path. Right before it launches it asks the last input's
-      layout for XLA's form of it, if the program has one for that input. Right after it the first
-      node of the output tree is made, by C alone, which confirms the launch.
+    - ``ExecuteReplicated`` runs first calls, programs with effects, and ahead-of-time compiled
+      ones. It also runs those whose last input is not an array that spans their devices. It is
+      given an executable that asks. All that JAX checks and converts comes before;
+    - every other call keeps JAX's C++ fast path. Right before a launch, this path asks the last
+      input's layout, if the program has one for it, for XLA's form. Right after the launch, C alone
+      makes the first node of the output tree, which confirms the launch.
 
     Programs of one process take neither and cost nothing. Must come before any program is compiled.
     """
@@ -176,7 +176,7 @@ def announce_launches(agreement: Agreement) -> None:
 def hear_host_values(given: Given) -> None:
     """Report to ``given`` the values that become arrays of several processes (jax 0.9.1 to 0.12).
 
-    JAX gives each argument that is no array on all of a program's devices to
+    An argument may be no array on all of a program's devices. JAX gives it to
     ``pxla.shard_arg_handlers``, on its fast path too.
     """
     import jax
@@ -186,7 +186,7 @@ def hear_host_values(given: Given) -> None:
     from jax._src.interpreters import pxla
 
     handlers: Any = pxla.shard_arg_handlers
-    # Python's own numbers become arrays of numpy's. jax 0.9 has all numpy arrays become its own
+    # JAX turns Python's own numbers into numpy arrays. jax 0.9 turns all numpy arrays into its own
     # type, which is none of numpy's.
     arrays = jax_array.ArrayImpl, literals.TypedNdArray, np.ndarray, np.generic
     kinds = *arrays, *literals.typed_scalar_types

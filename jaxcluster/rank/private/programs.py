@@ -65,8 +65,8 @@ def of_lowered(module: Any) -> bytes:
 
     The compiler's result may differ between processes, and its text for fingerprints leaves
     constants out. Here they are in full. Constants that JAX passes as arguments are host values.
-    It leaves out parts that differ between processes: source lines, names of results, and addresses
-    of Python code that compilation calls.
+    The digest leaves out parts that differ between processes: source lines, names of results, and
+    addresses of Python code that compilation calls.
     """
     from jaxlib.mlir import ir, passmanager  # jax.extend.mlir's: that imports for 0.1 s
 
@@ -101,9 +101,9 @@ def calls_into_process(module: Any) -> bool:
 def is_made_together(backend: Any, devices: Iterable[Any]) -> bool:
     """Whether processes may wait for each other where they compile a program for these devices.
 
-    On GPU each of them times a part of its kernels, and waits up to a day for the other parts
-    (``xla_gpu_shard_autotuning``): also for those of a rank that has loaded the program instead,
-    where another host has it no longer.
+    On GPU each process times a part of the kernels, and waits up to a day for the other parts
+    (``xla_gpu_shard_autotuning``). If one host still has the program and another has not, the first
+    one's ranks load it. The others then wait for parts that nobody times.
     """
     # If jax has no such name any more, nothing is announced.
     return getattr(backend, "platform", "cpu") != "cpu" and len(processes_of(devices)) > 1

@@ -30,7 +30,7 @@ from jaxcluster.rank.private import needs_names
 from jaxcluster.rank.private.programs import hash_of, processes_of
 
 SOCKETS = 4  # of the data, as JAX has it by default, on all of the machine's addresses
-# The first transfer from a process waits for that one's server, which starts with its own part.
+# The first transfer from a process waits for its server, which that process starts in its part.
 TIMEOUT_S = 7 * 24 * 3600
 
 

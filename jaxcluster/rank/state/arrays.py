@@ -101,7 +101,7 @@ def num_devices() -> tuple[int, int]:
 
 
 def places(devices: Iterable[Any]) -> list[tuple[str, bool, int]]:
-    """Where devices are. If all are the rank's own, another rank has its own in their place."""
+    """The places of devices. If all are the rank's own, another rank has its own in their place."""
     found = [*devices]
     is_own = all(one.process_index == jax.process_index() for one in found)
     return [(one.platform, is_own, _there(one.platform, is_own).index(one)) for one in found]

@@ -41,7 +41,7 @@ OVER_FUNCTIONS = {property: "fget", staticmethod: "__func__", classmethod: "__fu
 # While it is set, a class that the namespace has from the same statement is not made again.
 kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
 Statement = tuple[str, CodeType]  # of a class: its name, and what makes it
-# By the number in its note each statement of a cell; it is compiled when it first runs.
+# A cell's class statements, by the numbers in their notes. Each is compiled when it first runs.
 _statements: list[ast.ClassDef | Statement | None] = [None]
 AGAIN = 0  # the number of the statement that runs again
 _noted = dict[int, tuple[weakref.ref[type], Any]]()  # by their ids classes, with their statements
@@ -93,7 +93,7 @@ def statement_of(cls: type) -> Statement | None:
 def _needs(
     statement: Statement, names: Mapping[str, Any], namespace: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What it looks up when it runs, and what functions of the namespace look up then."""
+    """The names and values that it, and functions of the namespace, look up when it runs."""
     found, left = {statement[0]: None}, [*_looked_up(statement[1], is_run=False)]
     for name in left:
         if name in found or name not in names:

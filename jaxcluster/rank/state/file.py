@@ -140,7 +140,7 @@ def _opened(path: Path) -> Any:
 
 
 def as_bytes(buffer: Any) -> Bytes:
-    """What is in a buffer or an array, without a copy where it lies in one piece here."""
+    """The bytes of a buffer or an array, without a copy if they lie in one piece here."""
     if is_array(buffer):
         return np.ascontiguousarray(host_values(buffer)).reshape(-1).view(np.uint8)
     return np.frombuffer(buffer, np.uint8)
@@ -149,7 +149,7 @@ def as_bytes(buffer: Any) -> Bytes:
 def checksum(
     data: Bytes, use: Callable[[int, Bytes], Any] = lambda at, chunk: chunk, each: Any = map
 ) -> str:
-    """Of the sums of what ``use`` makes of each chunk: other at any one changed byte."""
+    """A hash of the sums of ``use``'s result for each chunk; any changed byte changes it."""
 
     def sums(at: int) -> bytes:
         chunk = use(at, data[at : at + CHUNK])

@@ -41,7 +41,7 @@ from jaxcluster.rank.state.file import BadFile, StateFile, as_bytes, checksum, w
 SETTINGS, REGISTERED = " settings", " registered"
 READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
-LARGE_NBYTES = 64 << 10  # from here on a buffer is a section of its own
+LARGE_NBYTES = 64 << 10  # from here on a buffer has its own section
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
 OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc"]
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
@@ -111,8 +111,8 @@ class Pickler(cloudpickle.Pickler):
     def _key(self, array: Any) -> str:
         """The key of an array, whose shards become sections.
 
-        Other ranks have the same key where they have other parts of the array. So it is the name
-        in which it was met first, its number there, what it is, and how it lies on which devices.
+        Other ranks have the same key where they have other parts of the array. So it is made of the
+        first name that holds the array, its number there, shape, dtype, devices and sharding.
 
         Raises:
           Lost: it has no values, or not soon.

@@ -1,7 +1,7 @@
 """A rank's answers when its variables are saved, and loaded again.
 
-With them come the cells, the states of ``random`` and ``numpy.random``, and what cells have changed
-in the process: options of ``jax.config``, environment variables, the folder, ``sys.path``.
+With them come the cells, and the states of ``random`` and ``numpy.random``. So do the changes by
+cells to options of ``jax.config``, environment variables, the folder and ``sys.path``.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def changeable() -> dict[tuple[str, str], Any]:
 
 
 def changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What makes of the ones the others; None in place of a value: it is not there. Pure."""
+    """The changes that turn ``before`` into ``after``; None: a value is not there. Pure."""
     names = {**before, **after}
     return {one: after.get(one) for one in names if before.get(one) != after.get(one)}
 

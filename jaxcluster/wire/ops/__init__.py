@@ -4,7 +4,7 @@
         seq: int
 
 An operation stands here once. Its rank has a handler for the class (``rank/app.py``), which gets
-the request as ``request.body``; a notebook sends an object of it, and gets what ``Operation`` is
+the request as ``request.body``. A notebook sends an object of it, and gets what ``Operation`` is
 given: a message, a list or dict of them, or a value of JSON. ``codec.parse`` makes both of what
 has come, and refuses one that lacks a field or has one of another type. Who changes a field of a
 message raises ``PROTOCOL_VERSION``. Agents and fork servers are asked in the same way

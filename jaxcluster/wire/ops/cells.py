@@ -104,7 +104,7 @@ class RankOutput(Message):
 
 
 class Question(Message):
-    """What a rank asks the notebook whose cell it runs; an ``Answer`` with its id follows."""
+    """A rank's question to the notebook whose cell it runs; an ``Answer`` with its id follows."""
 
     rank: int
     id: int

@@ -12,8 +12,8 @@ from jaxcluster.wire.ops.status import RankState
 class ClusterSpec(Message):
     """A user's options for a cluster: all that a launcher and the plan need.
 
-    None means that jaxcluster chooses what ``jax.distributed.initialize`` gets. 0 processes, and no
-    platform, mean that the devices of the launcher's hosts decide it.
+    None means that jaxcluster chooses what ``jax.distributed.initialize`` gets. For 0 processes, or
+    no platform, the devices of the launcher's hosts decide.
     """
 
     name: str

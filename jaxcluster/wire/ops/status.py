@@ -30,8 +30,8 @@ class RankState(Message):
 class RankReport(Message):
     """The stacks of a rank.
 
-    A stack has its outermost frame first: [file, line, function, source, cell or None, whether it
-    is JAX's own or jaxcluster's].
+    A stack has its outermost frame first. A frame is [file, line, function, source, cell or None,
+    whether it is JAX's own or jaxcluster's].
     """
 
     state: str  # as ``RankState`` has it
