@@ -1,8 +1,8 @@
 """A rank's side: announces each launch, and lets it go once the referee says so.
 
 From the announcement to the launch no bytecode of Python runs: it is a chain of C callables. So no
-signal handler, tracer or collector comes between "go" and the launch. What a signal handler raises
-meanwhile is a question to the referee, since "go" may be on its way: see ``Agreement.guarded``.
+signal handler, tracer or collector comes between "go" and the launch. If a signal handler
+raises meanwhile, the referee decides, since "go" may be on its way: see ``Agreement.guarded``.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Agreement:
         return map(self.made.append, map(self.begun.pop, idents))
 
     def launch(self, program: Program, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What ``call(*arguments)`` returns, which launches ``program``, once that is agreed."""
+        """The result of ``call(*arguments)``, which launches ``program`` once that is agreed."""
         agreed = map(next, map(self._prepare, (program,)))
         made = itertools.starmap(call, (arguments,))
         confirmed = itertools.islice(self.confirmations(), 1)
@@ -291,7 +291,7 @@ class Agreement:
         return lane
 
     def _prepare(self, program: Program) -> Iterator[Any]:
-        """What gives the answer, when asked for its next, to the launch that the caller makes."""
+        """An iterator whose next item is the answer to the launch that the caller makes."""
         ident, caller, lane = get_ident(), sys._getframe().f_back, self._lane()
         if ident in self.begun:
             if self._is_begun(program, self.begun[ident], caller):
@@ -383,9 +383,9 @@ class Agreement:
     def guarded(self, handler: Handler) -> Guard:
         """A signal handler that raises nothing between an announcement and its launch.
 
-        What ``handler`` raises there is kept, and the referee is asked to let the launch go. It is
-        raised in its place, or after it, if "go" was on its way. A signal that came in a launch is
-        handled a moment later: what was launched has no name yet, and its inputs may be donated.
+        If ``handler`` raises there, the error waits, and the rank asks the referee to drop the
+        launch. It is raised in the launch's place, or after it, if "go" was on its way. A signal in
+        a launch is handled a moment later: its results have no name yet, and inputs may be donated.
         """
         return Guard(self.handle, handler)
 
@@ -414,7 +414,7 @@ class Agreement:
         signal.signal, signal.getsignal = set_guarded, get_plain
 
     def handle(self, handler: Handler, number: int, frame: FrameType | None) -> Any:
-        """What a guarded handler does."""
+        """Handle a signal as ``guarded`` says."""
         lane = self._main
         if lane is None or get_ident() != lane.ident:
             return handler(number, frame)

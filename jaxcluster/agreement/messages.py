@@ -41,7 +41,7 @@ MAIN = ""  # the name of a rank's main thread,
 BASE = "base"  # ... of its control thread; other threads are named by their purpose
 # How a cell may end on a rank, beside "ok", "error" and an error's text.
 FAILED_IN_XLA, DIED = "failed in XLA", "died"
-# What XLA does at a cell's end: it is at work, or is so still a while after an interrupt.
+# XLA's state at a cell's end: it is at work, or is so still a while after an interrupt.
 AT_WORK, STUCK = "at work", "stuck"
 
 Hashes = dict[tuple[int, ...], int]  # of launches in a cell, by the processes of their programs
@@ -225,7 +225,7 @@ def pack(word: str, *arguments: Any) -> bytes:
 
 
 def unpack(frame: bytes) -> Any:
-    """What ``pack`` was given."""
+    """The arguments of ``pack``."""
     return _Records(io.BytesIO(zlib.decompress(frame[1:]) if frame[:1] == b"z" else frame)).load()
 
 

@@ -90,7 +90,7 @@ class Group:
 
     @property
     def key(self) -> tuple[Program, int, int, int, str]:
-        """What the announcements have in common."""
+        """The common part of the announcements."""
         return self.program, self.given, self.folded, self.seq, self.name
 
     @property

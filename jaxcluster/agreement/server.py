@@ -153,7 +153,7 @@ class Stream:
         hub.watch(self.socket, self._ready)
 
     def to(self, number: int) -> Take:
-        """What sends frames of this thread with the next ``flush``."""
+        """A function that queues frames of this thread for the next ``flush``."""
         queue, queued = self._queue, self._hub.queued
 
         def send(frame: bytes) -> None:

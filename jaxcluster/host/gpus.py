@@ -1,4 +1,4 @@
-"""What NVIDIA's management library (NVML) says of this host's GPUs, where ``nvidia-ml-py`` is.
+"""This host's GPUs, as NVIDIA's management library (NVML) lists them, if ``nvidia-ml-py`` is here.
 
 NVML opens no CUDA context, takes no memory on a GPU, and answers in about a millisecond.
 """

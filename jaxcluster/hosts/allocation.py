@@ -348,7 +348,7 @@ class Allocation:
 def examine(
     spec: wire.ClusterSpec, look: Callable[[Sequence[Host]], str], say: Say, timeout_s: float
 ) -> str:
-    """What ``look`` says of a launcher's hosts, with an agent on each and no rank.
+    """The answer of ``look`` about a launcher's hosts, with an agent on each and no rank.
 
     Raises:
       LaunchError: an agent did not come up.

@@ -69,7 +69,7 @@ def render(rows: Sequence[Row], hosts: Sequence[str] = ()) -> str:
 
 
 def judge(facts: Sequence[HostFacts | None]) -> list[Row]:
-    """What hosts say of themselves; ``None`` for one that does not answer."""
+    """The answers of hosts about themselves; ``None`` for one that does not answer."""
     known = [said for said in facts if said is not None]
 
     def row(name: str, tell: Callable[[HostFacts], str], poor: bool = False, fix: str = "") -> Row:

@@ -201,7 +201,7 @@ class Processes:
     def _ask(
         self, wanted: Iterable[tuple[K, int, Operation[R]]], timeout_s: float = ASK_S
     ) -> dict[K, tuple[R, memoryview]]:
-        """What the hosts of ranks answer, all asked at once; without those that do not.
+        """The answers of the hosts of ranks, all asked at once; without hosts that do not answer.
 
         Args:
           wanted: (what it is, a rank, what its host is asked).

@@ -140,7 +140,7 @@ class Folder:
         return {}
 
     def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
-        """Where ``rank`` finds the files ``of`` these ranks, brought to its host if need be.
+        """The folders of these ranks' files, brought to the host of ``rank`` if need be.
 
         Raises:
           LaunchError: a host does not answer, or has no room.

@@ -49,7 +49,7 @@ OF_A_JOB = (
     "partition", "account", "qos", "time", "nodes", "ntasks_per_node", "cpus_per_task", "mem",
     "gres", "constraint",
 )  # fmt: skip
-# Of the allocation's own; the rest of SLURM_* would be taken by srun for its options.
+# Those of the allocation; the rest of SLURM_* would be taken by srun for its options.
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS")
 NOT_OURS = ("SLURM_", "SBATCH_", "SALLOC_", "PMI_", "PMIX_", "JAXCLUSTER_")
 # salloc sets these if a job asks per task or per GPU. srun would limit the one agent to one share.

@@ -245,7 +245,7 @@ class Connection:
             self._agents._loop.call_later(BEAT_S, self._beat)
 
     def _hear_of(self, news: Any) -> None:
-        """Of the connection."""
+        """Take a change of the connection's state."""
         event = parse_monitor_message([bytes(frame) for frame in news])["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._session.opened()

@@ -106,7 +106,7 @@ class Recall(Operation[None], op="recall"):
 
 
 class Ring(Operation[tuple[int, int, int]], op="ring"):
-    """What ``ringfile.read`` finds there: its start, end and size."""
+    """The part of a log that ``ringfile.read`` finds: its start, end and size."""
 
     path: str
     at: int = 0

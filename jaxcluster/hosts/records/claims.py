@@ -40,7 +40,7 @@ class Life(enum.Enum):
 
 
 class Holder(NamedTuple):
-    """What ``alive`` says of who has made the folder."""
+    """The maker of the folder, as ``alive`` names it."""
 
     id: str
     pid_space: str

@@ -23,7 +23,7 @@ FOLDER = "reports"  # a folder, which new ranks on the same name leave as it is
 ENDING = ".json"
 MOST = 8  # reports that are kept
 
-# What went wrong; "dead": processes ended.
+# The kind of failure; "dead": processes ended.
 ReportKind = Literal["diverged", "failed", "hung", "dead"]
 
 KINDS: dict[type[JaxClusterError], ReportKind] = {
