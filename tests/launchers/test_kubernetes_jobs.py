@@ -167,7 +167,7 @@ def test_a_detached_cluster_s_pods_outlive_their_notebook_where_they_can_be_reac
 ) -> None:
     launch = site.started()
     launch.start(DEADLINE_S)
-    with pytest.raises(LaunchError, match="--detach leaves them unreachable"):
+    with pytest.raises(LaunchError, match="so --detach loses them"):
         launch.detach([site.path])
     launch.stop()
     launch = site.started(direct=True)
@@ -290,7 +290,7 @@ def test_a_job_that_can_not_be_deleted_is_told_with_what_to_type(
 
 def test_no_way_to_a_cluster(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     assert "nowhere" in refused(site.started(context="nowhere"))
-    assert "There is no way to a" in refused(site.started(kubeconfig="/nowhere/config"))
+    assert "No Kubernetes cluster can be reached" in refused(site.started(kubeconfig="/nowhere/config"))
     (site.path / "broken.yaml").write_text("a: b: c")
     assert "mapping values" in refused(site.started(kubeconfig=str(site.path / "broken.yaml")))
     kube = site.kube
