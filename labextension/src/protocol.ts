@@ -16,7 +16,7 @@
 /** How far a rank has come; '' before it was heard of. */
 export type StartStep = '' | 'up' | 'initialized' | 'ready';
 
-/** What went wrong; "dead": processes ended. */
+/** The kind of failure; "dead": processes ended. */
 export type ReportKind = 'diverged' | 'failed' | 'hung' | 'dead';
 
 /** How a cell went wrong, or which ranks died. */
