@@ -384,8 +384,8 @@ class Agreement:
         """A signal handler that raises nothing between an announcement and its launch.
 
         If ``handler`` raises there, the error waits, and the rank asks the referee to drop the
-        launch. It is raised in the launch's place, or after it, if "go" was on its way. A signal in
-        a launch is handled a moment later: its results have no name yet, and inputs may be donated.
+        launch. It is raised in the launch's place, or after it, if "go" was on its way. In a launch
+        its results have no name yet, and inputs may be donated. So signals wait a moment there.
         """
         return Guard(self.handle, handler)
 

@@ -8,8 +8,8 @@ A message is a word with its arguments, and a frame is one message. A rank says:
 
 A launch is a frame of ``LAUNCH``: b"L", its site, given, folded. The referee says to a thread:
 
-    go        launch: the so-manieth agreed launch of the rank; 0 if no other thread of it
-              launches, so these come in order anyway. Its frame is b"g" and this number
+    go        launch: its number among the rank's agreed launches. If only one thread of the rank
+              launches, they come in order anyway: then 0. Its frame is b"g" and this number
     refuse    don't launch, and a ``Refusal``
 
 and to a rank's control thread, first of all the cell's ``seq``:
@@ -143,8 +143,8 @@ class End:
 class Doing:
     """The ranks that did the same when a cell was closed, and what they did.
 
-    If they were in a launch (``waits``): the program, its place, and what it was ``given`` by the
-    host (a hash, 0 for nothing). ``name`` is the error's text if they ``failed``.
+    If they were in a launch (``waits``), the program and its place are here. ``given`` hashes what
+    the host gave to it, or is 0 for nothing. ``name`` is the error's text if they ``failed``.
     """
 
     ranks: tuple[int, ...]
@@ -179,8 +179,8 @@ class Refusal:
 class Waiting:
     """A thread that waits for other ranks to announce the same launch.
 
-    ``lane`` is the thread's name, ``seq`` its cell's or 0, ``since`` the referee's time, and
-    ``missing`` the ranks that it waits for.
+    ``lane`` is the thread's name, and ``seq`` its cell's or 0. ``since`` is the referee's time. The
+    thread waits for the ranks ``missing``.
     """
 
     rank: int

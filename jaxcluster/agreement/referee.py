@@ -1,8 +1,8 @@
 """Decides which launches are made. Pure: what a rank says comes in, answers go out.
 
 No program that spans processes is launched before all of its processes have announced the same
-one. The first refusal closes the cell: nothing more is launched in it on any of its ranks, whatever
-the code does with the exception. So all ranks have always made the same launches.
+one. The first refusal closes the cell: nothing more is launched in it on any of its ranks. The code
+can't change that by catching the exception. So all ranks have always made the same launches.
 
 A launch is refused only if it is certain that it can't be agreed. Otherwise it waits, and
 ``Referee.look`` says for whom.
@@ -259,8 +259,8 @@ class Referee:
 
         Args:
           given: hashes the values that the host gives to the launch.
-          folded: hashes what tells nobody by waiting: the main thread's launches of these processes
-            in the cell without collectives, and the thread's that XLA has refused.
+          folded: hashes launches that no wait would show. They are the main thread's of these
+            processes in the cell without collectives, and the thread's that XLA has refused.
           now: the time, in seconds; for status and reports alone.
         """
         if me.rank in self.dead:
@@ -347,8 +347,8 @@ class Referee:
     def _begin_cells(self) -> None:
         """Skip cells that must not run any more, and begin cells that can begin.
 
-        A cell begins on all of its ranks at the same time: when all of them have it and are idle,
-        and no earlier cell needs one of them.
+        A cell begins on all of its ranks at the same time. Before that all of them must have it and
+        be idle, and no earlier cell may need one of them.
         """
         blocked: set[tuple[str | None, int]] = set()  # for cells of this notebook, None: of any
         for seq, cell in sorted(self._queue.items()):

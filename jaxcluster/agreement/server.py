@@ -1,14 +1,14 @@
 """The referee's process, and the way to it from other hosts.
 
 Each thread of a rank that launches has a connection, and so has its control thread. The end of the
-control thread's connection shows the rank's death. They connect to a Unix socket. On other hosts
-than the referee's that is a ``Relay``'s, which sends what the ranks of its host say together as one
+control thread's connection shows the rank's death. They connect to a Unix socket: the referee's,
+or on other hosts a ``Relay``'s. A relay sends what the ranks of its host say together as one
 message over TCP.
 
-For a job of plain processes (see ``jaxcluster.agree``) this is a program:
+For a job of plain processes (see ``jaxcluster.agree``) this is a program.
 ``python -m jaxcluster.agreement.server referee PATH NUM_RANKS [ADDRESS]`` prints the port for
-relays, and ``... relay PATH ADDRESS PORT`` a line once it listens. Both end once the process that
-has started them and all ranks that they serve are gone, and remove the folder of PATH.
+relays. ``... relay PATH ADDRESS PORT`` prints a line once it listens. Once the process that has
+started them and all their ranks are gone, both remove the folder of PATH and end.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ Take = Callable[[bytes], None]  # takes a frame of one connection; b"" is its en
 class Hub:
     """Hears the threads of this host's ranks, which connect to a Unix socket.
 
-    It waits for none that takes no more, such as a rank that is suspended while hundreds of its
-    cells are skipped: the rest is sent later.
+    If one takes no more, the hub does not wait, but sends the rest later. An example is a rank that
+    is suspended while hundreds of its cells are skipped.
 
     Args:
       path: of the socket. Whoever can open it is trusted.

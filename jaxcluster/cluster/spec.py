@@ -29,8 +29,8 @@ def make_spec(num_processes: int | None = None, **options: Any) -> wire.ClusterS
     If other hosts decide them, ``num_processes`` stays 0 and ``platform`` "".
 
     Args:
-      **options: those of every start, as ``options.table`` names them (``timeout_s``, ``env``), and
-        the launcher's own, as on its command line (``hosts="h1:2,h2:2"``). None is not given.
+      **options: those of every start, as ``options.table`` names them (``timeout_s``, ``env``).
+        Others are a launcher's, as on its command line (``hosts="h1:2,h2:2"``). None is not given.
         Without a launcher it is this machine; "auto" is the allocation that this process runs in.
 
     Raises:

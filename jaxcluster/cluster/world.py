@@ -41,8 +41,8 @@ from jaxcluster.wire.ops.status import Look, State
 R = TypeVar("R")
 
 LOG_END_NBYTES = 1 << 18  # of a log that are read for the end of a rank's
-# Before a rank that says nothing counts as one that never will. On a machine with many times more
-# work than processors a call that keeps the GIL for 0.2 s has taken 5 s.
+# After this time a rank that says nothing counts as one that never will. A machine had many times
+# more work than processors. There a call that keeps the GIL for 0.2 s took 5 s.
 PATIENCE_S = 15.0
 ASK_S = 2.0  # for answers that a control channel gives at once
 # How jaxlib ends a process that has lost the coordinator: it aborts, and a thread that is just in a

@@ -65,7 +65,7 @@ class AgentFacts(HostFacts):
 def host_gpus(environ: Mapping[str, str]) -> list[str]:
     """The GPUs that a process with this environment may use, as CUDA, or AMD's HIP, names them.
 
-    The entries of CUDA_VISIBLE_DEVICES where it is set, as CUDA reads it: so ``""``, ``"-1"`` and
+    If CUDA_VISIBLE_DEVICES is set, its entries as CUDA reads them: ``""``, ``"-1"`` and
     Slurm's ``"NoDevFiles"`` are not GPUs. Else 0 .. k-1 for the k cards in ``/dev``, or those that
     the driver lists. On a host of AMD's: HIP_VISIBLE_DEVICES, which counts in what
     ROCR_VISIBLE_DEVICES (Slurm's) leaves, and which HIP also reads as CUDA_VISIBLE_DEVICES.

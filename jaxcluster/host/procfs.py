@@ -1,7 +1,7 @@
 """Why a process says nothing, or how it has ended, by the kernel's word.
 
 A rank's control channel has its own thread. If it does not answer, the rank is stopped, gets no
-processor, runs another program (``os.execv``), or keeps Python's global lock (the GIL) in C code.
+processor, or runs another program (``os.execv``). Or C code keeps Python's global lock (the GIL).
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ def tpu_worker(
 ) -> TpuWorker | None:
     """Which host of a TPU slice this is; None where it has no TPU, or nothing says which.
 
-    Only a host with TPU chips (or JAX_FORCE_TPU_INIT, as in JAX) is asked for its metadata, by
-    ``ask``: that may take ``ASK_S``.
+    Only on a host with TPU chips (or JAX_FORCE_TPU_INIT, as in JAX), ``ask`` gets the metadata.
+    Each call may take ``ASK_S``.
     """
     if not chips and "JAX_FORCE_TPU_INIT" not in environ:
         return None

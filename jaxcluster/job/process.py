@@ -30,7 +30,7 @@ from jaxcluster.supervision import ends
 START_S = 300.0  # that other processes have to call ``agree``
 LOOK_S = 0.5
 LEAVE_S = 5.0  # that other processes have to end after a failure
-STUCK_S = 10.0  # ... and this one's threads, such as Orbax's, which may wait for a dead process
+STUCK_S = 10.0  # ... and this process's threads: Orbax's, say, may wait for a dead process
 POLL_S = 0.05
 STOP_S = 1.0  # the referee closes the script in this time after a stop, or is gone
 RAISE_S = 0.3  # a refused launch raises in this time, or other code does
@@ -222,8 +222,8 @@ class Job:
 def give_back_in_children(number: int) -> None:
     """Have processes that the script forks take this signal as Python has it.
 
-    ``terminate()`` of multiprocessing, and then ``join()``, count on it, also where C code is stuck
-    or the signal comes at once: Python forgets what came before a child begins.
+    ``terminate()`` and then ``join()`` of multiprocessing count on it, also where C code is stuck.
+    Python forgets signals that came before a child begins, so an early one is blocked till then.
     """
     masks = list[Any]()
 

@@ -1,8 +1,8 @@
 """One process of ``jaxcluster run``: it becomes a JAX process as ranks do, then runs a script.
 
-The script has a process as ``python FILE`` or ``python -m MODULE`` gives it one: its own
-``__main__`` and ``sys.argv``, no thread and no shell of ours but the agreement's, and at its end
-all that Python does at the end of a process. Its output goes to two files of the agent.
+The script has a process as from ``python FILE`` or ``python -m MODULE``, with its own ``__main__``
+and ``sys.argv``. It has no shell of ours, and of our threads only the agreement's. At its end
+Python does all that it does at the end of any process. The output goes to two files of the agent.
 """
 
 from __future__ import annotations
