@@ -4,8 +4,8 @@ ipyparallel's controller starts its heart monitor (and, without ``--usethreads``
 as processes. When it is killed, it leaves them running for ever. Each therefore asks the kernel,
 right after its fork, to be ended with its parent.
 
-It tells clients at once of a rank that has died. ipyparallel leaves that to a nanny process beside
-each engine, which would cost a start more imports. A rank's identity ends in its pid
+It tells clients at once that a rank has died. ipyparallel has a nanny process beside each engine
+for that. Nannies would cost a start more imports. A rank's identity ends in its pid
 (``JaxEngine.ident``). The other part, signals, is the rank's own (``RankKernel.signal_request``).
 """
 
@@ -37,8 +37,8 @@ ARGS = (
     "--HeartMonitor.period=10000",
     "--HeartMonitor.max_heartmonitor_misses=6",
     "--log-level=40",
-    # ipyparallel signs its messages and sends them in clear over TCP: without this any user of this
-    # machine can read what cells run through it print. It costs a start 0.05 s.
+    # ipyparallel signs its messages, but sends them in clear over TCP. Without this option any user
+    # of this machine can read the output of cells that run through it. It costs a start 0.05 s.
     *(("--IPController.enable_curve=True",) if zmq.has("curve") else ()),
 )
 MOST_TRIES = 5
@@ -99,11 +99,11 @@ def main(folder: str, address: str) -> None:
     """Run the controller, with its files in ``folder``, where engines come to ``address``."""
     me = os.getpid()
     os.register_at_fork(after_in_child=lambda: die_with_parent(me))
-    # Its processes are forked, as before Python 3.14, whose fork server is no child of this one: it
-    # and its folder in /tmp would outlive a kill.
+    # From Python 3.14 on, a fork server would start its processes. That is no child of this
+    # process: it and its folder in /tmp would outlive a kill. So they are forked, as before.
     multiprocessing.set_start_method("fork", force=True)
-    # It sleeps 0.25 s before it writes its connection files, and waits for nothing (its one sleep,
-    # in init_hub; ipyparallel 9.2). All ranks would wait with it.
+    # It sleeps 0.25 s before it writes its connection files, but waits for nothing. That is its one
+    # sleep, in init_hub (ipyparallel 9.2). All ranks would wait with it.
     app.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
     app.Hub = WatchingHub
     app.BroadcastScheduler = SingleScheduler

@@ -1,6 +1,6 @@
 """Checks of this machine, or of hosts, with what could be wrong and how to fix it.
 
-This machine is one host among others: the same rows judge the versions, devices and memory of each.
+This machine is one host among others. The same rows judge each host's versions, devices and memory.
 jax is never imported here. Another process looks for jax's private names.
 """
 

@@ -37,7 +37,7 @@ from jaxcluster.text import seconds
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import Operation
 
-MARGIN_S = 5.0  # a host out of reach is given up so long before its agent ends
+MARGIN_S = 5.0  # the fleet gives up a host out of reach so long before its agent ends
 CUT_S = 2.0  # without a connection, until the fleet asks whether anybody listens there
 REFUSAL_S = 0.3  # for the answer
 NOBODY_LISTENS = [os.strerror(code) for code in (errno.ECONNREFUSED, errno.ENOENT)]
@@ -45,7 +45,7 @@ LOOK_S = 0.5
 REASON_S = 8.0  # for a launcher's command to end, and so to say why an agent was ended
 ENDED_BY_OTHERS = re.compile("SIGTERM|SIGHUP|standard input")
 CONNECT_S = 20.0
-QUIT_S = 5.0  # for all agents; one that did not hear it ends with its input, or its lease
+QUIT_S = 5.0  # for all agents; one that misses the request ends with its input or lease
 JOIN_S = 5.0  # for an agent that is there already
 ASKED_S = 2.0  # ... if clusters are only listed
 LOOPBACK = "127.0.0.1"
@@ -97,7 +97,7 @@ class Fleet:
 
     Attributes:
       hosts: that have ranks, or may, in the order of ranks; the first one has rank 0.
-      on_event: called with each event of an agent and each lost host, on a thread that may wait for
+      on_event: called with each event of an agent and with each lost host. Its thread may wait for
         a host's answer.
     """
 

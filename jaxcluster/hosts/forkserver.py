@@ -186,8 +186,8 @@ def _renew(cwd: str) -> None:
     each have their own. Not renewed, because nothing can: the hashes of strings
     (``PYTHONHASHSEED``), which are equal on all ranks.
 
-    Others renew themselves, seen with Python 3.11 to 3.13: ``random`` reseeds itself after a fork,
-    ``tempfile`` and multiprocessing's semaphores draw again in another process, and ``secrets``,
+    Others renew themselves, seen with Python 3.11 to 3.13. ``random`` reseeds itself after a fork.
+    ``tempfile`` and multiprocessing's semaphores draw again in another process. ``secrets``,
     ``uuid4``, ``numpy.random.default_rng()`` and OpenSSL ask the kernel each time.
 
     Args:

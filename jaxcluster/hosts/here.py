@@ -16,7 +16,7 @@ from jaxcluster.supervision.processes import is_alive, process_token
 from jaxcluster.supervision.starting import findable
 
 QUIT_S = 5.0  # until an agent has ended its processes
-# How names begin that would make a child believe that it is part of another job or kernel.
+# Prefixes of variables that would make a child believe it is part of another job or kernel.
 DROPPED_ENV = ("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "IPP_")
 
 

@@ -140,8 +140,8 @@ class Processes:
         """Start the referee beside rank 0, with JAX's coordination service; returns its pid.
 
         Args:
-          address: where JAX's service listens; at port 0 a free one.
-          relays, key: where the referee hears other hosts, and what these have to know.
+          address: where JAX's service listens; port 0 means a free port.
+          relays, key: the address where the referee hears other hosts, and their shared secret.
 
         Raises:
           LaunchError: the fork server did not start it in time.

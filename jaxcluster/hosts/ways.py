@@ -24,8 +24,8 @@ def try_ways(
       passed_over: see ``answers``.
 
     Returns:
-      The ports of those that listen; and for each host that answers, by those: its own address on
-      the way there, and why there is no way, or "".
+      The ports of the hosts that listen. And for each host that answers, by listening host: its own
+      address on the way there, and why there is no way, or "".
     """
     try:
         asked = [(host, host.begin(Listen(address))) for host, address in at.items()]

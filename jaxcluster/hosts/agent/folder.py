@@ -1,11 +1,11 @@
 """An agent's folder on its host: private, with a record of who it is, and gone with it.
 
-It lies in this user's folder of clusters, but never in ``$XDG_RUNTIME_DIR``, which a host removes
-at the user's last logout. Files that must be fast lie in a second folder, in memory.
+It lies in this user's folder of clusters. A host removes ``$XDG_RUNTIME_DIR`` at the user's last
+logout, so it never lies there. Files that must be fast lie in a second folder, in memory.
 
 The record names the agent's and the fork server's process. So a later agent can remove the remains
-of a killed one. It also ends an older agent of the same cluster on this host first (the fence): two
-would share a GPU or TPU.
+of a killed one. Two agents of one cluster on one host would share a GPU or TPU. So the later one
+first ends the older one (the fence).
 """
 
 from __future__ import annotations

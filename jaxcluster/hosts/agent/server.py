@@ -1,8 +1,7 @@
 """The agent of one host: ``python -P -m jaxcluster.hosts.agent --owner-key KEY [--bind tcp://ADDRESS:*]``.
 
-It makes a private folder, starts the fork server as its child (``family``), opens one socket, and
-prints one JSON line that says where it is, what its public key is, and what the host has
-(``report``):
+It makes a private folder, starts the fork server as its child (``family``), and opens one socket.
+Then it prints one JSON line: where it is, its public key, and what the host has (``report``):
 
     {"jaxcluster-agent": 1, "endpoint": "tcp://10.0.0.2:41234", "key": "...", "host": "h1", ...}
 
@@ -12,22 +11,22 @@ The socket gets messages of sessions (``messages``), one session for each client
 first frame of a message says to whom:
 
     3       rank 3: an envelope and buffers, for its own socket; one DEALER for each client, so that
-            answers go to who has asked
+            each answer goes to the client that asked
     agent   one of ``requests``, or of ``wire.forks`` for the processes here: an envelope and data
 
 It sends events, such as the ends of processes, to all clients.
 
-A process that is spawned gets the host's own environment, but for what numbers a launcher's
-processes, or the environment that its owner has named (``Preload``).
+A spawned process gets the environment that its owner has named (``Preload``). Else it gets the
+host's own, without the variables that number a launcher's processes.
 
 While a client's session is full, the agent reads no messages of ranks to that client. So the ranks'
 sockets fill up, and the ranks wait.
 
 It ends, with all that it has started, on a request, and
 
-- on another host, when its standard input ends (``--owner-stdin``), where it is detached as soon as
-  nobody is connected; and when no client with its owner's key has been connected for the time of
-  its lease. Time in which the agent itself was stopped does not count;
+- on another host, when its standard input ends (``--owner-stdin``); a detached one with a client
+  stays, and is detached no more. If not detached, it also ends when its lease has passed without a
+  client with its owner's key. Time in which the agent itself was stopped does not count;
 - on its owner's machine (``--owner``), when its standard input or that process ends. There is no
   lease: it lives on without processes for its owner's next cluster, ``IDLE_S`` long. Detached, it
   has no owner, and ends with its last process, or when nobody can find it any more.

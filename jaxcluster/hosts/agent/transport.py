@@ -38,7 +38,7 @@ class Keys:
     """A pair of CURVE keys, in hexadecimal. The secret is shown nowhere.
 
     Public keys pass through shells, batch systems and ssh. zmq's own spelling (Z85) may begin with
-    a hyphen, and has letters that each of these reads differently.
+    a hyphen. It also has letters that each of these reads differently.
     """
 
     public: str
@@ -153,7 +153,7 @@ def open_router(
     """
     router = context.socket(zmq.ROUTER)
     _prepare(router)
-    # A peer that is not there is an error to be heard of; one that comes back takes its old place.
+    # Sending to an absent peer raises an error. A peer that comes back takes its old place.
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
