@@ -290,7 +290,7 @@ def test_a_job_that_can_not_be_deleted_is_told_with_what_to_type(
 
 def test_no_way_to_a_cluster(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
     assert "nowhere" in refused(site.started(context="nowhere"))
-    assert "No Kubernetes cluster can be reached" in refused(site.started(kubeconfig="/nowhere/config"))
+    assert "cluster can be reached" in refused(site.started(kubeconfig="/nowhere/config"))
     (site.path / "broken.yaml").write_text("a: b: c")
     assert "mapping values" in refused(site.started(kubeconfig=str(site.path / "broken.yaml")))
     kube = site.kube
