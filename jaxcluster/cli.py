@@ -39,7 +39,7 @@ def start(words: list[str]) -> None:
         while not (started.dead or started.closed) or started.is_restarting:
             time.sleep(0.5)
         if started.closed:
-            print("It was stopped from elsewhere.")
+            print("Another process has stopped it.")
         else:
             print(blocks.text(status.look(started)))
     except KeyboardInterrupt:

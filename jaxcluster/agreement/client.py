@@ -369,7 +369,7 @@ class Agreement:
         if deferred is not None:
             raise deferred
         if not frame:
-            raise ConnectionError("The referee is gone: nothing can be launched any more.")
+            raise ConnectionError("jaxcluster's referee process has ended. No launch is possible.")
         refusal: Refusal = unpack(frame)[1]
         self.is_refused = True
         if lane is self._main:

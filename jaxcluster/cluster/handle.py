@@ -179,8 +179,8 @@ class Cluster:
 
         All living ranks save their variables, and the new processes load them. A survivor gives a
         dead rank's successor the values that all ranks share. For another number of ranks, arrays
-        that span processes are cut for the new meshes, without lost hosts. The stop button ends it:
-        see ``recovery``.
+        that span processes are cut for the new meshes. Lost hosts are left out. The stop button
+        ends the restart.
 
         Args:
           clean: keep nothing.
@@ -219,7 +219,7 @@ class Cluster:
 
         Args:
           force: forget hosts that can't be reached, and end the others. Processes on a forgotten
-            host end 20 s after the last connection, or, if detached, with their login.
+            host end 20 s after the last connection. Detached ones end when the login there ends.
 
         Raises:
           LaunchError: another process has started the cluster, and a host can't be reached. Nothing
@@ -425,8 +425,8 @@ class Cluster:
         self.autosave.wait()
         if self.autosave.kept is None:
             raise UsageError(
-                f"No cell's end is saved{self.autosave.why_not and ': '}{self.autosave.why_not}.",
-                "%jaxcluster autosave on saves each from now on.",
+                f"Autosave saved nothing{self.autosave.why_not and ': '}{self.autosave.why_not}.",
+                "%jaxcluster autosave on saves after each cell from now on.",
             )
         when = f"when the end of cell [{self.autosave.cell}] was restored"
         return saving.restore_from(self.world, self.autosave.kept, when)

@@ -25,7 +25,7 @@ class History:
 
     Attributes:
       cells: oldest first, as they were at the last look.
-      dropped: how many there were before, which are not kept.
+      dropped: how many older cells are no longer kept.
     """
 
     def __init__(self, world: World) -> None:
@@ -44,7 +44,7 @@ class History:
         return next((one for one in self.cells if one.state == RUNNING), None)
 
     def find(self, number: int | None = None) -> PastCell:
-        """The cell with a number; the last one.
+        """The cell with this number; without a number, the last cell.
 
         Raises:
           UsageError: no cell has run, or none has this number.
@@ -61,7 +61,7 @@ class History:
         )
 
     def look(self) -> None:
-        """Read on from the last look."""
+        """Read what the ranks have written since the last look."""
         dead = set(self.world.dead)  # by now: the last that they have written is read below
         for rank, part in _read(self.world, "cells", self._at):
             for line in bytes(part.data).splitlines():

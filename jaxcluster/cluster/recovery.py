@@ -98,7 +98,7 @@ def advice(cluster: Cluster) -> str | None:
         if cluster.record.has_owner:
             told = f"The notebook that started it can restart it; {attach} connects to its new"
             return f"{told} processes then."
-        return "%jaxcluster stop ends it; %jaxcluster start starts another."
+        return f"%jaxcluster stop {cluster.name} ends it; %jaxcluster start starts another."
     if cluster.recovery != "auto":
         return RESTART
     return None

@@ -49,9 +49,9 @@ class CellOptions:
 
     Attributes:
       ranks: those that run it; all by default.
-      timeout_s: the ranks that are still in the cell after so many seconds are interrupted.
+      timeout_s: after so many seconds the ranks that are still in the cell are stopped.
       execution_count: its number, for tracebacks and ``Out``.
-      shown_ranks: also read C code's output of these; by default of the first rank.
+      shown_ranks: the ranks whose C code's output is read, too; by default the first one.
       on_output: called with each output and reply as it comes.
       on_notice: called with a line that says what the cell waits for.
       cell_id: Jupyter's, for the panel.

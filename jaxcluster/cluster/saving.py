@@ -191,7 +191,7 @@ def load(
             f"[{autosaved[1]}]."
         )
     if missing := sorted((back & gone.keys()) - had):
-        found.append(f"No values on {whose} of: {_few(missing)}.")
+        found.append(f"Missing on {whose}: {_few(missing)}.")
     if nowhere := {n: why for n, why in (gone | left).items() if n in left or n not in back | had}:
         found.append(f"Lost: {tell_lost(nowhere)}.")
     wanted = {*missing, *nowhere}
@@ -381,7 +381,7 @@ class Autosave:
         if not self.is_on or world.is_broken:
             return
         if time.monotonic() < self._not_before:
-            self.why_not = "the last save took so long that the next one comes later"
+            self.why_not = "the last save took long, so this one was skipped"
             return
         self.wait()
         sent = threading.Event()
@@ -409,7 +409,7 @@ class Autosave:
         def check() -> None:
             sent()
             if world.is_broken or self._is_cancelled:
-                raise RecoveryError("it was given up for new processes")
+                raise RecoveryError("the save was cancelled, because the ranks ended")
 
         spare: Folder | None = None
         try:

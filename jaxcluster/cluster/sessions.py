@@ -79,9 +79,9 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
         raise ClusterExists(
             f"Cluster {known.name!r} is already running, with other options: "
             f"{repeated_start.typed(known.spec)}. It was not changed.",
-            "To replace it: %jaxcluster stop, then this start again. %jaxcluster restart gives it "
-            "new processes with the old options, and with -n another number of them. %jaxcluster "
-            "start --name NAME starts a second one.",
+            f"To replace it: %jaxcluster stop {known.name}, then this start again. %jaxcluster "
+            "restart gives it new processes with the old options; -n N changes their number. "
+            "%jaxcluster start --name NAME starts a second one.",
         )
     ranks = plural(known.num_processes, "rank")
     if known.is_restarting:
@@ -90,7 +90,7 @@ def start_once(spec: wire.ClusterSpec, progress: Progress | None = None) -> str:
     if lost := recovery.tell_losses(known):
         said += f" {lost}"
     if (used := current().name) != known.name:
-        said += f" Cells of this notebook run on {used!r}: %jaxcluster attach {known.name}"
+        said += f" This notebook uses {used!r}. To use this one: %jaxcluster attach {known.name}"
     return said
 
 

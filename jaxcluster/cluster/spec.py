@@ -24,14 +24,14 @@ VERIFIES = "JAX_DISTRIBUTED_VERIFY_SECURE_CREDENTIALS"
 
 
 def make_spec(num_processes: int | None = None, **options: Any) -> wire.ClusterSpec:
-    """A checked ClusterSpec, with what was left open chosen from what this machine has.
+    """A checked ClusterSpec. Options that were left out are chosen from what this machine has.
 
-    If other hosts decide them, ``num_processes`` stays 0 and ``platform`` "".
+    If other hosts decide, ``num_processes`` stays 0, and ``platform`` stays "".
 
     Args:
       **options: those of every start, as ``options.table`` names them (``timeout_s``, ``env``).
-        Others are a launcher's, as on its command line (``hosts="h1:2,h2:2"``). None is not given.
-        Without a launcher it is this machine; "auto" is the allocation that this process runs in.
+        Others are a launcher's, as on its command line (``hosts="h1:2,h2:2"``). None means
+        left out. The default launcher is this machine. "auto" takes this process's allocation.
 
     Raises:
       UsageError: an argument is out of its range, or there is no such launcher or option.
@@ -101,7 +101,7 @@ def check_credentials(environ: Mapping[str, str]) -> None:
     if names:
         raise UsageError(
             f"{', '.join(sorted(names))} is set, and jaxcluster passes no certificates to JAX.",
-            f"Unset it: import os; del os.environ[{min(names)!r}]   See docs/security.md.",
+            f"Drop the --env, or: import os; del os.environ[{min(names)!r}]   See docs/security.md",
         )
 
 
@@ -145,7 +145,7 @@ def resized(spec: wire.ClusterSpec, num_processes: int) -> wire.ClusterSpec:
     if spec.platform == "tpu" and not spec.is_here:
         raise UsageError(
             "The hosts of a TPU slice belong together, so the number of their ranks is fixed.",
-            "Stop it, and start it on another slice.",
+            "%jaxcluster stop, then start on another slice: --tpu NAME",
         )
     wanted = replace(spec, num_processes=known().by_name["num_processes"].value(num_processes))
     check_spec(wanted)

@@ -202,7 +202,7 @@ class Starting:
             if found := re.search(r"^ports: (\d+) (\d+)$", world.log_end("coordinator"), re.M):
                 return int(found[1]), int(found[2])
             time.sleep(LOOK_S)
-        raise LaunchError("The referee did not start in time.", "%jaxcluster doctor")
+        raise LaunchError("The coordinator did not start in time.", "%jaxcluster doctor")
 
     def _ask(
         self,
@@ -283,7 +283,7 @@ def claim(spec: wire.ClusterSpec) -> tuple[wire.ClusterSpec, claims.Claim]:
     another = "%jaxcluster start --name NAME starts another."
     if any(record.name == spec.name for record in registry.records()):
         told = f"Cluster {spec.name!r} is already running."
-        raise ClusterExists(told, f"{attach}, %jaxcluster stop ends it, and {another}")
+        raise ClusterExists(told, f"{attach}, %jaxcluster stop {spec.name} ends it, and {another}")
     if (holder := claims.read_holder(registry.folder(spec.name))) is not None:
         by = f"process {holder.owner.partition(':')[0]} on {holder.hostname}"
         told = f"Cluster {spec.name!r} is being started, by {by}."

@@ -47,7 +47,7 @@ def explain(pid: int, state: str) -> Silence:
         return Silence(f"is held by a debugger (pid {pid})", is_held=True)
     if not state:
         return Silence("is not responding, and its process is gone")
-    why = "in C code that keeps Python's global lock, or without a processor on a busy machine"
+    why = "in C code that holds Python's GIL, or without a processor on a busy machine"
     return Silence(f"is not responding: {why}", is_hung=True)
 
 

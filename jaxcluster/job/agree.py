@@ -32,7 +32,7 @@ def agree(stall_s: float = 30.0) -> bool:
     nothing more is launched. The other processes raise ``Divergence`` at the line of their launch.
     After ``SIGUSR1`` a process prints who waits for whom.
 
-    Each launch of a program with a collective costs a message to the referee and back.
+    Each launch of a program with a collective costs a message to a referee process and back.
 
     Args:
       stall_s: after how many seconds of waiting a process prints this unasked.
@@ -139,5 +139,5 @@ _children: list[subprocess.Popen[str]] = []  # they end by themselves
 
 
 def _unknown() -> bool:
-    say("Launches are not checked: this jax is not known.")
+    say("Launches are not checked: jaxcluster does not know this version of jax.")
     return False

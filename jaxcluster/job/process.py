@@ -178,7 +178,7 @@ class Job:
                 self._hear(frame)
             now = time.monotonic()
             if self._has_failed and 0 < self._over_at < now - patience_s:
-                say("Threads of this process do not end, so it is ended.")
+                say("Threads of this process do not end, so jaxcluster ends it.")
                 log.end_process(1)
             record = self.agreement.begun.get(threading.main_thread().ident or 0)
             if record is not None and record[-1] and told != record[2] < now - self._stall_s:

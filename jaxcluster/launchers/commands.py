@@ -248,7 +248,7 @@ class Launch:
         reason, names = self.reason(first), self.plan.hosts
         told = reason.message
         if others and names:
-            told += f" Nor can be used: {name_hosts(names[r.command.hosts[0]] for r in others)}."
+            told += f" Others failed, too: {name_hosts(names[r.command.hosts[0]] for r in others)}."
         return LaunchError(told, reason.hint)
 
     def successor(self, number: int, name: str) -> Callable[..., StartedAgent] | None:

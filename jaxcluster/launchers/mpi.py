@@ -60,7 +60,7 @@ class MPI(Launcher):
         Option("--mpiexec", PATH, "PATH", "the mpiexec to run", "/opt/mpi/bin/mpiexec"),
         Option("--mpi-args", WORDS, "WORDS", "further arguments for mpiexec", "='--bind-to none'"),
     )  # fmt: skip
-    refused = "Inside a batch job only its hosts can be named in --hosts, each with its slots."
+    refused = "Inside a batch job, --hosts can name only the job's hosts, each with its slots."
 
     @classmethod
     def found_around(cls, environ: Mapping[str, str]) -> Inside | None:

@@ -166,7 +166,7 @@ class Slurm(Launcher):
         Option("--new-job", SWITCH, "", "make a job even inside an allocation"),
     )  # fmt: skip
     refused = (
-        "sinfo lists partitions, nodes and what they have, sacctmgr your accounts: --partition, "
+        "sinfo lists partitions and nodes, and sacctmgr your accounts. Check --partition, "
         "--nodes, --gres, --mem, --constraint, --time, --account, --qos"
     )
 

@@ -90,7 +90,7 @@ class SSH(Launcher):
         DIRECT,
     )  # fmt: skip
     needs_hosts = True
-    cut = "Its sshd may not allow it (AllowStreamLocalForwarding). Without: --direct"
+    cut = "Its sshd may not allow it (AllowStreamLocalForwarding). To do without: --direct"
 
     @classmethod
     def of(cls, given: dict[str, Any], num_processes: int | None, what: str = "") -> Self:
@@ -136,7 +136,7 @@ class SSH(Launcher):
             there = f"/tmp/jaxcluster-{agent.token(folder)}-{number}.sock"
             if len(here.encode()) > SOCKET_LENGTH or "${" in here:
                 raise UsageError(
-                    f"{here} can't be a socket of ssh's: it is too long, or has a variable.",
+                    f"ssh can't use {here} as a socket: it is too long, or has a ${{ in it.",
                     "Set JAXCLUSTER_RUNTIME_DIR to another folder, or use --direct.",
                 )
             # ssh splits it at colons, and reads % in it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxcluster.model.layout import SEED
 
 EXPLICIT = (
-    "jax.make_mesh gives Explicit axes, on which JAX asks instead of choosing. Call "
+    "jax.make_mesh gives Explicit axes: JAX asks you for a sharding instead of choosing one. Call "
     "jax.set_mesh(mesh) once, and pass out_sharding=P(...), as in jnp.matmul(x, y, "
     "out_sharding=P()) and x.at[0].get(out_sharding=P()). Or leave it to the compiler: "
     "jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(names))."
@@ -32,7 +32,7 @@ KIND_HINTS = (
     ("Please enter your `jit` into a mesh context", EXPLICIT),
     (
         "passed to device_put is not the same on each process",
-        "The ranks' values differ, or differ from what JAX makes of them: give float32 for "
+        "The ranks' values differ, or JAX converts them, or they hold NaN: give float32 for "
         f"float64, int32 for int64, and no NaN. {SEED}",
     ),
     (

@@ -200,9 +200,9 @@ class PastCell(CellRecord):
     Attributes:
       who: the notebook or process that has sent it.
       number: in the cluster, counted over all notebooks, and over restarts.
-      count: how many cells one of its ranks had begun with it.
-      starts: of the ranks that have begun it, where in their output it begins.
-      ends: where it ends, of those on which no more may come.
+      count: how many cells one of its ranks had begun, this one included.
+      starts: for each rank that has begun it, where in the rank's output it begins.
+      ends: for each rank on which no more may come, where it ends.
     """
 
     who: str = ""
@@ -218,7 +218,7 @@ class PastCell(CellRecord):
 
     @property
     def state(self) -> str:
-        """How it is, or has ended, on all its ranks."""
+        """Its state, or how it has ended, on all its ranks together."""
         found = {self.status(rank) for rank in self.ranks}
         return next(state for state in (*STATES, *found) if state in found)
 

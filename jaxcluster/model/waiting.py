@@ -112,8 +112,8 @@ class Late:
     def told(self, hosts: Mapping[int, str] | None = None) -> str:
         """In a sentence."""
         return (
-            f"{begin_ranks([self.rank], hosts)} comes last into {self.share:.0%} of launches, "
-            f"{1000 * self.behind_s:.0f} ms behind ({where(self.place, self.name)})."
+            f"{begin_ranks([self.rank], hosts)} is last in {self.share:.0%} of launches, "
+            f"{1000 * self.behind_s:.0f} ms late ({where(self.place, self.name)})."
         )
 
 

@@ -42,7 +42,7 @@ WORDS = {
     "failed": ("{Who} failed, so no rank launches anything more in this {part}.", NOTHING),
     "left": ("{Who} left the wait for a launch: an exception was raised in it.", NOTHING),
     "stopped": ("The {part} was stopped.", NOTHING),
-    "uneven": ("{Who} launched other programs without collectives.", SAME + "."),
+    "uneven": ("{Who} launched other programs without collectives than the rest.", SAME + "."),
     "torn": ("XLA launched a program on some ranks, and refused it on others.", "{renew}"),
 }
 RENEW = {
@@ -68,9 +68,9 @@ def explain(
     everybody = sorted(rank for one in waiting for rank in one.ranks)
     others = [rank for rank in everybody if rank not in refusal.causes]
     idle = [rank for one in refusal.doing if one.does == "idle" for rank in one.ranks]
-    what, more = "different programs", ": run both on every rank, and choose afterwards"
+    what, more = "different programs", ": run both programs on every rank, and choose afterwards"
     if len({one.fingerprint for one in waiting}) == 1:
-        what, more = "one program, after different ones without collectives", ""
+        what, more = "one program, but had launched different ones without collectives", ""
         if len({one.given for one in waiting}) > 1:
             what, more = "one program with different values", ", with the same values"
     told = {"part": part, "what": what, "more": more, "renew": RENEW[part]}
@@ -85,8 +85,8 @@ def explain(
         place, count = refusal.mixed, refusal.mixed_launches
         where = f"line {place.line}" if place.line else place.within or "this program"
         lines.append(
-            "If a rank left out a turn of a loop, the last "
-            f"{'launch' if count == 1 else f'{count} launches'} from {where} on mixed its turns. "
+            "If a rank skipped an iteration of a loop, the last "
+            f"{'launch' if count == 1 else f'{count} launches'} from {where} on mixed iterations. "
             f"Don't use what the {part} has assigned since."
         )
         fix = fix.removeprefix(NOTHING)

@@ -251,9 +251,9 @@ class Commands:
         saves = running.autosave
         state = f"Autosave is {ON_OFF[saves.is_on]}."
         if saves.kept is not None:
-            state += f" The end of cell [{saves.cell}] is saved."
+            state += f" The variables after cell [{saves.cell}] are saved."
         if saves.why_not:
-            state += f" The last cell's end is not: {saves.why_not}."
+            state += f" Those after the last cell are not: {saves.why_not}."
         print(f"{state} %jaxcluster autosave on|off sets it.")
 
     def _auto(self, parsed: Namespace) -> None:

@@ -153,7 +153,7 @@ def write(name: str, log: Log, *, force: bool = False) -> list[str]:
         )
     notebook = os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "this notebook"
     if not any(cell.ok for cell in log.cells):
-        raise UsageError(f"No %%spmd cell of {notebook} has run since its ranks started.", EXAMPLE)
+        raise UsageError(f"No %%spmd cell of {notebook} has succeeded on these ranks.", EXAMPLE)
     text, notes = script(log, notebook, name)
     try:
         path.write_text(text, encoding="utf-8")
@@ -194,7 +194,7 @@ def script(log: Log, notebook: str, path: str) -> tuple[str, list[str]]:
     notes = [f"{path} has {len(parts)} of {cells} of {notebook}: those that ended well."]
     if pushed:
         notes.append(
-            f"Set there the values that you pushed: {', '.join(dict.fromkeys(log.pushed))}."
+            f"Set the values that you pushed at its top: {', '.join(dict.fromkeys(log.pushed))}."
         )
     if comments:
         notes.append(f"Left out: {'; '.join(dict.fromkeys(comments))}.")

@@ -46,8 +46,8 @@ COMMANDS = {
         "`start --help ssh` shows a launcher's options, `start --help all` shows all.",
         example="-n 4 --devices-per-process 2", takes_start=True),
     "stop": Command("End the processes of the cluster. Their variables are lost.", (
-        _own("name", "the cluster's name (default: this notebook's)", "main-2"),
-        _own("--all", "every cluster that this notebook is connected to", argument="everything"),
+        _own("name", "its name (default: this notebook's; in a shell, the only one)", "main-2"),
+        _own("--all", "this notebook's clusters; in a shell, all of yours", argument="everything"),
         _own("--force", "forget hosts that can't be reached"),
     )),
     "restart": Command("Give the cluster new processes, with the variables of the old ones.", (
@@ -76,8 +76,8 @@ COMMANDS = {
         "last cell of any notebook.", (
         _own("ranks", "which ranks (default: all)", "1-3"),
         _own("--cell", "a cell by its number in --history", "12", COUNT, "N"),
-        _own("--history", "list the last cells (20) of all notebooks: how each has ended, how long "
-            "it took, who ran it", "100", NUMBER, "[COUNT]"),
+        _own("--history", "list the last cells (default: 20) of all notebooks: how each has ended, "
+            "how long it took, who ran it", "100", NUMBER, "[COUNT]"),
     )),
     "report": Command(
         "Show how a cell failed: what each rank did, what was done, and the last launches. "
@@ -90,8 +90,8 @@ COMMANDS = {
         _own("--last", "load the last autosave"),
     )),
     "autosave": Command(
-        "Save all variables at the end of each cell without an error. If a rank dies later, its "
-        "successor loads them. restore --last loads them on all ranks.",
+        "Save all variables at the end of each cell without an error. If a rank dies later, the "
+        "process that replaces it loads them. restore --last loads them on all ranks.",
         (_own("switch", "default: show the last save", "on", ONOFF, "on|off"),)),
     "debug": Command("Open the debugger at a rank's last error, while the other ranks wait.", (
         _own("rank", "which rank (default: the one that differs)", "2", NUMBER),)),
@@ -135,7 +135,7 @@ OTHERS = {
             argument="all_ranks"),
         _own("--out", "keep the cell's record under this name: r.stdout(rank=3)", "r",
             metavar="NAME"),
-        _own("--timeout", "stop the cell after S seconds, before the same launch on all ranks",
+        _own("--timeout", "stop the cell after S seconds; all ranks stop before the same launch",
             "60", SECONDS, "S", argument="timeout_s"),
         _own("--async", "don't wait for the cell's end; with --out you can wait for it later",
             argument="background"),

@@ -35,7 +35,7 @@ ORDER = ("ssh", "slurm", "mpi", "tpu", "kubernetes", "ipp")
 # Options that every launcher knows.
 OF_ALL = (
     Option("--python", TEXT, "PATH", "the hosts' Python", "~/venv/bin/python",
-        field=Field("Python", "Its path on the hosts; else this kernel's, in a pod python3")),
+        field=Field("Python", "If empty, this kernel's path; in a pod, python3")),
     Option("--lease", TEXT, "TIME", "how long ranks wait if their host's connection is cut", "2h",
         pattern=r"\d+[smhd]?"),
 )  # fmt: skip

@@ -220,7 +220,7 @@ OPTIONS = (
         field=Field("Ranks", "Processes, in all")),
     Option("--devices-per-process", DEVICES, "D",
         "how many devices each rank gets (default on CPU: 1)", "2",
-        field=Field("Devices of each", "On CPU as many as you like; “all” of a host's GPUs")),
+        field=Field("Devices per rank", "Any number on CPU; “all”: a host's GPUs or TPU chips")),
     Option("--platform", TEXT, "PLATFORM", "cpu, cuda, rocm or tpu (default: what the machine has)",
         "cpu", field=Field("Platform", "If automatic, the best that the hosts have")),
     Option("--launcher", TEXT, "NAME",

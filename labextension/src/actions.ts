@@ -56,7 +56,7 @@ export function actionsIn(trans: Trans): Record<ActionId, IAction> {
   return {
     interrupt: {
       label: trans.__('Interrupt All Ranks'),
-      caption: trans.__('Stop the cell on all ranks, before the same launch'),
+      caption: trans.__('Stop the cell; all ranks stop before the same launch'),
       can: state => has(state) && isBusy(state),
       does: () => ({ op: 'interrupt', args: {} })
     },

@@ -24,11 +24,11 @@ const TIMEOUT_MS = 30_000;
 const SLOW: ReadonlySet<Operation> = new Set(['start', 'attach', 'stop', 'restart']);
 const SLOW_MS = 3_600_000;
 
-const GONE = 'The kernel is gone, and its answer with it.';
+const GONE = 'The kernel has ended before it answered.';
 const NOT_LOADED = "jaxcluster isn't loaded in this notebook's kernel. Run: %load_ext jaxcluster";
 const BUSY =
-  'The kernel runs a cell and hears nothing else until that ends. Interrupt it, or wait; ' +
-  'with ipykernel 7 and newer it would hear.';
+  'The kernel runs a cell and hears nothing else until that ends. Interrupt it, or wait. ' +
+  'With ipykernel 7 or newer, it answers during a cell, too.';
 
 export class Link extends Store implements IDisposable {
   private kernel: Kernel.IKernelConnection | null = null;

@@ -54,7 +54,7 @@ def test_ranks_on_hosts_become_fewer_and_more_with_all_values(notebook: HostNote
         "3.0 15.0 0.5 0 of rank 0 h1", "3.0 15.0 0.5 1 of rank 1 h2"
     ]  # fmt: skip
     told = notebook.shown("%jaxcluster restart -n 4").text
-    assert "No values on some ranks of: mine, rank." in told and "Lost" not in told
+    assert "Missing on some ranks: mine, rank." in told and "Lost" not in told
     assert [line.split()[-1] for line in lines_of(notebook.shown(WHOLE))] == [
         "h1", "h1", "h2", "h2"
     ]  # fmt: skip

@@ -78,7 +78,7 @@ def test_each_break_is_told_and_afterwards_results_are_right(run: Run) -> None:
     cells = run("when_it_breaks")
     for part_of_source, words in {
         "if rank != 1:": "rank 1 ended the cell without the launch that ranks 0, 2, 3 wait for.",
-        "batches = 10": "the last 9 launches from line 4 on mixed its turns",
+        "batches = 10": "the last 9 launches from line 4 on mixed iterations",
         "raise ValueError": "Ranks 0, 1, 3 stopped before the next launch.",
         "'max'": "ranks 0-3 were about to launch different programs.",
         "--timeout 2": "took more than 2 s",

@@ -165,10 +165,10 @@ def test_launches_without_a_collective_wait_for_nobody_and_are_compared(
     )
     assert printed(record) == [f"{rank != 1}\n" for rank in RANKS]
     error = refused(ranks, "if r == 2: y = step(x)")
-    assert told(error).startswith("Rank 2 launched other programs without collectives.")
+    assert told(error).startswith("Rank 2 launched other programs without collectives ")
     assert error.ranks == (2,)
     error = refused(ranks, "if r == 2: y = step(x)\ns = float(total(x))")
-    assert "about to launch one program, after different ones without collectives." in str(error)
+    assert "one program, but had launched different ones without collectives." in str(error)
 
 
 def test_an_error_on_one_rank_is_that_error_and_leaves_all_at_its_turn(
@@ -235,7 +235,7 @@ def test_a_turn_that_one_rank_leaves_out_is_an_error_on_all(ranks: jaxcluster.Cl
         launches=11,
     )
     assert "ank 1 ended the cell without the launch that ranks 0, 2, 3 wait for." in str(error)
-    assert "the last 11 launches from line 4 on mixed its turns" in str(error)
+    assert "the last 11 launches from line 4 on mixed iterations" in str(error)
     assert "Nothing was launched" not in str(error)
     assert re.search(r"It has assigned: .*\bp\b.*\bq\b.*\bs\b", str(error))
     assert error.ranks == (1,)

@@ -410,7 +410,7 @@ def test_stop_all_stops_every_cluster_of_the_notebook_and_the_fork_server(
     listed = notebook.ok("%jaxcluster list").text
     assert [row.split()[:2] for row in listed.splitlines()[1:3]] == [["+", "one"], ["*", "two"]]
     again = notebook.ok("%jaxcluster start -n 1 --name one").text
-    assert "Cells of this notebook run on 'two': %jaxcluster attach one" in again
+    assert "This notebook uses 'two'. To use this one: %jaxcluster attach one" in again
     used = notebook.ok("%jaxcluster attach one").text
     assert used.startswith("Cluster 'one': rank 0,")
     assert notebook.ok("%spmd __import__('jax').process_count()").result == "1"

@@ -245,7 +245,7 @@ def test_input_says_why_nobody_can_be_asked(pair: jaxcluster.Cluster) -> None:
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("jax.distributed.initialize('127.0.0.1:1234', 2, 2)", "Leave that out"),
+        ("jax.distributed.initialize('127.0.0.1:1234', 2, 2)", "Leave both out"),
         (
             "jax.config.update('jax_num_cpu_devices', 5)",
             "%jaxcluster start --devices-per-process",

@@ -418,7 +418,7 @@ def test_with_autosave_a_death_costs_the_running_cell(pair: jaxcluster.Cluster) 
 
 
 def test_the_last_cells_end_comes_back_on_all_ranks(pair: jaxcluster.Cluster) -> None:
-    with pytest.raises(UsageError, match="No cell's end is saved"):
+    with pytest.raises(UsageError, match="Autosave saved nothing"):
         pair.restore_last()
     pair.set_autosave(is_on=True)
     run(pair, "lr = 0.25")

@@ -112,7 +112,7 @@ def test_a_stop_replaces_the_rank_that_can_not_hear_it(ranks: jaxcluster.Cluster
     keeps_the_gil = "if r == 1: sum(itertools.repeat(1, 10**12))\nprint(float(jnp.sum(g)))"
     cell, notices = begin(ranks, keeps_the_gil)
     line = line_of(notices, "C code")
-    assert "Rank 1 is not responding: in C code that keeps Python's global lock, or " in line
+    assert "Rank 1 is not responding: in C code that holds Python's GIL, or " in line
     pressed = time.monotonic()
     cell.stop()
     with pytest.raises(CellInterrupted) as caught:

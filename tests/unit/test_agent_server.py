@@ -108,7 +108,7 @@ def test_a_detached_one_that_nobody_can_find_ends(tmp_path: Path, is_there: bool
     assert bool(agent.why) is not is_there
     alive.unlink(missing_ok=True)
     agent.passes(10)
-    assert agent.why == "nobody can find it any more"
+    assert agent.why == "its folder or socket was removed"
     agent._detach(False, [])
 
 

@@ -122,7 +122,7 @@ def test_a_stop_is_raised_before_the_launch(rank: Rank) -> None:
 def test_where_the_referee_is_gone_nothing_is_launched(rank: Rank) -> None:
     main = [peer for peer, _ in rank.server._ready.values()][-1]
     rank.later(lambda: main.shutdown(2))
-    with pytest.raises(ConnectionError, match="The referee is gone"):
+    with pytest.raises(ConnectionError, match="referee process has ended"):
         rank.launch()
 
 

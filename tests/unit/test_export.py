@@ -149,7 +149,7 @@ def test_what_was_pushed_is_named() -> None:
     log = Log([Cell(1, "", "print(data)")], 4, 2, ["token", "data", "token"])
     text, told = export.script(log, "nb.ipynb", "train.py")
     assert "here.\n# token = ...\n# data = ...\n" in text
-    assert "Set there the values that you pushed: token, data." in told
+    assert "Set the values that you pushed at its top: token, data." in told
 
 
 # --------------------------------------------------------------------------- the command
@@ -198,5 +198,5 @@ def test_what_can_not_be_written_is_told(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="can't be written: No such file"):
         export.write("nowhere/train.py", log)
-    with pytest.raises(UsageError, match=r"No %%spmd cell of .* has run since its ranks started"):
+    with pytest.raises(UsageError, match=r"No %%spmd cell of .* has succeeded on these ranks"):
         export.write("empty.py", export.Log())

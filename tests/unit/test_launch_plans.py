@@ -228,7 +228,7 @@ def test_a_job_s_time_limit_is_told_where_slurm_writes_it_as_usual(
     ("launcher", "agent", "folder", "said"),
     [
         (SSH(HOSTS), replace(AGENT, env=(("A B", "c"),)), FOLDER, "'A B' is not the name of a var"),
-        (SSH(HOSTS), AGENT, "/" + "x" * 100, "can't be a socket of ssh's: it is too long"),
+        (SSH(HOSTS), AGENT, "/" + "x" * 100, "as a socket: it is too long"),
         (SSH(HOSTS), AGENT, "/${HOME}", "it is too long, or has a variable"),
         *(
             (MPI(parse_hosts(hosts)), AGENT, FOLDER, "mpiexec takes plain names: ")

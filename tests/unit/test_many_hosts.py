@@ -89,5 +89,5 @@ def test_hosts_that_can_not_be_logged_in_to_are_told_together(
     with ManyHosts(6, broken) as hosts, pytest.raises(LaunchError) as caught:
         jaxcluster.start(timeout_s=30, **hosts.options)
     assert caught.value.message.startswith("No agent on h001: ssh ended with code 255.")
-    assert caught.value.message.endswith(" Nor can be used: h003, h004.")
+    assert caught.value.message.endswith(" Others failed, too: h003, h004.")
     assert "Try: " in caught.value.hint and "h001 true" in caught.value.hint

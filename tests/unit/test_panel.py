@@ -142,7 +142,7 @@ def test_a_rank_that_keeps_the_others_waiting_has_a_note(running: Running, model
     running.looked = Looked(9.0, [], launches)
     model.look()
     notes = each(model.take_in()[0].ranks, "note")
-    told = "comes last into 100% of launches, 48 ms behind (line 8, jit(step))."
+    told = "is last in 100% of launches, 48 ms late (line 8, jit(step))."
     assert notes[2].endswith(told) and {*notes[:2], notes[3]} == {""}
     running.looked = Looked(10.0)
     model.look()

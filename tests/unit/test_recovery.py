@@ -44,7 +44,7 @@ LEFT_ALONE = cluster(is_ours=False, record=SimpleNamespace(has_owner=False))
         (cluster({}, closed=True), "%jaxcluster start"),
         (cluster(down="No processes.\nRestart it."), "Restart it."),
         (cluster(is_ours=False), "%jaxcluster attach c connects to its new processes then."),
-        (LEFT_ALONE, "%jaxcluster stop ends it"),
+        (LEFT_ALONE, "%jaxcluster stop c ends it"),
         (cluster(recovery="never"), "%jaxcluster restart"),
         (cluster(ended_by=STOPPED, is_ours=False), "%jaxcluster start starts another."),
         (cluster(ended_by=RESTARTED, is_ours=False), "attach c connects to its new processes."),

@@ -41,8 +41,8 @@ def test_different_programs_are_told_side_by_side() -> None:
         "Ranks 0-2 were about to launch different programs.\n"
         "  ranks 0, 2   line 3   s = float(jnp.sum(x))   jit(sum) float32[8]\n"
         "  rank 1       line 5   s = float(jnp.prod(x))   jit(prod) float32[8]\n"
-        "Nothing was launched. All ranks must make the same calls: run both on every rank, and "
-        "choose afterwards."
+        "Nothing was launched. All ranks must make the same calls: run both programs on every "
+        "rank, and choose afterwards."
     )
 
 
@@ -80,7 +80,7 @@ def test_one_program_with_different_values_shows_their_hashes() -> None:
         ),
         (
             Refusal("uneven", (1, 2)),
-            "Ranks 1, 2 launched other programs without collectives.",
+            "Ranks 1, 2 launched other programs without collectives than the rest.",
             "All ranks must make the same calls.",
         ),
         (
@@ -104,8 +104,8 @@ def test_turns_that_met_others_are_told_in_place_of_that_nothing_was_launched() 
     refusal = Refusal("ended", (1,), (*waits(0), Doing((1,), "ended")), Place(4, 3, "x"), 5)
     told = explain(refusal, {4: SOURCE}).splitlines()
     assert told[-2] == (
-        "If a rank left out a turn of a loop, the last 5 launches from line 3 on mixed its turns. "
-        "Don't use what the cell has assigned since."
+        "If a rank skipped an iteration of a loop, the last 5 launches from line 3 on mixed "
+        "iterations. Don't use what the cell has assigned since."
     )
     assert told[-1] == "Fix the cell and run it again."
     assert len(told) <= 6

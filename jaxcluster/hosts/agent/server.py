@@ -210,7 +210,7 @@ class Agent:
         self.idle_s = 0.0 if is_used else self.idle_s + passed
         if self.options.owner:
             if self.ways.are_lost():
-                self.end_for("nobody can find it any more")
+                self.end_for("its folder or socket was removed")
             if not self.detached and not processes.is_alive(self.options.owner):
                 self.end_for("its owner has ended")
             if self.idle_s > (0.0 if self.detached else IDLE_S):

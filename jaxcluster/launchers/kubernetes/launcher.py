@@ -96,8 +96,8 @@ class Kubernetes(Launcher):
             pattern=NAME),
         Option("--label", TEXTS, "NAME=VALUE", "a label of Job and pods (Kueue); may be repeated",
             "team=a", pattern=r"[^=]+=.*"),
-        Option("--pod-template", PATH, "FILE", "a pod to which the options are added: its user, "
-            "other devices", "pod.yaml"),
+        Option("--pod-template", PATH, "FILE", "a pod in YAML to which the options are added; it "
+            "may set a user or other devices", "pod.yaml"),
         Option("--kubeconfig", PATH, "FILE", "as for kubectl", "~/.kube/other"),
         Option("--context", TEXT, "NAME", "a context of the kubeconfig", "gke"),
         DIRECT,

@@ -53,8 +53,8 @@ NEVER = re.compile(
 REFUSED = re.compile(r"forbidden|denied the request|is invalid")
 COMES = re.compile(r'exceeded quota|serviceaccount "default" not found')
 HINT = (
-    "What a pod asks for: --image, --cpu, --mem, --gpus. Who it runs as (Pod Security): "
-    "--pod-template, see docs/kubernetes.md"
+    "--image, --cpu, --mem and --gpus set what a pod asks for. --pod-template sets its user "
+    "(Pod Security): see docs/kubernetes.md"
 )
 
 
@@ -131,7 +131,7 @@ def told() -> Iterator[None]:
             said = json.loads(said)["message"]
         hint = "docs/kubernetes.md#rights has the rights that a start needs."
         if error.status in (400, 404, 422):
-            hint = f"--dry-run prints what is asked for; --namespace NAME. {HINT}"
+            hint = f"--dry-run prints the request. Another namespace: --namespace NAME. {HINT}"
         if error.status == 401 or "system:anonymous" in str(said):
             hint = "Log in again: kubectl get pods must work. Or: --context NAME"
         raise LaunchError(
@@ -218,7 +218,7 @@ class PodLaunch(Launch):
             why = f"{waits.get('reason')}: {waits.get('message')}"
             if NEVER.match(why) and not self._is_up:
                 told = f'The pod {name} can\'t start. Kubernetes says: "{why}"'
-                raise LaunchError(told, f"{HINT}, --python")
+                raise LaunchError(told, f"{HINT}. Its Python: --python PATH")
             has_ended = _has_ended(pod)
             if uid == self.current.get(number) or not {"running", "terminated"} & {*state}:
                 continue

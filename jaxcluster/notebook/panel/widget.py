@@ -33,7 +33,7 @@ def _built(file: str) -> str:
         return (BUILT / file).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(
-            "This installation has no sidebar: there was no Node when it was made.",
+            "This installation has no sidebar: Node was missing when it was built.",
             "Install Node 20 or newer, then jaxcluster again. Without it: %jaxcluster status",
         ) from None
 

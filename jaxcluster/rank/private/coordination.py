@@ -182,14 +182,14 @@ def fit_in(say: Callable[[str], None]) -> None:
         if num_processes not in (None, n) or process_id not in (None, rank):
             raise RuntimeError(
                 f"jaxcluster has initialized JAX: {here}, and the call asks for num_processes="
-                f"{num_processes}, process_id={process_id}. Leave that out, or start as many, by "
-                "-n."
+                f"{num_processes}, process_id={process_id}. Leave both out, or start that many "
+                "ranks with -n."
             )
         say(f"jaxcluster has initialized JAX already: {here}.")
 
     @functools.wraps(jax.distributed.shutdown)
     def shutdown() -> None:
-        say("%jaxcluster stop shuts JAX down: the ranks go on.")
+        say("jax.distributed.shutdown() does nothing here: the cluster's end shuts JAX down.")
 
     @functools.wraps(original)
     def update(self: Any, name: str, val: Any) -> None:

@@ -156,7 +156,7 @@ class Pickler(cloudpickle.Pickler):
             return reduced
         if obj in self._started:  # what its statement needs holds it
             self._by_value.add(obj)
-            raise Lost("its class statement looks up what holds the class")
+            raise Lost("its class statement needs a value that holds the class")
         self._started.add(obj)
         found = None if obj in self._by_value else classes.statement_of(obj)
         names = ChainMap(self.values, self._namespace)

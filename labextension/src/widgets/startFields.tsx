@@ -101,7 +101,7 @@ export function StartFields(props: IStartFields): JSX.Element {
   };
   const where =
     options.launcher === 'auto'
-      ? trans.__('Slurm’s, a batch system’s, mpiexec’s or a TPU slice; else this machine')
+      ? trans.__('A job of Slurm, PBS, LSF or Grid Engine, or a TPU slice; else this machine')
       : '';
   const env = fieldOf('env');
   return (
