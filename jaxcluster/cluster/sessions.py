@@ -147,7 +147,8 @@ def attach(name: str | None = None) -> Cluster:
     living = live_records()
     if name is None and len(living) > 1:
         names = ", ".join(record.name for record in living)
-        raise UsageError(f"Several clusters are running: {names}.", "%jaxcluster attach NAME")
+        how = "%jaxcluster attach NAME; in a shell: jaxcluster stop NAME"
+        raise UsageError(f"Several clusters are running: {names}.", how)
     if name is None:
         name = living[0].name if living else "main"
     found = connected().get(name)

@@ -18,11 +18,6 @@ KIND_HINTS = (
         "see it whole, or %pull it into the notebook.",
     ),
     (
-        "must not be called on a rank",
-        "Leave out the call: %jaxcluster stop ends the cluster, %jaxcluster restart gives it new "
-        "processes.",
-    ),
-    (
         "Gathering global non-fully-addressable arrays only supports tiled=True",
         "The array spans processes already, so there is nothing to stack. Use "
         "process_allgather(x, tiled=True), or %pull x.",
