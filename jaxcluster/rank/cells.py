@@ -351,7 +351,7 @@ class CellRunner:
 interrupts.BEGINS.add(CellRunner._run_code.__code__)
 
 
-def _profile(cell: wire.CellRequest, rank: int) -> contextlib.AbstractContextManager[None]:
+def _profile(cell: wire.CellRequest, rank: int) -> contextlib.AbstractContextManager[Any]:
     """JAX's profiler, with a folder of this rank's own: JAX names files by the host.
 
     Raises:

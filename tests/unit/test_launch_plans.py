@@ -229,7 +229,7 @@ def test_a_job_s_time_limit_is_told_where_slurm_writes_it_as_usual(
     [
         (SSH(HOSTS), replace(AGENT, env=(("A B", "c"),)), FOLDER, "'A B' is not the name of a var"),
         (SSH(HOSTS), AGENT, "/" + "x" * 100, "as a socket: it is too long"),
-        (SSH(HOSTS), AGENT, "/${HOME}", "it is too long, or has a variable"),
+        (SSH(HOSTS), AGENT, "/${HOME}", "it is too long, or has a ${ in it"),
         *(
             (MPI(parse_hosts(hosts)), AGENT, FOLDER, "mpiexec takes plain names: ")
             for hosts in ("me@h1", "h1:2:22", "[fe80::1]")
