@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from threading import get_ident
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from jaxcluster.agreement.messages import (
@@ -151,6 +151,7 @@ class Agreement:
       begun: by thread, the launch that it makes, or has failed to make.
       made: the last launches, oldest first.
       stops: by signal, what handles it where Python's own handler is set.
+      converts: code that JAX's C++, by one more function, calls right before a launch.
       seq: the cell that the main thread runs; 0: none.
       is_refused: whether a launch was refused.
       refusals: how many the main thread has heard since its cell began, or was interrupted.
@@ -173,6 +174,7 @@ class Agreement:
         self._tasks: Counter[str] = Counter()  # threads that the cell has started
         self._taken = 0
         self.stops: dict[int, Guard] = {}
+        self.converts: CodeType | None = None
         self._coming: set[int] = set()  # signals that come again, since they came in a launch
         self._base: Lane | None = None
         self._main: Lane | None = None
@@ -293,6 +295,8 @@ class Agreement:
     def _prepare(self, program: Program) -> Iterator[Any]:
         """An iterator whose next item is the answer to the launch that the caller makes."""
         ident, caller, lane = get_ident(), sys._getframe().f_back, self._lane()
+        if caller is not None and caller.f_code is self.converts:
+            caller = caller.f_back and caller.f_back.f_back
         if ident in self.begun:
             if self._is_begun(program, self.begun[ident], caller):
                 return itertools.repeat(True)

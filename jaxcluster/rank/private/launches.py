@@ -21,6 +21,7 @@ MAKERS = (
     "make_array_from_single_device_arrays",
 )
 SWITCH_S = 0.0005
+NOT_LAST = None, None  # of the inputs of the fast path
 _is_agreed = False
 
 
@@ -56,12 +57,12 @@ def announce_launches(agreement: Agreement) -> None:
 
     Two routes are taken (jax 0.10.2 and 0.12):
 
-    - ``ExecuteReplicated`` runs first calls, programs with effects, and ahead-of-time compiled
-      ones. It also runs those whose last input is not an array that spans their devices. It is
-      given an executable that asks. All that JAX checks and converts comes before;
+    - ``ExecuteReplicated`` runs first calls, programs with effects, those without inputs, and
+      ahead-of-time compiled ones. It is given an executable that asks. All that JAX checks and
+      converts comes before;
     - every other call keeps JAX's C++ fast path. Right before a launch, this path asks the last
-      input's layout, if the program has one for it, for XLA's form. Right after the launch, C alone
-      makes the first node of the output tree, which confirms the launch.
+      input's layout for XLA's form, or has Python convert an input that does not span the devices.
+      Right after the launch, C alone makes the first node of the output tree, which confirms it.
 
     Programs of one process take neither and cost nothing. Must come before any program is compiled.
     """
@@ -74,9 +75,12 @@ def announce_launches(agreement: Agreement) -> None:
     original_cpp_call = pxla.MeshExecutable.create_cpp_call
     original_compile: Any = pxla.MeshComputation.compile
     register: Any = tree_util.dispatch_registry.register_node
+    original_shard: Any = pxla.shard_args
     call_class: Any = pxla.ExecuteReplicated
     # A copy of a layout gets another way to XLA's form.
     _ = call_class.xla_executable, vars(layout.Layout(())), layout.Layout._to_xla_layout
+    if original_shard.__name__ not in pxla.cc_shard_arg.__code__.co_names:
+        raise AttributeError(original_shard.__name__)
 
     class AskingExecutable:
         """XLA's executable, which is launched once that is agreed."""
@@ -122,19 +126,23 @@ def announce_launches(agreement: Agreement) -> None:
         if data is None or (program := program_of(executable)) is None:
             return data
         arguments = zip([*data.const_args, *inputs], data.kept_var_bitvec, strict=True)
-        last = [None, *(argument for argument, is_kept in arguments if is_kept)][-1]
-        spans = len(executable._unloaded_executable.device_list)
-        # Python converts what does not span the devices, and asks for the layouts in this order.
-        if type(last) is not ArrayImpl or last.sharding.num_devices != spans:
+        kept = [argument for argument, is_kept in arguments if is_kept]
+        if not kept:
             return None
         *others, own = data.in_device_local_layouts
-        if own is None and not last.is_deleted():
-            own = last.format.layout
-        if (own := own or executable._xla_in_layouts[-1]) is None:  # this runtime tells none
+        last, known = kept[-1], own
+        is_array = type(last) is ArrayImpl
+        if known is None and is_array and not last.is_deleted():
+            known = last.format.layout
+        if (known := known or executable._xla_in_layouts[-1]) is None:  # this runtime tells none
             return None
-        asked: Any = copy.copy(own)
-        preparations = agreement.preparations(program, own._to_xla_layout(last.dtype))
-        asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
+        asked: Any = copy.copy(known)
+        spans = len(executable._unloaded_executable.device_list)
+        if is_array and last.sharding.num_devices == spans:
+            preparations = agreement.preparations(program, known._to_xla_layout(last.dtype))
+            asked._to_xla_layout = functools.partial(next, preparations)  # of a dtype, unused
+        else:
+            asked.converted = own, agreement.preparations(program, None)
         _, outer = tree_util.dispatch_registry.flatten(Confirmed(), None)
         # Composed, not unflattened and flattened again: key arrays and many users' classes can't be
         # made of placeholders.
@@ -144,6 +152,17 @@ def announce_launches(agreement: Agreement) -> None:
 
     # Under its old name, or cloudpickle takes it for a part of every jitted function.
     functools.update_wrapper(get_fastpath_data, original_fastpath)
+
+    def shard_args(shardings: Any, layouts: Any, *args: Any, **kwargs: Any) -> Any:
+        """Convert inputs; the fast path has its last one converted right before the launch."""
+        own, preparations = getattr(layouts[0], "converted", NOT_LAST) if layouts else NOT_LAST
+        if preparations is None:
+            return original_shard(shardings, layouts, *args, **kwargs)
+        arrays = original_shard(shardings, [own], *args, **kwargs)
+        next(preparations)
+        return arrays
+
+    agreement.converts = shard_args.__code__
 
     def create_cpp_call(self: Any, params: Any) -> Any:
         return None if program_of(self) is not None else original_cpp_call(self, params)
@@ -165,6 +184,7 @@ def announce_launches(agreement: Agreement) -> None:
         (pxla.MeshExecutable, "create_cpp_call", create_cpp_call),
         (pxla.MeshComputation, "compile", compile),
         (pjit, "_get_fastpath_data", get_fastpath_data),
+        (pxla, "shard_args", shard_args),
     ):
         setattr(owner, name, replacement)
 
