@@ -266,6 +266,8 @@ LASTS = {
     "a number of numpy": "np.float32(2)",
     "an array of numpy": "np.ones(8, np.float32)",
     "an array of one device": "jnp.float32(2)",
+    "a key": "jax.random.key(0)",
+    "keys that span processes": "keys",
 }
 
 
@@ -273,7 +275,10 @@ LASTS = {
 def test_later_calls_keep_jaxs_fast_path(ranks: jaxcluster.Cluster, last: str) -> None:
     """Whatever the last input is: that call is how a launch is announced."""
     source = (
-        "f = jax.jit(lambda a, b: jnp.sum(a * b))\n"
+        "keys = jax.jit(lambda: jax.random.split(jax.random.key(0), 8), out_shardings=split)()\n"
+        "is_key = lambda b: jnp.issubdtype(b.dtype, jax.dtypes.prng_key)\n"
+        "of = lambda b: jax.random.key_data(b) if is_key(b) else b\n"
+        "f = jax.jit(lambda a, b: jnp.sum(a) + jnp.sum(of(jnp.asarray(b))))\n"
         "called = []\n"
         "for _ in range(3):\n"
         "  del called[:]\n"

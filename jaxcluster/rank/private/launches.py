@@ -130,7 +130,8 @@ def announce_launches(agreement: Agreement) -> None:
         if not kept:
             return None
         *others, own = data.in_device_local_layouts
-        last, known = kept[-1], own
+        # As C++ sees it: of a key array, its numbers.
+        last, known = tree_util.dispatch_registry.flatten(kept[-1], None)[0][-1], own
         is_array = type(last) is ArrayImpl
         if known is None and is_array and not last.is_deleted():
             known = last.format.layout
