@@ -48,7 +48,7 @@ def test_it_has_the_lines_and_the_last_launches_and_is_read_again(folder: Path) 
     assert (made.title, made.lines) == ("KeyError on rank 2: 'a'", ["done"])
     assert (made.culprits, made.marked) == ([2], [1])
     assert made.launches.splitlines()[1].split(maxsplit=5) == [
-        "jit(sum)", "cell", "[4]", "line", "2", "0.500 s  1, 200.0 ms later"
+        "jit(sum)", "cell", "[4]", "line", "2", "0.500 s            rank 1, by 200.0 ms"
     ]  # fmt: skip
     Reports("main").add(made)
     assert Reports("main").find() == made

@@ -88,11 +88,11 @@ def made_of(
 
 def _launches(looked: Looked) -> str:
     """The last launches that ranks have agreed on, oldest first."""
-    rows = [("program", "at", "ago", "last rank")]
+    rows = [("program", "at", "before the report", "came last")]
     for one in looked.agreed:
-        late = f", {1000 * one.late_s:.1f} ms later" if one.late_s else ""
+        late = f", by {1000 * one.late_s:.1f} ms" if one.late_s else ""
         ago = f"{looked.now - one.at:.3f} s"
-        rows.append((one.name, _at(one.place), ago, f"{one.last}{late}"))
+        rows.append((one.name, _at(one.place), ago, f"rank {one.last}{late}"))
     return "\n".join(format_table(rows))
 
 
