@@ -111,31 +111,28 @@ class Known:
                 )
         return kind, rest
 
-    def line(self, given: Mapping[str, Any], hide: bool = False) -> str:
-        """The given options, as a user types them after ``%jaxcluster start``.
+    def line(self, given: Mapping[str, Any]) -> str:
+        """The given options, as a user types them after ``%jaxcluster start``, for showing only.
 
-        Args:
-          hide: for showing only: leaves out values of variables whose names suggest secrets, and
-            escapes unprintable characters.
+        It leaves out values of variables whose names suggest secrets, and escapes unprintable
+        characters.
         """
         words: list[str] = []
         for name, option in self.by_name.items():  # in the order of --help
             if given.get(name) in (None, False):
                 continue
             for value in option.kind.write(given[name]):
-                written = value
-                if hide and option.kind is VARIABLES:
+                shown = without_secrets(value)
+                if option.kind is VARIABLES:
                     variable, equals, text = value.partition("=")
-                    written = f"{variable}{equals}{shown_value(variable, text)}"
-                elif hide:
-                    written = without_secrets(value)
+                    shown = f"{variable}{equals}{shown_value(variable, text)}"
                 if not option.metavar:
                     words.append(option.shown)
-                elif written.startswith("-"):  # else it would be read as an option
-                    words.append(shlex.quote(f"{option.shown}={written}"))
+                elif shown.startswith("-"):  # else it would be read as an option
+                    words.append(shlex.quote(f"{option.shown}={shown}"))
                 else:
-                    words += [option.shown, shlex.quote(written)]
-        return visible(" ".join(words)) if hide else " ".join(words)
+                    words += [option.shown, shlex.quote(shown)]
+        return visible(" ".join(words))
 
 
 @functools.cache

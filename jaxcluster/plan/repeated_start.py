@@ -27,7 +27,7 @@ def are_alike(running: wire.ClusterSpec, wanted: wire.ClusterSpec) -> bool:
 
 def typed(spec: wire.ClusterSpec) -> str:
     """The options of a cluster that are no defaults, as typed: ``-n 4 --platform cpu``."""
-    return known().line(_given(spec), hide=True)
+    return known().line(_given(spec))
 
 
 def _given(spec: wire.ClusterSpec) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def test_what_is_a_secret_by_its_name_is_not_shown(
 
 
 def test_nothing_can_hide_the_line_that_is_shown() -> None:
-    assert known().line({"name": "\r\x1b[2K\u202e"}, hide=True) == "--name '\\r\\x1b[2K\\u202e'"
+    assert known().line({"name": "\r\x1b[2K\u202e"}) == "--name '\\r\\x1b[2K\\u202e'"
 
 
 RUNS = ClusterSpec("main", 4, any_name=True, devices_per_process=2)
