@@ -29,7 +29,7 @@ from jaxcluster.cluster import events
 from jaxcluster.cluster.starting import start_world
 from jaxcluster.cluster.world import World
 from jaxcluster.errors import UsageError
-from jaxcluster.model.lines import Lines, label
+from jaxcluster.model.lines import Lines
 from jaxcluster.options import arguments
 from jaxcluster.ranks import name_ranks
 from jaxcluster.views.live import StartDisplay
@@ -310,9 +310,8 @@ class Outputs:
         self._show_lines()
 
     def _show_lines(self) -> None:
-        for ranks, lines in self._lines.take():
-            for stream, line in lines:
-                _show(stream, f"{label(ranks)}{line}\n")
+        for stream, line in self._lines.take():
+            _show(stream, line)
 
     def _file(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.txt"

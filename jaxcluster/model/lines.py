@@ -6,7 +6,6 @@ Pure: text goes in as it comes, lines come out, each rank's in their order.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from jaxcluster.model.outputs import ANSI, as_seen
 from jaxcluster.ranks import by_value, name_ranks
@@ -18,7 +17,7 @@ _MOVES = re.compile(
 )
 _RESET = "\x1b[0m"
 
-Line = tuple[str, str]  # the stream's name; the text, without its end
+Line = tuple[str, str]  # the stream's name; the text
 
 
 class Lines:
@@ -42,21 +41,20 @@ class Lines:
         if rest:
             self._open[rank, stream] = rest
 
-    def take(self) -> list[tuple[Sequence[int], list[Line]]]:
-        """The lines that have ended since the last call, those that ranks have in common once."""
+    def take(self) -> list[Line]:
+        """``[rank 2] ...``: the lines that have ended since the last call, equal ones once."""
         groups = by_value({rank: tuple(lines) for rank, lines in self._whole.items()})
         self._whole = {}
-        return [(ranks, list(lines)) for lines, ranks in groups.items()]
+        return [
+            (stream, f"[{name_ranks(ranks)}] {line}\n")
+            for lines, ranks in groups.items()
+            for stream, line in lines
+        ]
 
     def end(self) -> None:
         """Lines without an end have it now."""
         for rank, stream in list(self._open):
             self.add(rank, stream, "\n")
-
-
-def label(ranks: Sequence[int]) -> str:
-    """The prefix of a line: ``[rank 2] ``."""
-    return f"[{name_ranks(ranks)}] "
 
 
 def fit(line: str, columns: int) -> str:

@@ -20,7 +20,7 @@ from jaxcluster.errors import JaxClusterError
 from jaxcluster.hosts import doctor
 from jaxcluster.hosts.allocation import examine
 from jaxcluster.model.layout import SEED, ArrayLayout, TreeLayout, tell_groups
-from jaxcluster.model.lines import Lines, fit, label
+from jaxcluster.model.lines import Lines, fit
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.options import arguments
 from jaxcluster.views import arrays, cell_outputs, shards
@@ -120,10 +120,7 @@ class CellDisplay:
     def _show_lines(self) -> None:
         """Show the lines that have ended; those that come together, once."""
         with self._lock:
-            groups = self._lines.take()
-        said = [
-            (name, f"{label(ranks)}{line}\n") for ranks, lines in groups for name, line in lines
-        ]
+            said = self._lines.take()
         for name, texts in itertools.groupby(said, lambda one: one[0]):
             target = sys.stderr if name == "stderr" else sys.stdout
             target.write("".join(text for _, text in texts))

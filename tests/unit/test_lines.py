@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from jaxcluster import wire
-from jaxcluster.model.lines import LINE_CHARS, Lines, fit, label
+from jaxcluster.model.lines import LINE_CHARS, Lines, fit
 from jaxcluster.model.outputs import CellRecord
 from jaxcluster.views import displays
 from jaxcluster.views.live import CellDisplay
 
 
 def taken(lines: Lines) -> list[str]:
-    return [f"{label(ranks)}{text}" for ranks, own in lines.take() for _, text in own]
+    return [text.removesuffix("\n") for _, text in lines.take()]
 
 
 def test_lines_come_whole_however_they_were_cut_and_equal_ones_once() -> None:
@@ -37,7 +37,7 @@ def test_streams_have_lines_of_their_own_in_the_order_of_their_ends() -> None:
     lines.add(0, "stdout", "a")
     lines.add(0, "stderr", "warning\n")
     lines.add(0, "stdout", "b\n")
-    assert lines.take() == [([0], [("stderr", "warning"), ("stdout", "ab")])]
+    assert lines.take() == [("stderr", "[rank 0] warning\n"), ("stdout", "[rank 0] ab\n")]
 
 
 def test_a_progress_bar_is_what_is_to_be_seen_of_it() -> None:
