@@ -365,15 +365,7 @@ class Cluster:
                 sent_ns=time.time_ns(),
                 who=who_we_are(),
             )
-            record = CellRecord(
-                request.seq,
-                request.execution_count,
-                source,
-                ranks,
-                cell_id=wanted.cell_id,
-                sent_ns=request.sent_ns,
-                shown=shown,
-            )
+            record = CellRecord.of(request, shown=shown)
             with stopbutton.held() as pressed:
                 sink, each = Sink(), dict.fromkeys(ranks, request)
                 ids = world.link.request_each(each, buffers=wanted.buffers, sink=sink)

@@ -87,15 +87,8 @@ class History:
         before = self._last.get(rank)
         if (request := noted.cell) is not None:
             if (cell := self._found.get(request.seq)) is None:
-                cell = self._found[request.seq] = PastCell(
-                    request.seq,
-                    request.execution_count,
-                    request.source,
-                    request.ranks,
-                    sent_ns=request.sent_ns,
-                    shown=request.shown_ranks,
-                    who=request.who,
-                )
+                cell = PastCell.of(request, shown=request.shown_ranks, who=request.who)
+                self._found[request.seq] = cell
             self._last[rank] = cell
             cell.count, cell.starts[rank] = max(cell.count, noted.count), noted.at
             if before is not None:

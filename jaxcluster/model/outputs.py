@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from jaxcluster import wire
 from jaxcluster.ranks import by_value, format_ranks, name_ranks
@@ -148,6 +148,12 @@ class CellRecord:
     def __post_init__(self) -> None:
         for rank in self.ranks:
             self.records.setdefault(rank, RankRecord(rank))
+
+    @classmethod
+    def of(cls, cell: wire.CellRequest, **more: Any) -> Self:
+        """A cell before it runs."""
+        told = cell.execution_count, cell.source, cell.ranks
+        return cls(cell.seq, *told, cell_id=cell.cell_id, sent_ns=cell.sent_ns, **more)
 
     def add_output(self, output: wire.RankOutput) -> None:
         self.records[output.rank].add(output)
