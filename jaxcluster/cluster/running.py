@@ -159,9 +159,7 @@ class RunningCell(verdict.Ending):
             finally:
                 ended.set()
 
-        # A copy of the context keeps displays on the thread under the cell that started it.
-        run = contextvars.copy_context().run
-        threading.Thread(target=run, args=(carry,), daemon=True).start()
+        start_in_cell(carry, "jaxcluster-cell")
 
     def stop(self, why: str = "stop") -> None:
         """Stop the cell on all its ranks, before the same launch; ``wait`` says how it ended."""
@@ -374,3 +372,11 @@ class RunningCell(verdict.Ending):
         made = reports.made_of(self.record, error, self.cluster.name, now, looked)
         if made is not None:
             self.cluster.past_reports.add(made)
+
+
+def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
+    """A thread whose displays stand under the cell that starts it: in a copy of its context."""
+    run = contextvars.copy_context().run
+    thread = threading.Thread(target=run, args=(work,), name=name, daemon=True)
+    thread.start()
+    return thread

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import functools
 import logging
 import os
@@ -15,6 +14,8 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from jaxcluster.cluster.running import start_in_cell
 
 Bundle = dict[str, Any]  # what is shown, by its MIME type
 STYLE = "color: var(--jp-ui-font-color2, #616161); white-space: pre-wrap"
@@ -87,14 +88,6 @@ def dimmed(told: str) -> Bundle:
 
 
 # --------------------------------------------------------------------------- later
-
-
-def start_in_cell(work: Callable[[], None], name: str) -> threading.Thread:
-    """A thread whose displays stand under the cell that starts it: in a copy of its context."""
-    run = contextvars.copy_context().run
-    thread = threading.Thread(target=run, args=(work,), name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 class Throttle:

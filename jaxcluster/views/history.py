@@ -6,13 +6,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster.cluster.history import Following, History
+from jaxcluster.cluster.running import start_in_cell
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.model.outputs import PastCell, traceback_lines
 from jaxcluster.ranks import format_ranks
 from jaxcluster.text import plural
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Row
-from jaxcluster.views.displays import Bundle, start_in_cell
+from jaxcluster.views.displays import Bundle
 from jaxcluster.views.live import CellDisplay
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxcluster import cluster, wire
+from jaxcluster.cluster.running import start_in_cell
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.hosts.records.registry import ClusterRecord
 from jaxcluster.model import waiting
@@ -20,7 +21,7 @@ from jaxcluster.ranks import by_value, name_hosts, name_ranks, several_hosts
 from jaxcluster.text import format_nbytes, format_seconds
 from jaxcluster.views import blocks
 from jaxcluster.views.blocks import Block, Row, Table
-from jaxcluster.views.displays import Bundle, start_in_cell
+from jaxcluster.views.displays import Bundle
 from jaxcluster.wire.link import replies
 from jaxcluster.wire.ops.status import Resources
 
