@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
+import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from IPython.core.extensions import ExtensionManager
@@ -166,10 +165,7 @@ def _unregister(ipython: Any, magics: JaxClusterMagics) -> None:
 def _is_reloading() -> bool:
     """Whether it is ``%reload_ext`` that unloads the extension: IPython says so to nobody."""
     reload_extension = ExtensionManager.reload_extension.__code__
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code is not reload_extension:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code is reload_extension for frame, _ in traceback.walk_stack(None))
 
 
 def unload(ipython: Any) -> None:
