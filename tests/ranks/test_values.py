@@ -18,6 +18,7 @@ import jaxcluster
 from jaxcluster.cluster import transfer
 from jaxcluster.errors import NotSerialisable, RankError, TransferError, UsageError
 
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 LARGE = 300_000  # elements: well above what a frame is quicker for
 
 
@@ -58,6 +59,25 @@ def shared_files() -> set[str]:
 
 
 # --------------------------------------------------------------------------- pull
+
+
+@pytest.mark.skipif(
+    not (PAGES.exists() and "[madvise]" in PAGES.read_text())
+    or str(os.confstr("CS_GNU_LIBC_VERSION")) < "glibc 2.35",
+    reason="glibc 2.35 asks for them, where the system wants that",
+)
+def test_large_arrays_of_ranks_may_be_on_huge_pages(cluster: jaxcluster.Cluster) -> None:
+    """Pulls are faster then. The system decides; a rank asks for them: flag hg."""
+    source = (
+        "import jax, re\n"
+        "large = jax.device_put(1.0, jax.local_devices()[0]) + jax.numpy.ones(1 << 23)\n"
+        "at = large.addressable_shards[0].data.unsafe_buffer_pointer()\n"
+        "for area in re.split(r'\\n(?=[0-9a-f]+-)', open('/proc/self/smaps').read()):\n"
+        "  start, stop = (int(end, 16) for end in area.split()[0].split('-'))\n"
+        "  if start <= at < stop: print(' hg' in area.split('VmFlags:')[1])"
+    )
+    record = cluster.run(source, show=False)
+    assert {record.stdout(rank) for rank in record.ranks} == {"True\n"}
 
 
 def test_an_array_that_spans_processes_comes_whole(cluster: jaxcluster.Cluster, way: str) -> None:
