@@ -283,7 +283,7 @@ class Slurm(Launcher):
             return ""
         told = f"job {job.id} is {job}"
         if job.state == "PENDING" and NEVER.match(job.reason.strip("()")):
-            raise LaunchError(f"J{told[1:]} and would never start. It is cancelled.", self.refused)
+            raise LaunchError(f"J{told[1:]} and can't start. It was cancelled.", self.refused)
         is_known = job.start[:1].isdigit()
         return told + (f"; it is expected to start at {job.start}" if is_known else "")
 
@@ -310,7 +310,7 @@ class Slurm(Launcher):
         if run.is_ready and job.state not in GOES_ON:
             hint = "Ask for longer: --time 2:00:00" if job.state == "TIMEOUT" else ""
             return Reason(f"Slurm's job {job.id} has ended: {job}.", hint, has_ended=True)
-        hint = "It is cancelled. Wait longer: --timeout 3600" if run.code is None else found.hint
+        hint = "It was cancelled. Wait longer: --timeout 3600" if run.code is None else found.hint
         return Reason(f"Job {job.id} is {job}. {found.message}", hint)
 
     def _job(self, plan: LaunchPlan) -> Job | None:

@@ -193,7 +193,7 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
         launch.start(8, told.append)
     text = str(caught.value)
     assert re.search(r"0 of 1 hosts were ready within 8 s\. Job \d+ is PENDING \(\w+\)", text)
-    assert "\nIt is cancelled. Wait longer: --timeout 3600" in text
+    assert "\nIt was cancelled. Wait longer: --timeout 3600" in text
     assert any(re.match(r"0 of 1 hosts \(job \d+ is PENDING \(", line) for line in told)
     until(lambda: queue() == [busy_node], "ours is out of the queue", 10)
 
@@ -201,7 +201,7 @@ def test_what_waits_in_the_queue_is_told_and_cancelled_at_the_timeout(
 def test_a_job_that_would_never_start_is_told_at_once(site: Site) -> None:
     launch = launched(site, Slurm(nodes=5))
     told = refused(launch)
-    assert re.match(r"Job \d+ is PENDING \(Partition\w+\) and would never start\. ", told)
+    assert re.match(r"Job \d+ is PENDING \(Partition\w+\) and can't start\. ", told)
     until(lambda: not queue(), "it is cancelled", 10)
 
 

@@ -22,7 +22,7 @@ const MARGIN_MS = 300;
 const ANSWER_MS = 3_600_000;
 
 export const BUSY =
-  'The kernel runs a cell and hears nothing else until that ends. Its stop button interrupts all ranks.';
+  'The kernel runs a cell and hears nothing else until that ends. The notebook’s stop button interrupts all ranks.';
 const NO_ANSWER = 'The kernel has not answered for an hour.';
 
 export class Kernel extends Store {
