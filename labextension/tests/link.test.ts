@@ -100,7 +100,7 @@ describe('a link', () => {
     const asked = link.call('stacks', {});
     await until('it is asked', () => kernel.requests.some(({ op }) => op === 'stacks'));
     context.become('restarting');
-    await assert.rejects(asked, /The kernel is gone/);
+    await assert.rejects(asked, /The kernel has ended/);
     assert.equal(link.state, null);
     assert.equal(link.cells.size, 0);
   });
