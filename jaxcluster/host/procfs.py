@@ -30,14 +30,6 @@ class Silence:
     is_held: bool = False
 
 
-def state_of(pid: int) -> str:
-    """The kernel's letter for what a process does: ``T`` for a stopped one; "" where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
 def explain(pid: int, state: str) -> Silence:
     """Why a process in this state does not answer on its control channel. Pure."""
     if state == "T":

@@ -20,6 +20,11 @@ def start_time(pid: int) -> str | None:
     return fields[19].decode() if fields else None
 
 
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process does: ``T`` for a stopped one; "" if it has ended."""
+    return b"".join(_stat(pid)[:1]).decode()
+
+
 def _stat(pid: int) -> list[bytes]:
     """The kernel's words on a process, from its state on; [] if it is gone or a zombie."""
     try:

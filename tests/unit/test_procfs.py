@@ -15,8 +15,9 @@ from helpers import until
 from jaxcluster.cluster import world as worlds
 from jaxcluster.cluster.world import tell_silences as tell
 from jaxcluster.errors import RecoveryError
-from jaxcluster.host.procfs import Silence, explain, state_of
+from jaxcluster.host.procfs import Silence, explain
 from jaxcluster.hosts.processes import Processes
+from jaxcluster.supervision.processes import state_of
 
 HUNG = explain(800, "S")
 

@@ -12,8 +12,8 @@ from typing import Any
 from jaxcluster.host import ringfile
 from jaxcluster.host.facts import HostFacts
 from jaxcluster.host.free_space import memory_room
-from jaxcluster.host.procfs import state_of
 from jaxcluster.hosts.agent.folder import Folder
+from jaxcluster.supervision.processes import state_of
 from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.ops import Operation
 
