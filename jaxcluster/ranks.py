@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 H = TypeVar("H")
@@ -48,6 +48,16 @@ def begin_ranks(ranks: Iterable[int], hosts: Mapping[int, str] | None = None) ->
     return "R" + name_ranks(ranks, hosts)[1:]
 
 
+def say(ranks: Sequence[int], does: str, hosts: Mapping[int, str] | None = None) -> str:
+    """``Ranks 0, 1 are at work``: what ranks do, which begins with the verb for one of them."""
+    verb, _, rest = does.partition(" ")
+    verb = _OF_SEVERAL.get(verb, verb) if len(ranks) > 1 else verb
+    return f"{begin_ranks(ranks, hosts)} {verb} {rest}"
+
+
+_OF_SEVERAL = {"has": "have", "is": "are", "waits": "wait", "was": "were"}
+
+
 def by_value(values: Mapping[int, H]) -> dict[H, list[int]]:
     """The ranks that have, or of which is said, the same; in the order of the first of each."""
     groups: dict[H, list[int]] = {}
@@ -70,14 +80,9 @@ def say_each(messages: Mapping[int, str], rest: str) -> list[str]:
     groups, said = list(by_value(messages).items()), []
     whole = groups if len(groups) <= MOST_GROUPS else groups[: MOST_GROUPS - 1]
     for message, ranks in whole:
-        verb, _, more = message.partition(" ")
-        verb = _OF_SEVERAL.get(verb, verb) if len(ranks) > 1 else verb
-        said.append(f"{begin_ranks(ranks)} {verb} {more}.")
+        said.append(f"{say(ranks, message)}.")
     others = [rank for _, ranks in groups[len(whole) :] for rank in ranks]
     return [*said, f"{begin_ranks(others)} {rest}."] if others else said
-
-
-_OF_SEVERAL = {"is": "are", "was": "were"}
 
 
 def several_hosts(names: Mapping[int, str]) -> dict[int, str]:

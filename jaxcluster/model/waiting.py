@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from jaxcluster import wire
 from jaxcluster.agreement.messages import Looked, Place
-from jaxcluster.ranks import begin_ranks, by_value, name_ranks
+from jaxcluster.ranks import begin_ranks, by_value, name_ranks, say
 from jaxcluster.text import format_seconds
 
 LONG_S = 5.0  # a longer launch, or work after the others' end, is shown
@@ -40,25 +40,19 @@ def line(
       have_ended: whether other ranks have ended the cell.
     """
     waits = [wait for wait in looked.waits if wait.seq == seq] if looked is not None else []
-
-    def tell(ranks: Sequence[int], does: str) -> str:
-        verb, _, rest = does.partition(" ")
-        verb = _OF_SEVERAL.get(verb, verb) if len(ranks) > 1 else verb
-        return f"{begin_ranks(ranks, hosts)} {verb} {rest}"
-
     told = []
     for missing, ranks in by_value({w.rank: tuple(w.missing) for w in waits if not w.lane}).items():
         first = next(wait for wait in waits if wait.rank == ranks[0])
         since = min(wait.since for wait in waits if wait.rank in ranks)
         seconds = format_seconds((looked.now if looked is not None else since) - since)
         others = f"{name_ranks(missing, hosts)} ({where(first.place, first.name)})"
-        told.append(tell(ranks, f"has waited {seconds} for {others}"))
+        told.append(say(ranks, f"has waited {seconds} for {others}", hosts))
     waiting = {wait.rank for wait in waits}
     at_work = {
         rank: does for rank, s in states.items() if rank not in waiting and (does := _does(s))
     }
     if waits:
-        told += [tell(ranks, does) for does, ranks in by_value(at_work).items()]
+        told += [say(ranks, does, hosts) for does, ranks in by_value(at_work).items()]
     else:
         launching = {r: s.launching for r, s in states.items() if s.launching_s > LONG_S}
         for name, ranks in by_value(launching).items():
@@ -67,7 +61,8 @@ def line(
         late = {r: d for r, d in at_work.items() if states[r].seconds > LONG_S and have_ended}
         for does, ranks in by_value(late).items():
             seconds = format_seconds(max(states[rank].seconds for rank in ranks))
-            told.append(f"{tell(ranks, does)} ({seconds}); the other ranks have ended the cell")
+            at = f"{say(ranks, does, hosts)} ({seconds})"
+            told.append(f"{at}; the other ranks have ended the cell")
     told = [one.rstrip(".") for one in silent] + told
     told[1:] = [f"{one[0].lower()}{one[1:]}" for one in told[1:]]
     return "; ".join(told[:MOST]) + ("." if told else "")
@@ -85,9 +80,6 @@ def _does(state: wire.RankState) -> str:
     if state.state != "running":
         return ""
     return f"is at work in line {state.line}" if state.line else "is at work"
-
-
-_OF_SEVERAL = {"has": "have", "is": "are", "waits": "wait"}
 
 
 # --------------------------------------------------------------------------- who comes last
