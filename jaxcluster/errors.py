@@ -34,7 +34,9 @@ from collections.abc import Sequence
 # JAX's exceptions for failures of XLA, by JAX's versions.
 XLA_ERRORS = ("JaxRuntimeError", "XlaRuntimeError")
 # Said wherever a restart is the way out: it loses nothing that can be saved.
-RESTART_HINT = "%jaxcluster restart gives the ranks new processes and keeps their variables."
+RESTART_HINT = (
+    "%jaxcluster restart gives the ranks new processes, and keeps the variables of those that live."
+)
 
 
 class JaxClusterError(Exception):

@@ -19,6 +19,7 @@ from jaxcluster.cluster.events import Progress
 from jaxcluster.cluster.starting import one_at_a_time, start_world
 from jaxcluster.cluster.world import end_hung
 from jaxcluster.errors import (
+    RESTART_HINT,
     CellInterrupted,
     JaxClusterError,
     LaunchError,
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 
 TURN_S = 0.05  # between two looks whether a start that waits for another is still wanted
 COORDINATOR = "JAX's coordinator"
-RESTART = (
-    "%jaxcluster restart gives it new processes, and keeps the variables of the ranks that live."
-)
 GIVEN_UP = (
     "Stopped while the ranks' variables were being saved. Nothing was ended or lost.\n"
     "%jaxcluster restart tries again."
@@ -100,7 +98,7 @@ def advice(cluster: Cluster) -> str | None:
             return f"{told} processes then."
         return f"%jaxcluster stop {cluster.name} ends it; %jaxcluster start starts another."
     if cluster.recovery != "auto":
-        return RESTART
+        return RESTART_HINT
     return None
 
 
@@ -121,7 +119,7 @@ def losses(cluster: Cluster) -> str:
 def tell_losses(cluster: Cluster) -> str:
     """The same with what to type."""
     told = losses(cluster)
-    return f"{told}. {advice(cluster) or RESTART}" if told else ""
+    return f"{told}. {advice(cluster) or RESTART_HINT}" if told else ""
 
 
 def renew(
