@@ -22,10 +22,7 @@ _fd = 2
 def keep() -> None:
     """At the birth of a rank, whose descriptor 2 is its log: stacks of crashes go there."""
     global _fd
-    try:
-        _fd = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, _FROM_FD)
-    except (OSError, ValueError):  # so few descriptors are allowed
-        _fd = 2
+    _fd = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, _FROM_FD)
     with contextlib.suppress(Exception):  # a session without it is as good
         faulthandler.enable(file=_fd, all_threads=True)
 
