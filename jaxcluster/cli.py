@@ -23,7 +23,7 @@ def start(words: list[str]) -> None:
     if parsed.dry_run:
         print(cluster.dry_run(spec))
         return
-    with StartDisplay(rich=False) as display:
+    with StartDisplay() as display:
         started = cluster.start_spec(spec, display.progress)
         display.done(started.summary())
     if offered := cluster.offer(spec):
@@ -63,7 +63,7 @@ def stop(words: list[str]) -> None:
 
 
 def check(words: list[str]) -> None:
-    if not show_checks(arguments.Parser("jaxcluster doctor").read(words), rich=False):
+    if not show_checks(arguments.Parser("jaxcluster doctor").read(words)):
         raise SystemExit(1)
 
 

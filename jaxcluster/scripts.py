@@ -100,7 +100,7 @@ def run(words: list[str]) -> int:
         return 1
     if logs is not None:
         make_folder(logs, script)  # a folder that can't be made is an error before the start
-    with StartDisplay(rich=False) as display:
+    with StartDisplay() as display:
         world = start_world(spec, display.progress, script=script)
         display.progress("")
     try:

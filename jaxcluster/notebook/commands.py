@@ -91,7 +91,7 @@ class Commands:
         if parsed.dry_run:
             print(cluster.dry_run(spec))
             return
-        with StartDisplay(self.page.rich) as display:
+        with StartDisplay(self.page.shell) as display:
             display.done(cluster.start_once(spec, display.progress))
         self._show_running(cluster.current())
 
@@ -168,7 +168,7 @@ class Commands:
             )
         running = cluster.current()
         failed = "The restart was not completed." if count is None else "It was not resized."
-        with StartDisplay(self.page.rich, failed) as display:
+        with StartDisplay(self.page.shell, failed) as display:
             display.progress("restarting ..." if count is None else "resizing ...")
             kept = running.restart(display.progress, clean=clean, num_processes=count)
             if clean:
@@ -210,7 +210,7 @@ class Commands:
             print(shown)
 
     def _doctor(self, parsed: Namespace) -> None:
-        show_checks(parsed, self.page.rich)
+        show_checks(parsed, self.page.shell)
         if parsed.launcher is not None:
             return
         for one in cluster.connected().values():

@@ -232,17 +232,17 @@ class StartDisplay:
     """One line that says how far a start has come, and in the end what it made.
 
     A terminal writes it over; a log has the last one alone.
+
+    Args:
+      shell: IPython's, where there is one.
     """
 
-    def __init__(self, rich: bool, failed: str = "The cluster did not start.") -> None:
-        self._display: Display | None = None
+    def __init__(self, shell: Any = None, failed: str = "The cluster did not start.") -> None:
         is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb")  # it can't write over a line
         self._is_terminal = not is_dumb and sys.stderr is not None and sys.stderr.isatty()
         self._failed = failed
-        if rich and not is_console():
-            from IPython import get_ipython  # the command needs none
-
-            self._display = Display(get_ipython())
+        is_updated = hasattr(shell, "kernel") and not is_console()
+        self._display = Display(shell) if is_updated else None
 
     def __enter__(self) -> Self:
         return self
@@ -267,7 +267,7 @@ class StartDisplay:
             print(line)
 
 
-def show_checks(parsed: SimpleNamespace, rich: bool) -> bool:
+def show_checks(parsed: SimpleNamespace, shell: Any = None) -> bool:
     """Show what the doctor finds here, or on a launcher's hosts; returns whether all is well here.
 
     Raises:
@@ -275,7 +275,7 @@ def show_checks(parsed: SimpleNamespace, rich: bool) -> bool:
     """
     given = arguments.start_options(parsed)
     if parsed.launcher is not None and not (spec := make_spec(**given)).is_here:  # "auto" may be
-        with StartDisplay(rich, "The hosts could not be checked.") as display:
+        with StartDisplay(shell, "The hosts could not be checked.") as display:
             display.done(examine(spec, doctor.look, display.progress, spec.timeout_s))
         return True
     checks = doctor.run_checks()

@@ -130,10 +130,10 @@ def test_a_terminal_writes_over_how_far_a_start_has_come_and_a_log_does_not(
     monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("COLUMNS", "12")
-    with StartDisplay(rich=False) as display:
+    with StartDisplay() as display:
         display.progress("engines 3 of 4")
         display.done("Cluster 'main'")
-    with pytest.raises(KeyboardInterrupt), StartDisplay(rich=False) as display:
+    with pytest.raises(KeyboardInterrupt), StartDisplay() as display:
         display.progress("engines")
         raise KeyboardInterrupt
     found = capsys.readouterr()
