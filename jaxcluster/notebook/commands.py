@@ -114,9 +114,8 @@ class Commands:
     def _panel(self, _: Namespace) -> None:
         if self.panel is None:
             raise UsageError("A terminal has no panel.", "%jaxcluster status shows the same.")
-        widget = self.panel.widget()
-        widget.fallback = status.seen(cluster.current() if cluster.connected() else None)
-        self.page.shell.display_pub.publish(*widget._repr_mimebundle_())
+        now = status.seen(cluster.current() if cluster.connected() else None)
+        self.page.show_widget(self.panel.widget(), now)
 
     def _list(self, _: Namespace) -> None:
         print(status.running(list(cluster.connected())))

@@ -85,7 +85,7 @@ class JaxClusterMagics(Magics):
             from jaxcluster.views.widget import ShardWidget  # with all of ipywidgets
 
             widget = ShardWidget(view, functools.partial(array_views.answer, running, name))
-            self.page.shell.display_pub.publish(*widget._repr_mimebundle_())
+            self.page.show_widget(widget, {"text/html": view["text/html"]})
         else:
             self.page.show(view)
 

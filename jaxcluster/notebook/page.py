@@ -28,6 +28,11 @@ class Page:
         else:
             print(bundle["text/plain"])
 
+    def show_widget(self, widget: Any, saved: Mapping[str, Any]) -> None:
+        """Show a widget; ``saved`` is what a saved notebook shows that knows none."""
+        bundle, metadata = widget._repr_mimebundle_()
+        self.shell.display_pub.publish({**bundle, **saved}, metadata)
+
     @property
     def cell_id(self) -> str:
         """The id of the notebook's cell that runs, where the frontend has said it."""

@@ -39,17 +39,7 @@ def script(file: str = "widget.js", entered: set[str] | None = None) -> str:
     return "\n".join([*filter(None, before), IMPORT.sub("", text)])
 
 
-class Widget(anywidget.AnyWidget):
-    """A widget, with what remains of it in a saved notebook that knows none: its ``fallback``."""
-
-    fallback: Bundle = {}  # noqa: RUF012 (each has its own, or none)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[Bundle, Bundle]:
-        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**data, **self.fallback}, metadata
-
-
-class ShardWidget(Widget):
+class ShardWidget(anywidget.AnyWidget):
     """Draws a document, and asks the ranks for statistics and values when they are wanted.
 
     Questions are custom messages ``{"id": n, "op": ...}``. The answer has the same id, and a
@@ -63,7 +53,6 @@ class ShardWidget(Widget):
 
     def __init__(self, view: Bundle, answer: Callable[[Question], Any]) -> None:
         super().__init__(document=view[SHARDS_MIME])
-        self.fallback = {"text/html": view["text/html"]}
         self._answer = answer
         self.on_msg(self._on_question)
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anywidget
 import msgspec
 import traitlets
 
 from jaxcluster.errors import UsageError
 from jaxcluster.views.messages import Answer, Heard, Request
-from jaxcluster.views.widget import Widget
 
 BUILT = Path(__file__).parents[2] / "static" / "sidebar"  # by labextension/widget.mjs
 TOO_LATE = "The kernel ran a cell meanwhile. Click again."
@@ -38,7 +38,7 @@ def _built(file: str) -> str:
         ) from None
 
 
-class SidebarWidget(Widget):
+class SidebarWidget(anywidget.AnyWidget):
     """Shows the state, and passes on what its pages ask.
 
     Args:
