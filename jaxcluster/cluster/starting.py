@@ -32,6 +32,7 @@ from jaxcluster.host.facts import engine_facts, host_gpus
 from jaxcluster.hosts import allocation as hosts
 from jaxcluster.hosts.agent import folder as folders
 from jaxcluster.hosts.allocation import Allocation
+from jaxcluster.hosts.fleet import LOOPBACK
 from jaxcluster.hosts.records import claims, registry
 from jaxcluster.hosts.records.runtimefolder import runtime_root
 from jaxcluster.hosts.ways import own_addresses
@@ -47,7 +48,6 @@ from jaxcluster.wire.ops.start import Facts, Script, Serve
 
 R = TypeVar("R")
 
-LOOPBACK = "127.0.0.1"
 COORDINATOR_SOCKET = "jax.sock"  # in the folder of a cluster on one host
 
 STEPS: dict[str, events.StartStep] = {
