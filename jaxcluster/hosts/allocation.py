@@ -24,7 +24,7 @@ from jaxcluster.host.processes import check_files
 from jaxcluster.hosts import here
 from jaxcluster.hosts.agent.requests import Detach, Mkdir, Remove
 from jaxcluster.hosts.agent.transport import new_keys
-from jaxcluster.hosts.fleet import Fleet, Host, ask_each, lease_of
+from jaxcluster.hosts.fleet import Fleet, Host, lease_of
 from jaxcluster.hosts.here import AgentHere, own_environment
 from jaxcluster.hosts.placing import check_versions, in_order, place, share_out
 from jaxcluster.hosts.processes import Processes
@@ -298,7 +298,7 @@ class Allocation:
         if self.fleet is not None:
             self.fleet.on_event = None
             for request in (Remove(RANKS), Mkdir(RANKS)):
-                ask_each(self.fleet.there, request, ASK_S, LaunchError)
+                self.fleet.command(request, ASK_S, LaunchError)
 
     def detach(self) -> None:
         """Have its ranks, and what has started them, outlive this process.
@@ -330,7 +330,7 @@ class Allocation:
             fleet.on_event = None
             if is_kept:
                 for name in (RANKS, *OUTLIVING):
-                    ask_each(fleet.there, Remove(name), ASK_S, LaunchError)
+                    fleet.command(Remove(name), ASK_S, LaunchError)
                 fleet.close()
             else:
                 fleet.quit()

@@ -132,7 +132,8 @@ class Fleet:
         for number, (name, agent) in enumerate(started):
             self.hosts.append(self._connect(number, name, agent))
         try:
-            ask_each(self.hosts, Mkdir(forks.RANKS), CONNECT_S)
+            asked = [(host, host.begin(Mkdir(forks.RANKS))) for host in self.hosts]
+            answers(asked, CONNECT_S, ())
         except LaunchError:
             for host, (_, agent) in zip(self.hosts, started, strict=True):
                 is_way_closed = host.state is State.CONNECTING and agent.via
@@ -230,17 +231,23 @@ class Fleet:
 
     # ------------------------------------------------------------------ as one
 
-    def command(self, command: Operation[None], timeout_s: float = 30.0) -> None:
+    def command(
+        self,
+        command: Operation[Any],
+        timeout_s: float = 30.0,
+        passed_over: type[LaunchError] = Ended,
+    ) -> None:
         """Send a command to the agents of all hosts that are not lost.
 
         Raises:
-          LaunchError: one of them does not answer within ``timeout_s``.
+          LaunchError: one of them does not answer within ``timeout_s``; but see ``answers``.
         """
-        ask_each(self.there, command, timeout_s, Ended)
+        asked = [(host, host.begin(command)) for host in self.there]
+        answers(asked, timeout_s, (passed_over,))
 
     def quit(self) -> None:
         """End them and all that they have started, and disconnect."""
-        ask_each(self.there, Quit(), QUIT_S, LaunchError)
+        self.command(Quit(), QUIT_S, LaunchError)
         self.close()
 
     def close(self) -> None:
@@ -328,13 +335,3 @@ def unreachable(record: ClusterRecord) -> list[str]:
         return [host.name for host in record.hosts]
     fleet.close()
     return [host.name for host in fleet.hosts if host.lost]
-
-
-def ask_each(
-    hosts: Iterable[Host],
-    request: Operation[Any],
-    timeout_s: float,
-    *passed_over: type[Exception],
-) -> None:
-    """Ask something of the agents of several hosts, all at once: see ``answers``."""
-    answers([(host, host.begin(request)) for host in hosts], timeout_s, passed_over)
