@@ -121,15 +121,15 @@ class Agent:
         Listener(authenticator.socket, authenticator.answer)
         keys = transport.new_keys()
         said = report.host_report()
-        bind = self.options.bind or anywhere_for(said.address)
+        # At any address of the family of this host's, so that that leads here.
+        anywhere = "[::]" if ":" in said.address else "0.0.0.0"
+        bind = self.options.bind or f"tcp://{anywhere}:*"
         if bind == "ipc":
             bind = f"ipc://{self.folder.path}/agent.sock"
         router, endpoint = transport.open_router(self.context, bind, keys)
         self.listen(router)
         address = f"[{said.address}]" if ":" in said.address else said.address
-        for anywhere in ("0.0.0.0", "[::]"):
-            endpoint = endpoint.replace(f"//{anywhere}:", f"//{address}:")
-        self.endpoint = endpoint
+        self.endpoint = endpoint = endpoint.replace(f"//{anywhere}:", f"//{address}:")
         return AgentFacts(
             **vars(said),
             endpoint=endpoint,
@@ -434,8 +434,3 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
     return str(error) or type(error).__name__
-
-
-def anywhere_for(address: str) -> str:
-    """The address to listen at, so that this host's address leads here: its family's, any port."""
-    return "tcp://[::]:*" if ":" in address else "tcp://0.0.0.0:*"
