@@ -227,7 +227,6 @@ def test_a_job_s_time_limit_is_told_where_slurm_writes_it_as_usual(
 @pytest.mark.parametrize(
     ("launcher", "agent", "folder", "said"),
     [
-        (SSH(HOSTS), replace(AGENT, env=(("A B", "c"),)), FOLDER, "'A B' is not the name of a var"),
         (SSH(HOSTS), AGENT, "/" + "x" * 100, "as a socket: it is too long"),
         (SSH(HOSTS), AGENT, "/${HOME}", "it is too long, or has a ${ in it"),
         *(
