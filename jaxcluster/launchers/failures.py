@@ -36,9 +36,6 @@ class Reason:
     hint: str = ""
     has_ended: bool = False  # the agent itself, as is known, not just the way to it
 
-    def __str__(self) -> str:
-        return f"{self.message}\n{self.hint}" if self.hint else self.message
-
 
 def cause(lines: Sequence[str], python: str, typed: str = "", refused: str = "") -> tuple[str, str]:
     """(the last line that tells a usual cause, what to do), or the last line at all."""

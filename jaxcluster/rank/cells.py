@@ -268,7 +268,7 @@ class CellRunner:
             if cell.message is not None:
                 self.comms.deliver(running.request, cell.message)
         except BaseException as error:
-            running.fail(error, self.plain(error))
+            running.fail(error, tracebacks.error_info(error))
             return
         if cell.message is None:
             await self._run_source(running)
@@ -304,15 +304,11 @@ class CellRunner:
 
     # ------------------------------------------------------------------ errors
 
-    def plain(self, error: BaseException) -> wire.ErrorInfo:
-        """An exception for the notebook, as Python writes it."""
-        return tracebacks.error_info(error)
-
     def _outside(self, error: BaseException) -> wire.ErrorInfo:
         """An error that went past IPython: a hook's, IPython's own, or ours, named as such."""
         is_deep = isinstance(error, RecursionError)  # Python's parser raises it of a nested cell
         if is_deep or tracebacks.line_of(error) is not None:
-            return self.plain(error)
+            return tracebacks.error_info(error)
         log.error(error)
         told = f"{wire.type_name(type(error))}: {wire.shorten(tracebacks.message_of(error), 1000)}"
         lines = [
@@ -330,7 +326,7 @@ class CellRunner:
             running.lines = lines
         elif not self.comms.divert("error", content) and running is not None:
             if running.error is None and error is not None:
-                running.fail(error, self.plain(error))
+                running.fail(error, tracebacks.error_info(error))
             if is_cell:
                 self.output.print("stderr", "\n".join([*lines, ""]))
 
