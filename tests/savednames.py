@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import numpy as np
@@ -19,7 +20,7 @@ from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.rank.private.kinds import kinds
 from jaxcluster.rank.state import classes
-from jaxcluster.rank.state.file import file_name
+from jaxcluster.rank.state.file import file_name, write
 from jaxcluster.rank.state.pickles import Pickler
 from jaxcluster.rank.state.states import States
 from jaxcluster.wire.ops.saving import Bind, Load, Made, Save, Saved, SavePlace
@@ -50,7 +51,8 @@ def states_of(names: dict[str, Any], rank: int = 0) -> Any:
     names.setdefault("_oh", {})
     shell = SimpleNamespace(user_ns=names, history_manager=history, execution_count=1)
     shell.ast_transformers = []
-    made.attach(shell)
+    with patch.dict(linecache.cache, clear=True):  # no cell has run yet
+        made.attach(shell)
     return made
 
 
@@ -72,7 +74,6 @@ def load(
     names = namespace() if into is None else into
     for file in CELLS if into is None else ():  # a new process does not know them
         linecache.cache.pop(file, None)
-        del classes._statements[1:]
     states, given = states_of(names), {"turn": TURN, "token": "t"}
     body = Load(**given, files={0: str(folder)}, own=own, num_processes=1, only=only)
     made = states.load(SimpleNamespace(body=body))
@@ -92,7 +93,8 @@ def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], d
     """Some of the names, without settings, and what was lost of them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         pickled = Pickler({name: names[name] for name in some}, names)
-        pickled.write(Path(folder) / file_name(0))
+        parts = [*pickled.parts, pickled.file.getbuffer()]
+        write(Path(folder) / file_name(0), parts, pickled.index())
         found, values = load(Path(folder), namespace())
     return found, pickled.lost | values.lost
 

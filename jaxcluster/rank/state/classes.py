@@ -11,8 +11,10 @@ import ast
 import builtins
 import contextlib
 import dis
+import functools
 import inspect
 import operator
+import pickle
 import re
 import sys
 import weakref
@@ -41,9 +43,6 @@ OVER_FUNCTIONS = {property: "fget", staticmethod: "__func__", classmethod: "__fu
 # While it is set, a class that the namespace has from the same statement is not made again.
 kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
 Statement = tuple[str, CodeType]  # of a class: its name, and what makes it
-# A cell's class statements, by the numbers in their notes. Each is compiled when it first runs.
-_statements: list[ast.ClassDef | Statement | None] = [None]
-AGAIN = 0  # the number of the statement that runs again
 _noted = dict[int, tuple[weakref.ref[type], Any]]()  # by their ids classes, with their statements
 
 
@@ -58,31 +57,26 @@ def noting(tree: ast.AST) -> ast.AST:
     left = [tree]
     for node in left:
         if isinstance(node, ast.ClassDef):
-            note = ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(len(_statements))], [])
+            what: list[ast.expr] = [ast.Constant(node.name), ast.Constant(pickle.dumps(node))]
+            note = ast.Call(ast.Name(NOTE, ast.Load()), what, [])
             ast.copy_location(note, [*node.decorator_list, node][0])
             node.decorator_list.insert(0, ast.fix_missing_locations(note))
-            _statements.append(node)
         elif not isinstance(node, NESTED):
             left += ast.iter_child_nodes(node)
     return tree
 
 
-def _note(number: int) -> Callable[[Any], Any]:
-    statement = _statements[number]
-    if isinstance(statement, ast.ClassDef):
-        its, cell = statement, sys._getframe(1).f_code
-        its.decorator_list[0].args[0].value = AGAIN  # type: ignore[attr-defined]
-        tree, flags = ast.Module([its], []), cell.co_flags & FUTURE
-        code = compile(tree, cell.co_filename, "exec", flags, dont_inherit=True)
-        statement = _statements[number] = its.name, code
+def _note(name: str, tree: bytes) -> Callable[[Any], Any]:
+    cell, its = sys._getframe(1).f_code, ast.Module([pickle.loads(tree)], [])
+    code = compile(its, cell.co_filename, "exec", cell.co_flags & FUTURE, dont_inherit=True)
+    return functools.partial(_made_by, (name, code))
 
-    def note(made: Any) -> Any:
-        if isinstance(made, type):  # a decorator may make anything
-            own = id(made)
-            _noted[own] = weakref.ref(made, lambda _: _noted.pop(own, None)), statement
-        return made
 
-    return note
+def _made_by(statement: Statement, made: Any) -> Any:
+    if isinstance(made, type):  # a decorator may make anything
+        own = id(made)
+        _noted[own] = weakref.ref(made, lambda _: _noted.pop(own, None)), statement
+    return made
 
 
 def statement_of(cls: type) -> Statement | None:
@@ -179,9 +173,8 @@ def run(statement: Statement, names: dict[str, Any], needed: list[str], *values:
     before = {one: names[one] for one in needed if one in names}
     try:
         names.update(zip(needed, values, strict=True))
-        _statements[AGAIN] = statement
         exec(code, names)
-        return names[name]
+        return _made_by(statement, names[name])
     finally:
         for one in needed:
             names.pop(one, None)

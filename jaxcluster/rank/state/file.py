@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxcluster.rank.arrays import host_values, is_array
 
-VERSION = "jaxcluster state 7, Python {}.{}".format(*sys.version_info)
+VERSION = "jaxcluster state 8, Python {}.{}".format(*sys.version_info)
 ALIGNMENT = 64  # from there on XLA takes memory of numpy's as it is
 CHUNK = 256 << 10  # two of them fit into a CPU core's cache
 LARGE_NBYTES = 4 << 20  # from there on threads are worth it

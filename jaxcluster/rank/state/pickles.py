@@ -21,7 +21,6 @@ import pickle
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import CellType, CodeType, FunctionType
 from typing import Any, ClassVar
 
@@ -35,10 +34,9 @@ from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
-from jaxcluster.rank.state.file import BadFile, StateFile, as_bytes, checksum, write
+from jaxcluster.rank.state.file import BadFile, StateFile, as_bytes, checksum
 
-# Names of what is no name: settings, which change what values become, and registered classes.
-SETTINGS, REGISTERED = " settings", " registered"
+SETTING = " "  # the names of settings begin with it: they change what values become
 READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
 LARGE_NBYTES = 64 << 10  # from here on a buffer has its own section
@@ -69,7 +67,7 @@ class Pickler(cloudpickle.Pickler):
         own = own_objects(namespace) | {"array": ArraysToLoad.array}
         self._own = {id(one): ("own", name) for name, one in own.items()}
         # Classes come early: what their statements need is not to be half made by then.
-        order = sorted(values, key=lambda n: (n != SETTINGS, not isinstance(values[n], type)))
+        order = sorted(values, key=lambda n: (n[:1] != SETTING, not isinstance(values[n], type)))
         self.values = {name: values[name] for name in order}
         while not self._dump_all():
             self.values = {n: v for n, v in self.values.items() if n not in self.lost}
@@ -147,8 +145,6 @@ class Pickler(cloudpickle.Pickler):
             return obj.__qualname__ if callable(obj) and is_imported(obj) else known[kind](obj)
         if (is_class := issubclass(kind, type)) and (known := reference_to(obj)) is not None:
             return known
-        if issubclass(kind, jax.core.Tracer):
-            _refuse(obj)
         if not is_class and kind is not FunctionType:
             return NotImplemented
         reduced = super().reducer_override(obj)
@@ -184,20 +180,19 @@ class Pickler(cloudpickle.Pickler):
         held = repr([checksum(as_bytes(part)) for part in alone.parts])
         return checksum(as_bytes(alone.file.getvalue() + held.encode()))
 
-    def write(self, path: Path, *, compare: bool = False) -> list[Path]:
-        """Write it to files; returns their paths.
+    def index(self, *, compare: bool = False) -> dict[str, Any]:
+        """What ``load`` needs to know of its sections.
 
         Args:
           compare: ranks may have to tell which values are equal on all of them.
         """
-        about = {
+        return {
             "names": [*self.values],
             "buffers": self.buffers,
             "arrays": self.arrays,
             "spanning": self.spanning,
             "digests": {name: self._digest(name) for name in self.values} if compare else {},
         }
-        return write(path, [*self.parts, self.file.getbuffer()], about)
 
 
 def _function_setstate(func: Any, state: Any) -> None:
@@ -217,10 +212,6 @@ def _reduce_jitted(function: Any) -> Any:
 
 def _cached(function: Any, parameters: Any) -> Any:
     return functools.lru_cache(**parameters)(function)
-
-
-def _refuse(value: Any) -> Any:
-    raise Lost(f"it holds a {type(value).__name__}, which stands for an array")
 
 
 def _reduce_view(array: np.ndarray[Any, Any]) -> Any:
@@ -257,7 +248,6 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
         jax.sharding.Mesh: arrays.reduce_mesh,
         jax.custom_jvp: bare,
         jax.custom_vjp: bare,
-        jax.Ref: _refuse,
         np.ndarray: _reduce_view,
         CellType: lambda cell: (CellType, ()),  # what it holds comes with its function
         # With its file, by which tracebacks find its cell: cloudpickle leaves that out.
@@ -344,7 +334,7 @@ def load(
     files: Mapping[int, StateFile],
     base: int,
     namespace: dict[str, Any],
-    use: Callable[[dict[str, Any]], None],
+    use: Callable[[dict[str, Any]], Any],
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The values that a rank's file has, and the names that can't be made, and why.
 
@@ -352,7 +342,7 @@ def load(
 
     Args:
       base: the rank whose file it is. The others' have shards that it lacks.
-      use: called with the settings as soon as they are made: they change what values become.
+      use: called with each setting as soon as it is made.
 
     Raises:
       BadFile: a file was changed.
@@ -366,8 +356,8 @@ def load(
         unpickler.own, unpickler.broken = own, broken
         for name in about["names"]:
             values[name] = value = unpickler.load()
-            if name == SETTINGS:
-                use(value)
+            if name.startswith(SETTING):
+                use({name: value})
         return values
 
     try:

@@ -19,8 +19,9 @@ import textwrap
 import threading
 from collections import deque
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -29,10 +30,10 @@ import numpy as np
 from jaxcluster.rank.arrays import is_array, leaves_of
 from jaxcluster.rank.names import is_users
 from jaxcluster.rank.places import cell_number
-from jaxcluster.rank.private.kinds import is_imported, kinds, register, registered_by_cells
+from jaxcluster.rank.private.kinds import is_imported, kinds, registered_by_cells
 from jaxcluster.rank.state import classes, file, pickles
 from jaxcluster.rank.state.file import BadFile, StateFile, file_name
-from jaxcluster.rank.state.pickles import REGISTERED, SETTINGS, contents
+from jaxcluster.rank.state.pickles import SETTING, contents
 from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save, Saved
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options of the start
 RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
+OF_A_RANK = {f"{SETTING}random", f"{SETTING}numpy.random"}  # settings that no other may have
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
 OF_JAX = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec
 COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc, *OF_JAX
@@ -53,15 +55,16 @@ class States:
         self.rank, self.lost = rank, lost
         self.namespace: dict[str, Any] = {}
         self._shell: Any = None
-        self._before: dict[Any, Any] = {}  # the settings before the first cell
-        # What was read, until it is bound: names, and what cells have changed besides.
-        self._held: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._before: dict[str, Any] = {}  # the settings before the first cell
+        self._held: dict[str, dict[str, Any]] = {}  # what was read, until it is bound
         self._dropped: deque[str] = deque(maxlen=64)
         self._saving = threading.Lock()
 
     def attach(self, shell: Any) -> None:
         """Cells run in this shell from now on."""
-        self._shell, self.namespace, self._before = shell, shell.user_ns, changeable()
+        self._shell, self.namespace = shell, shell.user_ns
+        self._known = SimpleNamespace(**globals(), shell=shell)  # what settings' calls name
+        self._before = self._settings()
         classes.install(shell)
 
     def save(self, request: Request[Save] | Request[Checkpoint]) -> Saved:
@@ -72,19 +75,13 @@ class States:
         """
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
-            history = self._shell.history_manager
-            files = [file for file in list(linecache.cache) if cell_number(file) is not None]
-            found = {
-                "changed": changes(self._before, changeable()),
-                "random": (random.getstate(), np.random.get_state(legacy=False)),
-                "cells": {file: linecache.getlines(file) for file in files},
-                "history": (history.input_hist_parsed[:], history.input_hist_raw[:]),
-                "count": self._shell.execution_count,
-            }
             results = dict(self.namespace.get("_oh", ())).items()
             values = {
-                SETTINGS: found,
-                REGISTERED: registered_by_cells(),
+                **changes(self._before, self._settings()),
+                **{
+                    f"{SETTING}{cls}": ("classes.register", cls, how)
+                    for cls, how in registered_by_cells()
+                },
                 **{f"_{number}": value for number, value in results},
                 **names,
             }
@@ -98,19 +95,21 @@ class States:
             {name: why for name, why in pickled.lost.items() if name in names},
             sorted(pickled.spanning & names.keys()),
             {name: why for name, why in self.lost.items() if name not in self.namespace},
-            {n.strip(): why for n, why in pickled.lost.items() if n in (SETTINGS, REGISTERED)},
+            {n.strip(): why for n, why in pickled.lost.items() if n.startswith(SETTING)},
         )
 
     def _write(self, pickled: pickles.Pickler, body: Save | Checkpoint) -> list[Path]:
         """Write to the first place that has room; returns the files' paths."""
-        nbytes, whys = sum(one.nbytes for one in pickled.parts) + pickled.file.tell(), list[str]()
+        parts = [*pickled.parts, pickled.file.getbuffer()]
+        about = pickled.index(compare=body.compare)
+        nbytes, whys = sum(part.nbytes for part in parts), list[str]()
         for place in body.places:
             path = Path(place.folder) / file_name(self.rank)
             if place.room is not None and nbytes > place.room:
                 whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
                 continue
             try:
-                return pickled.write(path, compare=body.compare)
+                return file.write(path, parts, about)
             except (OSError, BadFile) as error:  # or the place was removed: nobody waits for it
                 whys.append(str(error))
                 file.remove(path)
@@ -122,55 +121,44 @@ class States:
         Raises:
           BadFile: a file was changed.
         """
-        body, changed, before = request.body, dict[str, Any](), changeable()
+        body, before = request.body, self._settings()
         if not body.files:
             return Made([])
         files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
-        base, is_part = min(files) if body.own is None else body.own, body.only is not None
-
-        def use(value: dict[str, Any]) -> None:
-            """Have the settings for a while, as they change what values become."""
-            for name, lines in value["cells"].items():  # for tracebacks, and for classes
-                linecache.cache.setdefault(name, (sum(map(len, lines)), None, lines, name))
-            if not is_part:
-                change(value["changed"])
-                changed.update(value)
-
-        classes.kept.set(set() if is_part else None)
+        base = min(files) if body.own is None else body.own
+        classes.kept.set(None if body.only is None else set())
         try:
-            made, lost = pickles.load(files, base, self.namespace, use)
+            made, lost = pickles.load(files, base, self.namespace, self._make)
         finally:
-            change(changes(changeable(), before))
-        for cls, how in () if is_part else made.get(REGISTERED, ()):
-            with contextlib.suppress(Exception):  # JAX refuses it
-                register(cls, how)
+            self._make(changes(self._settings(), before))
         wanted = made.keys() if body.only is None else {*body.only}
         if body.own is None:
             wanted = anothers(made, files, base, body.num_processes)
-            changed.pop("random", None)
-        wanted -= {SETTINGS, REGISTERED}
         names = {name: value for name, value in made.items() if name in wanted}
-        self.hold(body.token, names, changed)
-        return Made([name for name in names if not RESULT.fullmatch(name)], lost)
+        self.hold(body.token, names)
+        told = [n for n in names if not RESULT.fullmatch(n) and not n.startswith(SETTING)]
+        return Made(told, lost)
 
-    def hold(
-        self, token: str, names: dict[str, Any], changed: dict[str, Any] | None = None
-    ) -> None:
+    def hold(self, token: str, names: dict[str, Any]) -> None:
         """Hold what was read or pushed until ``bind``."""
-        self._held[token] = names, changed or {}
+        self._held[token] = names
         if token in self._dropped:  # meanwhile
             self._held.pop(token, None)
 
     def bind(self, request: Request[Bind]) -> Made:
         """``bind``: all names that were read and are not lost. On the main thread."""
         lost, namespace = request.body.lost, self.namespace
-        found, changed = self._held.pop(request.body.token, ({}, {}))
+        found = self._held.pop(request.body.token, {})
+        settings = {name: found.pop(name) for name in [*found] if name.startswith(SETTING)}
         names = {name: value for name, value in found.items() if name not in lost}
         for name in lost:
             namespace.pop(name, None)
         namespace.update(names)
         self.lost.update(lost)
-        left = self._change(changed) if changed else {}
+        left = self._make(settings)
+        if settings:
+            cells = enumerate(self._shell.history_manager.input_hist_parsed)
+            namespace.update({f"_i{number}": source for number, source in cells if number})
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
             namespace.setdefault("_oh", {}).update(results)
@@ -178,59 +166,46 @@ class States:
             namespace.update(zip(("_", "__", "___"), last, strict=False))
         return Made([*names], left)
 
-    def _change(self, found: Mapping[str, Any]) -> dict[str, str]:
-        """Have what cells have changed, and let the shell have the cells."""
-        if "random" in found:
-            random.setstate(found["random"][0])
-            with contextlib.suppress(ValueError):  # of another generator
-                np.random.set_state(found["random"][1])
-        history, self._shell.execution_count = self._shell.history_manager, found["count"]
-        history.input_hist_parsed[:], history.input_hist_raw[:] = found["history"]
-        sources = enumerate(history.input_hist_parsed)
-        self.namespace.update({f"_i{number}": source for number, source in sources if number})
-        return change(found["changed"])
-
     def drop(self, request: Request[Drop]) -> None:
         """``drop``: what was read, or is being read, is not bound."""
         self._dropped.append(request.body.token)
         self._held.pop(request.body.token, None)
 
+    def _settings(self) -> dict[str, Any]:
+        """Calls that make all as it is now that may change at any time."""
+        history, items = self._shell.history_manager, list(linecache.cache.items())
+        parsed, raw = history.input_hist_parsed[:], history.input_hist_raw[:]
+        drawn = jax.tree.map(lambda x: np.asarray(x).tolist(), np.random.get_state(legacy=False))
+        folder = os.readlink("/proc/self/cwd")  # os.getcwd raises where it was removed
+        found: dict[str, Any] = {
+            **{f"${n}": ("os.environ.__setitem__", n, v) for n, v in os.environ.items()},
+            **{n: ("jax.config.update", n, v) for n, v in jax.config.values.items()},
+            "sys.path": ("sys.path.__setitem__", slice(None), sys.path[:]),
+            "the folder": ("os.chdir", folder),
+            "random": ("random.setstate", random.getstate()),
+            "numpy.random": ("np.random.set_state", drawn),
+            "sources": ("linecache.cache.update", {f: s for f, s in items if cell_number(f)}),
+            "In": ("shell.history_manager.input_hist_parsed.__setitem__", slice(None), parsed),
+            "raw": ("shell.history_manager.input_hist_raw.__setitem__", slice(None), raw),
+            "count": ("shell.__setattr__", "execution_count", self._shell.execution_count),
+        }
+        return {f"{SETTING}{name}": call for name, call in found.items() if name not in OURS}
 
-# ---------------------------------------------------------------------- what cells change besides
+    def _make(self, calls: Mapping[str, Any]) -> dict[str, str]:
+        """Make the calls that settings are; returns those that failed, and why."""
+        left = {}
+        for name, call in calls.items():
+            try:
+                attrgetter(call[0])(self._known)(*call[1:])
+            except Exception as error:
+                left[name.strip()] = str(error)
+        return left
 
 
-def changeable() -> dict[tuple[str, str], Any]:
-    """The values that may change at any time, by kind and name."""
-    found: dict[tuple[str, str], Any] = {("environ", n): v for n, v in os.environ.items()}
-    found |= {("config", n): v for n, v in jax.config.values.items() if n not in OURS}
-    folder = os.readlink("/proc/self/cwd")  # os.getcwd raises where it was removed
-    return found | {("path", "sys.path"): sys.path[:], ("folder", "the folder"): folder}
-
-
-def changes(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The changes that turn ``before`` into ``after``; None: a value is not there. Pure."""
-    names = {**before, **after}
-    return {one: after.get(one) for one in names if before.get(one) != after.get(one)}
-
-
-def change(found: Mapping[tuple[str, str], Any]) -> dict[str, str]:
-    """Make changes; returns what could not be changed: why."""
-    left = {}
-    for (kind, name), value in found.items():
-        try:
-            if kind == "config":
-                jax.config.update(name, value)
-            elif kind == "path":
-                sys.path[:] = value
-            elif kind == "folder":
-                os.chdir(value)
-            elif value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        except Exception as error:
-            left[name] = str(error)
-    return left
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The calls that turn the settings of one moment into those of another. Pure."""
+    gone = {n: ("os.environ.pop", n[2:], None) for n in before if n not in after}
+    return gone | {name: call for name, call in after.items() if before.get(name) != call}
 
 
 # ---------------------------------------------------------------------- for new ranks
@@ -244,64 +219,56 @@ def anothers(
     They can't differ between ranks. With another number of ranks they are also those that were
     equal on all, whose files these are.
     """
-    about = [file.about for file in files.values()]
     spanning, own = files[base].about["spanning"], files[base].about["digests"]
-    equal = {n for n in own if own[n] and all(one["digests"].get(n) == own[n] for one in about)}
-    is_resized = len(files) == num_processes != jax.process_count()
-    found = {name for name, value in made.items() if _can_be_anothers(value, name in spanning)}
-    return found | (equal if is_resized else set())
+    found = {n for n, v in made.items() if (_spans(v) if n in spanning else _is_common(v))}
+    found |= {name for name in made if name.startswith(SETTING)} - OF_A_RANK
+    if len(files) == num_processes != jax.process_count():
+        others = [file.about["digests"] for file in files.values()]
+        found |= {n for n in own if own[n] and all(one.get(n) == own[n] for one in others)}
+    return found
 
 
-def _can_be_anothers(value: Any, spans: bool) -> bool:
-    """Whether all ranks have the same value.
+def _spans(value: Any) -> bool:
+    """Whether all arrays of a pytree span processes.
 
-    All have the same modules, functions and classes without values of their own, meshes and
-    shardings. In a value with arrays that span processes, all arrays must span them. Python's
-    values beside them count as equal: all ranks give them to the same programs.
-
-    Args:
-      spans: it has arrays that spanned processes.
+    Python's values beside them count as equal: all ranks give them to the same programs.
     """
     leaves: list[Any] = []
     with contextlib.suppress(Exception):  # too many, or a user's class that raises
         leaves = [leaf for _, leaf in leaves_of(value)]
-    if not spans:
-        return not any(map(is_array, leaves)) and _is_common(value)
-    others = [one for one in leaves if type(one) not in LITERALS and not is_array(one)]
     here = {one.is_fully_addressable for one in leaves if is_array(one)}  # all, of a single process
-    return len(here) == 1 and all(map(_is_common, others))
+    return len(here) == 1 and all(is_array(one) or _is_common(one, True) for one in leaves)
 
 
-def _is_common(value: Any, by_library: bool = False, depth: int = DEPTH) -> bool:
-    """Whether it is a function, a mesh or the like, and what it holds is common as well.
+def _is_common(value: Any, is_option: bool = False, depth: int = DEPTH) -> bool:
+    """Whether all ranks have the same: a module, a mesh, a function that holds only such values.
 
     Args:
-      by_library: a library's function holds it. Options there, as the ``argnums`` of a gradient,
-        are no values of the rank's own.
+      is_option: a library's function holds it, as the ``argnums`` of a gradient. Python's values
+        are no values of the rank's own there.
     """
     if isinstance(value, COMMON) or (callable(value) and is_imported(value)):
         return True
-    if by_library and type(value) in (*LITERALS, object):
+    if is_option and type(value) in (*LITERALS, object):
         return True
     held: Any = None
     if isinstance(value, functools.partial):
-        by_library = is_imported(value.func)
+        is_option = is_imported(value.func)
         held = [value.func, *value.args, *value.keywords.values()]
     elif isinstance(value, (kinds().jitted, jax.custom_jvp, jax.custom_vjp)):
         held = [getattr(value, "__wrapped__", None)]
     elif isinstance(value, FunctionType):
-        by_library = value.__globals__.get("__name__") != "__main__"
-        held = [
-            one for cell in value.__closure__ or () for one in contents(cell) if one is not None
-        ]
+        is_option = value.__globals__.get("__name__") != "__main__"
+        cells = [contents(cell) for cell in value.__closure__ or ()]
+        held = [one for cell in cells for one in cell if one is not None]
         if not _has_literals(value):
             held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-    elif isinstance(value, tuple) and (value or by_library):  # an optimizer is one of functions
+    elif isinstance(value, tuple) and (value or is_option):  # an optimizer is one of functions
         held = value
-    elif isinstance(value, dict) and by_library:
+    elif isinstance(value, dict) and is_option:
         held = value.values()
     is_known = held is not None and depth > 0
-    return is_known and all(_is_common(one, by_library, depth - 1) for one in held)
+    return is_known and all(_is_common(one, is_option, depth - 1) for one in held)
 
 
 def _has_literals(function: FunctionType) -> bool:

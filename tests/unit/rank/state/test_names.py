@@ -64,8 +64,11 @@ def test_weak_types_keys_and_dtypes_stay() -> None:
         "weak, strong = jnp.asarray(2.0), jnp.float32(2)\n"
         "key, keys = jax.random.key(3), jax.random.split(jax.random.key(1, impl='rbg'), 4)\n"
         "low, int4, none = jnp.ones(3, 'bfloat16'), jnp.ones(3, 'int4'), jnp.zeros((0, 3))\n"
-        "here = jax.device_put(1.0, jax.devices()[2])\n"
+        "here, ref = jax.device_put(1.0, jax.devices()[2]), jax.new_ref(jnp.ones(3))\n"
+        "also = [ref]\n"
     )
+    names["ref"][0] = 5.0
+    assert names["also"][0][...].tolist() == [5, 1, 1]
     assert names["weak"].weak_type and not names["strong"].weak_type
     assert not names["weak"].committed and names["here"].committed
     assert names["here"].devices() == {jax.devices()[2]}
@@ -256,7 +259,7 @@ def test_what_can_not_be_saved_costs_itself_and_is_named() -> None:
     assert saved.lost.keys() == {"gen", "lock", "file", "holds", "donated", "leaked"}
     assert "generator" in saved.lost["gen"] and "lock" in saved.lost["holds"]
     assert "open file" in saved.lost["file"] and "donated" in saved.lost["donated"]
-    assert "Tracer" in saved.lost["leaked"]
+    assert "tracer" in saved.lost["leaked"]
     assert not values.lost
     Comparison(names, found).names(["x", "fine", "out", "mesh", "threading"])
 
@@ -333,7 +336,7 @@ def test_nothing_is_bound_or_left_by_a_load_that_is_dropped(
     given = {"turn": TURN, "token": "t", "files": {0: str(tmp_path)}}
     states.load(SimpleNamespace(body=Load(**given, own=0, num_processes=1)))
     live.pop("__builtins__", None)
-    assert live == before and states._held["t"][0]["c"].n == 3
+    assert live == before and states._held["t"]["c"].n == 3
     states.drop(SimpleNamespace(body=Drop("t")))
     assert not states._held and "OF_CELLS" not in os.environ
 
