@@ -224,7 +224,7 @@ class Agreement:
         """
         lane = self._lane()
         self.note_failed(lane)
-        self.seq = 0
+        self.seq, lane.deferred = 0, None
         folded = {processes: value for processes, (_, value) in lane.folds.items()}
         lane.say("end", End(outcome, at_work, folded, lane.unmade))
 

@@ -19,7 +19,7 @@ from jaxcluster.cluster.questions import here
 from jaxcluster.cluster.running import CellOptions, Listener, RunningCell
 from jaxcluster.cluster.saving import Autosave
 from jaxcluster.cluster.spec import resized
-from jaxcluster.cluster.world import ASK_S, World, who_we_are
+from jaxcluster.cluster.world import ASK_S, World
 from jaxcluster.errors import LaunchError, NoCluster, RecoveryError, UsageError
 from jaxcluster.hosts.records.reports import Reports
 from jaxcluster.hosts.states import Kept
@@ -363,7 +363,7 @@ class Cluster:
                 message=wanted.message,
                 profile=str(Path(wanted.profile).expanduser().absolute()) if wanted.profile else "",
                 sent_ns=time.time_ns(),
-                who=who_we_are(),
+                who=world.who,
             )
             record = CellRecord.of(request, shown=shown)
             with stopbutton.held() as pressed:

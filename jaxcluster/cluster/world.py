@@ -74,6 +74,7 @@ class World:
       is_over: whether it has ended, or was left.
       is_ending: whether another process ends it.
       check: called before ranks are asked anything; raises where they can't be.
+      who: this process, for other notebooks.
       on_stopping: called when another process stops the cluster. Any thread.
     """
 
@@ -99,7 +100,7 @@ class World:
         self.check: Callable[[], None] = lambda: None
         self.on_stopping: Callable[[], None] = lambda: None
         self._exits = Exits()
-        self._owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.who, self._owner = who_we_are(), f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._turns_lock = threading.Lock()
         self._last_turn = self._seen_turn = 0
         self._open_turns: set[int] = set()
