@@ -22,6 +22,7 @@ from typing import Any
 
 import zmq
 from ipyparallel.controller import app
+from ipyparallel.controller.broadcast_scheduler import BroadcastScheduler
 from ipyparallel.controller.hub import Hub
 
 from jaxcluster.supervision.processes import die_with_parent, pid_space_mark
@@ -29,6 +30,7 @@ from jaxcluster.supervision.processes import die_with_parent, pid_space_mark
 # Heartbeats are rare, as they and the engines' looks at them were a third of what an idle cluster
 # costs; a minute of misses keeps engines that are busy in C code.
 # Schedulers on threads: cells don't pass through them, and eight processes less come up sooner.
+# One broadcast scheduler, not a tree: see ``SingleScheduler``.
 ARGS = (
     "--usethreads",
     "--IPController.broadcast_scheduler_depth=0",
@@ -77,6 +79,22 @@ class WatchingHub(Hub):
         self.loop.add_handler(ended, unregister, self.loop.READ)
 
 
+class SingleScheduler(BroadcastScheduler):
+    """The broadcast scheduler where there is no tree of them (``broadcast_scheduler_depth=0``).
+
+    ipyparallel's in a tree keep their coalesced replies in their class (9.2). On threads of one
+    process each takes the others' replies, so none ever comes. A single one leaves out the ranks of
+    its replies' parts, which clients read.
+    """
+
+    def send_to_targets(
+        self, msg: Any, original_msg_id: Any, targets: Any, idents: Any, is_coalescing: bool
+    ) -> None:
+        super().send_to_targets(msg, original_msg_id, targets, idents, is_coalescing)
+        if is_coalescing:
+            self.accumulated_targets[original_msg_id] = msg["metadata"]["targets"]
+
+
 def main(folder: str, address: str) -> None:
     """Run the controller, with its files in ``folder``, where engines come to ``address``."""
     me = os.getpid()
@@ -88,6 +106,7 @@ def main(folder: str, address: str) -> None:
     # sleep, in init_hub (ipyparallel 9.2). All ranks would wait with it.
     app.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
     app.Hub = WatchingHub
+    app.BroadcastScheduler = SingleScheduler
     sys.argv = ["ipcontroller"]
     own = (f"--profile-dir={folder}", f"--ip={address}", f"--location={address}")
     for tries_left in reversed(range(MOST_TRIES)):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcluster.hosts.controller import MOST_TRIES, process_of
+from jaxcluster.hosts.controller import MOST_TRIES, BroadcastScheduler, process_of
 from jaxcluster.supervision.processes import pid_space_mark
 
 TAKEN = """
@@ -31,6 +31,11 @@ def test_an_engines_identity_tells_its_process() -> None:
     assert process_of(f"{name}-{pid_space_mark()}-77".encode()) == 77
     assert process_of(f"{name}-0123456789ab-77".encode()) is None  # of another host
     assert process_of(b"775c4236-95a18602") is None  # of ipyparallel's own
+
+
+def test_ipyparallels_schedulers_share_what_they_coalesce() -> None:
+    """When this fails, ipyparallel may have mended it, and SingleScheduler can go."""
+    assert "accumulated_replies" in vars(BroadcastScheduler)
 
 
 @pytest.mark.parametrize("times", [1, MOST_TRIES])
