@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import warnings
 from collections.abc import Mapping
-from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Python reads these when it starts, or imports numpy or jax, so a fork server keeps them.
@@ -54,11 +51,12 @@ def findable(env: Mapping[str, str], cwd: str) -> dict[str, str]:
     With -P no module is taken from the current folder, which may be another user's. A checkout of
     jaxcluster itself that is used from its own folder must then be named.
 
-    PYTHONWARNINGS is the user's wish for the user's code. As errors, warnings of ipykernel would
-    end every rank. So it is left out: see ``begin_users_code``.
+    PYTHONWARNINGS is left out where it makes errors of warnings: those of ipykernel would end every
+    rank.
     """
     env = dict(env)
-    env.pop("PYTHONWARNINGS", None)
+    if "error" in env.get("PYTHONWARNINGS", ""):
+        del env["PYTHONWARNINGS"]
     paths = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     if os.path.realpath(cwd) == os.path.realpath(ROOT) and ROOT not in paths:
         env["PYTHONPATH"] = os.pathsep.join([ROOT, *paths])
@@ -69,15 +67,7 @@ def begin_users_code(*folders: str) -> None:
     """From here on a user's code runs: it finds modules in these folders, before all others.
 
     Not before: what a rank itself imports must not come from there (a folder of several people, a
-    file ``token.py``), so it is started with ``python -P``. The code's warnings are treated as
-    PYTHONWARNINGS says; those of all else stay warnings. An option that names a module
-    (``error:::numpy``) holds for that module, as ever.
+    file ``token.py``), so it is started with ``python -P``.
     """
     if not os.environ.get("PYTHONSAFEPATH"):
         sys.path[:] = [*folders, *(path for path in sys.path if path not in folders)]
-    for option in filter(None, os.environ.get("PYTHONWARNINGS", "").split(",")):
-        parts = [*option.split(":"), "", "", "", ""][:5]
-        parts[3] = parts[3].strip() or "__main__"
-        made: Any = warnings  # it has the words of these options in private functions
-        with contextlib.suppress(made._OptionError):
-            made._setoption(":".join(parts))
