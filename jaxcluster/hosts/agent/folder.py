@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from jaxcluster import wire
 from jaxcluster.errors import JaxClusterError
 from jaxcluster.hosts.records.runtimefolder import VARIABLE, runtime_root
 from jaxcluster.supervision.ends import KILLED_S, end
@@ -147,10 +148,8 @@ def sweep(place: Path) -> None:
 def records(place: Path) -> Iterator[tuple[Path, Record]]:
     """The folders of agents in ``place``, and who they are or were."""
     for path in sorted(place.glob(f"{PREFIX}*")):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            found = Record(**json.loads((path / RECORD).read_bytes()))
-            if all(isinstance(value, str) for value in asdict(found).values()):
-                yield path, found
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            yield path, wire.parse(Record, json.loads((path / RECORD).read_bytes()))
 
 
 def _remove(path: Path, record: Record) -> None:
