@@ -99,7 +99,7 @@ def test_a_recovery_waits_if_it_is_set_to_never(ranks: jaxcluster.Cluster) -> No
     until(lambda: 1 in ranks.dead, "word of the death", 5)
     with pytest.raises(RankDied) as caught:
         ranks.run("print(1)", show=False)
-    assert "%jaxcluster restart gives it new processes" in str(caught.value)
+    assert "%jaxcluster restart gives the ranks new processes" in str(caught.value)
     assert "rank 1 replaced" in ranks.restart()
     check_whole(ranks, 1)
 

@@ -57,10 +57,11 @@ def noting(tree: ast.AST) -> ast.AST:
     left = [tree]
     for node in left:
         if isinstance(node, ast.ClassDef):
-            what: list[ast.expr] = [ast.Constant(node.name), ast.Constant(pickle.dumps(node))]
-            note = ast.Call(ast.Name(NOTE, ast.Load()), what, [])
-            ast.copy_location(note, [*node.decorator_list, node][0])
-            node.decorator_list.insert(0, ast.fix_missing_locations(note))
+            with contextlib.suppress(RecursionError):  # a long expression: the class comes by value
+                what: list[ast.expr] = [ast.Constant(node.name), ast.Constant(pickle.dumps(node))]
+                note = ast.Call(ast.Name(NOTE, ast.Load()), what, [])
+                ast.copy_location(note, [*node.decorator_list, node][0])
+                node.decorator_list.insert(0, ast.fix_missing_locations(note))
         elif not isinstance(node, NESTED):
             left += ast.iter_child_nodes(node)
     return tree

@@ -235,6 +235,14 @@ def test_a_class_that_was_defined_again_is_not_that_of_older_objects() -> None:
     assert not any(hasattr(one, "b") for one in new) and not hasattr(old[2], "c")
 
 
+def test_a_class_with_a_long_expression_comes_by_value() -> None:
+    long = " + ".join("1" * 700)
+    names = back(
+        f"class A:\n    n = {long}\n    def f(self): return 1\nclass B(A): pass\none = B()\n"
+    )
+    assert (names["one"].n, names["one"].f()) == (700, 1)
+
+
 def test_a_librarys_class_that_is_made_in_a_function_is_named() -> None:
     names = cell(
         "def make():\n    class Inner(eqx.Module):\n        a: int\n    return Inner\n"
