@@ -184,6 +184,7 @@ def jupyterlab() -> Iterator[tuple[str, Path]]:
     }
     environ = {**os.environ, **{name: str(home / folder) for name, folder in folders.items()}}
     environ |= {"HOME": str(home), "JAX_PLATFORMS": "cpu"}
+    environ["JUPYTER_PREFER_ENV_PATH"] = "0"  # else an extension installed beside this Python wins
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

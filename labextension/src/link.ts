@@ -7,7 +7,6 @@ import type { IDisposable } from '@lumino/disposable';
 import { Line, wait, within } from './line';
 import {
   EVENTS_ID,
-  PROTOCOL,
   type IHello,
   type IOperations,
   type Message,
@@ -188,12 +187,6 @@ export class Link extends Store implements IDisposable {
     }
     const answer: IHello = await this.ask(line, 'hello', {}, SLOW_MS, BUSY);
     if (line === this.line) {
-      if (answer.state.v !== PROTOCOL) {
-        console.warn(
-          `jaxcluster: the kernel speaks version ${answer.state.v} of the panel's protocol, ` +
-            `this page version ${PROTOCOL}. Install the same jaxcluster for both.`
-        );
-      }
       this.become(greeted(this.known, answer, Date.now()));
     }
   }

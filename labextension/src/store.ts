@@ -18,6 +18,8 @@ import {
 export interface IKnown {
   /** Null: jaxcluster is not loaded in the kernel, or the kernel is gone. */
   readonly state: IState | null;
+  /** Whether the kernel has another version of jaxcluster, whose messages this page can't read. */
+  readonly differs: boolean;
   /** The newest run of each Jupyter cell, by the cell's id. */
   readonly cells: ReadonlyMap<string, ICell>;
   /** The kernel's clock less ours, in milliseconds; null before the first message. */
@@ -26,7 +28,7 @@ export interface IKnown {
 
 const OVERTAKEN_MS = 5000;
 
-export const NOTHING: IKnown = { state: null, cells: new Map(), clockOffset: null };
+export const NOTHING: IKnown = { state: null, differs: false, cells: new Map(), clockOffset: null };
 
 /** Nothing is heard of the kernel any more. What its cells did remains true. */
 export function silent(known: IKnown): IKnown {
@@ -52,7 +54,10 @@ export function greeted(known: IKnown, answer: IHello, received: number): IKnown
 }
 
 function withState(known: IKnown, state: IState): IKnown {
-  if (state.v !== PROTOCOL || (known.state && overtakes(known.state.now, state.now))) {
+  if (state.v !== PROTOCOL) {
+    return known.differs ? known : { ...known, differs: true };
+  }
+  if (known.state && overtakes(known.state.now, state.now)) {
     return known;
   }
   return { ...known, state };

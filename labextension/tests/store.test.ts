@@ -29,7 +29,9 @@ describe('state', () => {
   });
 
   test('another version of the protocol is not understood', () => {
-    assert.equal(reduce(NOTHING, state({ v: 99 }), NOW).state, null);
+    const known = reduce(NOTHING, state({ v: 99 }), NOW);
+    assert.equal(known.state, null);
+    assert.equal(known.differs, true);
   });
 
   test('with a lost connection it is unknown, and the cells stay', () => {

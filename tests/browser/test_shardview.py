@@ -158,6 +158,7 @@ def test_every_part_is_a_tile_with_its_holders(page: Any) -> None:
     assert tiles.count() == 8
     label = tiles.nth(3).get_attribute("aria-label")
     assert "[2:4, 4:8]" in label
+    assert page.locator("#view").bounding_box()["height"] <= 250
     assert "CPU 2049 (rank 1)" in label
 
 
@@ -180,7 +181,7 @@ def test_replicas_are_stripes_of_one_tile(page: Any) -> None:
     show(page, shards.array(replicated()))
     tiles = page.locator(".jxc-tile")
     assert tiles.count() == 2
-    assert tiles.first.locator("rect[fill]").count() == 4
+    assert tiles.first.locator("rect[style]").count() == 4
     assert "copy 3" in tiles.first.get_attribute("aria-label")
 
 

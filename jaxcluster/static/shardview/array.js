@@ -76,9 +76,10 @@ export function drawArray(root, doc, context) {
         if (!view.axes.includes(axis) && cut[axis].length > 1) controls.append(slider(axis, ends)); // else there is one place
       });
     }
-    controls.append(hostToggle, ...checking);
+    controls.append(hostToggle);
   };
-  root.append(controls, box, legend(doc, devices), info, report, deviceTable(doc, devices));
+  const below = h('div', { class: 'jxc-bar' }, legend(doc, devices), ...checking);
+  root.append(controls, box, below, info, report, deviceTable(doc, devices));
   buildControls();
   redraw();
 }

@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { on } from './lifetime.js';
-import { color } from './palette.js';
+import { PALE, color } from './palette.js';
 import { neighbour } from './parts.js';
 import { MAX_STRIPES } from './svg.js';
 import { count } from './wording.js';
@@ -28,7 +28,9 @@ export function canvasPicture(box, tiles, g, state, signal) {
     ctx.clearRect(0, 0, g.width, g.height);
     for (const tile of tiles) {
       const [x, y, wide, high] = bounds(tile), stripes = tile.ranks.slice(0, MAX_STRIPES), w = wide / stripes.length;
+      ctx.globalAlpha = PALE;
       stripes.forEach((rank, k) => { ctx.fillStyle = color(rank); ctx.fillRect(x + k * w, y, w, high); });
+      ctx.globalAlpha = 1;
       if (wide > 4 && high > 4) frame(tile, '#ffffff', 0.5);
       if (g.alarm(tile)) frame(tile, '#b00020', 3);
     }

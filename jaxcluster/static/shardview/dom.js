@@ -1,7 +1,7 @@
 // Elements, and the small parts that several views are made of.
 
 import { on } from './lifetime.js';
-import { color, glyph, ink } from './palette.js';
+import { glyph, ground } from './palette.js';
 
 /** An element. Listeners (`onclick`) end with the `signal` that must stand beside them. */
 export function h(tag, { signal, ...attributes } = {}, ...children) {
@@ -28,8 +28,7 @@ export const newId = () => `jxc-${++lastId}`;
 
 /** A rank's number on its colour. */
 export function swatch(rank, text = `${glyph(rank)} ${rank}`) {
-  const ground = color(rank);
-  return h('span', { class: 'jxc-swatch', style: `background:${ground};color:${ink(ground)}` }, text);
+  return h('span', { class: 'jxc-swatch', style: `background:${ground(rank)}` }, text);
 }
 
 const TAIL = 8; // characters that always stand at a name's end

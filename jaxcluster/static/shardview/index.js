@@ -1,7 +1,7 @@
 // Draws jaxcluster's documents: arrays cut into shards, pytrees, and tables of meshes and memory.
 //
 // ES modules without dependencies or a build step. JupyterLab's panel and MIME renderer import them; for the widget
-// views/drawing.py makes one of them. The documents are those of views/document.py.
+// views/widget.py makes one of them. The documents are those of views/shards.py.
 
 import { drawArray } from './array.js';
 import { h } from './dom.js';
@@ -9,7 +9,7 @@ import { onWidth, within } from './lifetime.js';
 import { drawTables } from './tables.js';
 import { drawTree } from './tree.js';
 
-export { COLORS, GLYPHS, color, glyph, ink } from './palette.js';
+export { COLORS, GLYPHS, color, glyph } from './palette.js';
 export { bytes, ranksText } from './wording.js';
 
 const VERSION = 1;

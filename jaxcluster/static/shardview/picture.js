@@ -46,7 +46,7 @@ function frame(tiles, size, names, room) {
   const top = names[1] == null ? (names[0] == null ? 2 : 7) : LINE_PX + 2, bottom = names[0] == null ? 2 : 7;
   const width = Math.max(60, Math.min(760, room - left - right));
   const lanes = unique(tiles.map(t => t.rows.join())).length;
-  const height = Math.max(Math.min(34 * lanes, 420), Math.min(17 * lanes, 1100), Math.min((width * size[0]) / Math.max(1, size[1]), 0.65 * width), 44);
+  const height = Math.max(Math.min(20 * lanes, 110), Math.min(17 * lanes, 480), Math.min((width * size[0]) / Math.max(1, size[1]), 80), 22);
   return {
     left, top,
     width: width + left + right,

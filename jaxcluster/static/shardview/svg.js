@@ -2,12 +2,12 @@
 
 import { s } from './dom.js';
 import { on } from './lifetime.js';
-import { color, glyph, ink } from './palette.js';
+import { glyph, ground } from './palette.js';
 import { describe, neighbour } from './parts.js';
 import { nameRanks } from './wording.js';
 
 export const MAX_STRIPES = 8; // ranks that hold a part, as stripes of its tile
-const SMALL_PX = 6.3, PLAIN_PX = 7; // widths of a character of 11 and 12 px
+const SMALL_PX = 6.3; // the width of a character of 11 px
 
 /** Draws them, in the `state` that they were left in; returns what focuses the active one. */
 export function svgPicture(box, tiles, g, state, signal) {
@@ -43,17 +43,19 @@ function tileNode(tile, g, labels) {
   const node = s('g', { class: bad ? 'jxc-tile jxc-alarm' : 'jxc-tile', role: 'button', 'aria-label': name }, s('title', {}, name));
   const stripes = tile.stripes ?? tile.ranks.slice(0, MAX_STRIPES), w = (x1 - x0) / stripes.length;
   stripes.forEach((rank, k) => {
-    const ground = color(rank), fill = ink(ground), x = x0 + k * w;
-    node.append(s('rect', { x, y: y0, width: w, height: high, fill: ground }));
+    const x = x0 + k * w;
+    node.append(s('rect', { x, y: y0, width: w, height: high, style: `fill:${ground(rank)}` }));
     if (w < 16 || high < 16) return;
     const own = tile.holders.filter(t => t.device.rank === rank);
     const under = tile.host != null ? nameRanks(tile.ranks) : own.length > 2 ? `${own.length} devices` : own.map(t => t.device.label).join(', ');
-    const inset = w > 40 ? 7 : 4, told = fit(String(tile.host ?? rank), w - inset - 2 * PLAIN_PX, PLAIN_PX);
-    label(`${glyph(rank)} ${told}`.trim(), { x: x + inset, y: y0 + 14, 'font-size': 12, fill });
-    if (high > 32) label(fit(under, w - inset - 4, SMALL_PX), { x: x + inset, y: y0 + 28, 'font-size': 11, fill });
+    const inset = w > 40 ? 7 : 4, room = w - 2 * inset;
+    const told = `${glyph(rank)} ${tile.host ?? rank}`, both = `${told} · ${under}`;
+    const lines = both.length * SMALL_PX <= room ? [both] : [fit(told, room, SMALL_PX) || glyph(rank)];
+    if (lines[0] !== both && high > 32) lines.push(fit(under, room, SMALL_PX));
+    lines.forEach((text, i) => label(text, { x: x + inset, y: y0 + Math.min(15, high / 2 + 4) + 14 * i, class: 'jxc-axis' }));
   });
-  if (!tile.stripes && tile.ranks.length > stripes.length && x1 - x0 > 90 && high > 48) {
-    label(`+${tile.ranks.length - stripes.length} ranks`, { x: x1 - 6, y: y1 - 6, 'font-size': 11, 'text-anchor': 'end', fill: ink(color(stripes.at(-1))) });
+  if (!tile.stripes && tile.ranks.length > stripes.length && x1 - x0 > 90 && high > 32) {
+    label(`+${tile.ranks.length - stripes.length} ranks`, { x: x1 - 6, y: y1 - 6, class: 'jxc-axis', 'text-anchor': 'end' });
   }
   if (!stripes.length) {
     node.append(s('rect', { class: 'jxc-gap', x: x0 + 2, y: y0 + 2, width: Math.max(1, x1 - x0 - 4), height: Math.max(1, high - 4) }));

@@ -2,7 +2,7 @@
 
 import type { IQuestion } from '../protocol';
 
-/** What is drawn: as jaxcluster/views/document.py makes it. */
+/** What is drawn: as jaxcluster/views/shards.py makes it. */
 export type Document = { [key: string]: unknown; name?: string };
 
 /** The answers come from the ranks. */
@@ -18,8 +18,6 @@ export function draw(
 /** The colour and the glyph that stand for a rank everywhere. */
 export function color(rank: number): string;
 export function glyph(rank: number): string;
-/** Black or white, whichever reads better on a colour. */
-export function ink(hex: string): string;
 /** 1536 -> '1.5 KiB'. */
 export function bytes(size: number): string;
 /** [0, 1, 2, 5] -> '0-2, 5'. */

@@ -11,6 +11,10 @@ import { Ranks } from './ranks';
 import { StartHere } from './startHere';
 import { Failed, Starting } from './starting';
 
+const DIFFERS =
+  'This page and the kernel have different versions of jaxcluster. Reload the page. If this text stays, ' +
+  'install the same version where JupyterLab runs and where the kernel runs.';
+
 export interface ISidebar {
   /** The current notebook's name; null without a notebook. */
   notebook: string | null;
@@ -87,7 +91,10 @@ function Notebook(props: ISidebar & { store: Store; state: IState }): JSX.Elemen
 
 /** Where there is no cluster: why, and *Start*. */
 function Empty(props: ISidebar & { state: IState | null }): JSX.Element {
-  const { notebook, state, trans } = props;
+  const { notebook, state, store, trans } = props;
+  if (store?.known.differs) {
+    return <p className="jxl-empty">{trans.__(DIFFERS)}</p>;
+  }
   const why =
     notebook === null
       ? trans.__('No notebook is open. Start opens a new one.')
