@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
 from typing import Any
 
 from jaxcluster.agreement.messages import KEY, LAUNCH, Place, Program, pack, receive, unpack
@@ -208,7 +208,10 @@ class Relay(Hub):
     """
 
     def __init__(self, path: str, address: tuple[str, int], key: str) -> None:
-        connection = Client(address, authkey=key.encode())
+        with socket.create_connection(address) as way:  # multiprocessing's Client can't use IPv6
+            connection: Connection[Any, Any] = Connection(way.detach())
+        answer_challenge(connection, key.encode())
+        deliver_challenge(connection, key.encode())
         super().__init__(path)
         self.stream = Stream(self, connection, lambda send: lambda frame: None)  # it has ended
         self._numbers = itertools.count()

@@ -172,7 +172,8 @@ class Starting:
         #
         # Whoever reaches the coordinator can end ranks, and it asks nobody who he is: on one host
         # it listens on a Unix socket in the cluster's folder, which only this user can enter.
-        service = f"{address}:0"
+        host = f"[{address}]" if ":" in address else address
+        service = f"{host}:0"
         relays = "" if address == LOOPBACK else address
         key = secrets.token_hex(32) if relays else ""
         if not (relays or chosen):  # gRPC reads it as a URI
@@ -180,7 +181,7 @@ class Starting:
         pid = world.processes.start_coordinator(chosen or service, relays, key)
         relay_port, port = self._ports(world) if relays else (0, 0)
         if port:
-            service = f"{address}:{port}"
+            service = f"{host}:{port}"
         plan = placement.plan_ranks(
             self.spec,
             facts,

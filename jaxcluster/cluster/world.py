@@ -37,6 +37,7 @@ from jaxcluster.wire.link import Event, Request, Sink, replies, unwrap
 from jaxcluster.wire.ops import Operation
 from jaxcluster.wire.ops.cells import Interrupt
 from jaxcluster.wire.ops.status import Look, State
+from jaxcluster.wire.sockets import Context
 
 R = TypeVar("R")
 
@@ -385,7 +386,8 @@ class World:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
         import ipyparallel
 
-        made = ipyparallel.Client(str(registry.client_file(self.record.name)))
+        file = str(registry.client_file(self.record.name))
+        made = ipyparallel.Client(file, context=Context())
         self._at_end.enter_context(contextlib.suppress(Exception))  # its sockets may be closed
         self._at_end.callback(made.close)
         made.wait_for_engines(self.num_processes, timeout=30)

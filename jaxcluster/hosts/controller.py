@@ -26,6 +26,7 @@ from ipyparallel.controller.broadcast_scheduler import BroadcastScheduler
 from ipyparallel.controller.hub import Hub
 
 from jaxcluster.supervision.processes import die_with_parent, pid_space_mark
+from jaxcluster.wire.sockets import Context
 
 # Heartbeats are rare, as they and the engines' looks at them were a third of what an idle cluster
 # costs; a minute of misses keeps engines that are busy in C code.
@@ -104,6 +105,10 @@ def main(folder: str, address: str) -> None:
     multiprocessing.set_start_method("fork", force=True)
     # It sleeps 0.25 s before it writes its connection files, but waits for nothing. That is its one
     # sleep, in init_hub (ipyparallel 9.2). All ranks would wait with it.
+    if ":" in address:
+        address = f"[{address}]"
+        zmq.Context.instance().set(zmq.IPV6, 1)
+        zmq.Context = Context  # type: ignore[misc] # the heart monitor makes its own
     app.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
     app.Hub = WatchingHub
     app.BroadcastScheduler = SingleScheduler

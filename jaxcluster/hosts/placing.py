@@ -63,14 +63,7 @@ def place(
 
     Raises:
       UsageError: what was asked for does not fit the hosts.
-      LaunchError: the first one has no address at which ipyparallel's controller can listen.
     """
-    if ":" in (address := hosts[0].address):
-        raise LaunchError(
-            f"Host {hosts[0].name} has only an IPv6 address ({address}), and ipyparallel's "
-            "controller, which runs there, needs one of IPv4.",
-            "Give it one, or name first a host that has one.",
-        )
     facts = [one.facts for one in hosts]
     env = platform_in(spec.env)
     fitting = [

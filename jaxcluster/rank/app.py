@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ipykernel.iostream import OutStream
+from ipyparallel.controller.heartmonitor import Heart
 from ipyparallel.engine import app as ipyparallel_app
 from ipyparallel.engine.app import IPEngine
 from traitlets import default
@@ -36,8 +37,17 @@ from jaxcluster.supervision.processes import pid_space_mark
 from jaxcluster.supervision.starting import begin_users_code
 from jaxcluster.wire import forks
 from jaxcluster.wire.ops import arrays, cells, saving, start, status, values
+from jaxcluster.wire.sockets import Context
 
 REGISTRATION_TIMEOUT_S = 60.0  # ipyparallel's 5 s are short on a busy machine
+
+
+class DualHeart(Heart):
+    """ipyparallel's, which answers a controller at an IPv6 address too."""
+
+    def start(self) -> Any:
+        self.device.context_factory = Context
+        return super().start()
 
 
 class JaxEngine(IPEngine):
@@ -163,8 +173,8 @@ class Rank:
         file = Path(self.folder, forks.RANKS, f"rank-{self.rank}.json")
         file.touch(0o600)
         file.write_text(json.dumps(self._serving.body.engine))
-        ipyparallel_app.Kernel = RankKernel
-        app = JaxEngine.instance()
+        ipyparallel_app.Kernel, ipyparallel_app.Heart = RankKernel, DualHeart
+        app = JaxEngine.instance(context=Context())
         app.rank = self
         app.work_dir = os.getcwd()  # else it goes to where the fork server was started
         argv = [f"--IPEngine.id={self.rank}", f"--IPEngine.url_file={file}"]

@@ -44,7 +44,7 @@ def main(
     server = Server(num_processes, referee, key)
     service, held = None, None
     if address.endswith(":0"):
-        held = hold_port(address.removesuffix(":0"))
+        held = hold_port(address.removesuffix(":0").strip("[]"))
         address = f"{address.removesuffix('0')}{held.getsockname()[1]}"
     from jaxcluster.rank.private import coordination
 

@@ -1,6 +1,7 @@
-"""``send_multipart`` and ``recv_multipart`` without waiting, in a fraction of the time.
+"""zmq's sockets: IPv6 addresses, and messages without waiting, in a fraction of the time.
 
-Each ``|`` or ``&`` with one of zmq's flags, which are enums, takes as long as sending a frame.
+``send_multipart`` and ``recv_multipart`` are slow: each ``|`` or ``&`` with one of zmq's flags,
+which are enums, takes as long as sending a frame.
 """
 
 from __future__ import annotations
@@ -13,6 +14,14 @@ import zmq
 LARGE = 1 << 16  # bytes: a message of more is sent from where it lies
 _POLLIN, _NOBLOCK = int(zmq.POLLIN), int(zmq.NOBLOCK)
 _MORE_TO_COME = _NOBLOCK | int(zmq.SNDMORE)
+
+
+class Context(zmq.Context[zmq.Socket[bytes]]):
+    """A zmq context whose sockets use IPv6 addresses too."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.set(zmq.IPV6, 1)
 
 
 def has_come(socket: zmq.Socket[bytes]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from documents import code_cells, read_document, text_under
 from jupyter_client import AsyncKernelClient
-from rig import HostNotebook, Rig
+from rig import HostNotebook, Rig, provided
 
 PATH = Path(__file__).parents[2] / "notebooks/several_hosts.ipynb"
 CELL_S = 90
@@ -71,3 +72,22 @@ def test_modules_beside_the_notebook_are_found_in_a_folder_that_the_hosts_share(
         notebook.close()
     finally:
         ssh["h0"].run("rm", "-r", str(folder))
+
+
+@pytest.mark.any_jax
+def test_hosts_with_ipv6_addresses_alone_make_a_cluster(
+    ssh: Rig, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    with contextlib.ExitStack() as undone:
+        provided(lambda: undone.enter_context(ssh.with_ipv6_alone()))
+        notebook = open_notebook()
+        notebook.ok("%load_ext jaxcluster\n%jaxcluster start --launcher ssh --hosts h1:1,h2:1")
+        notebook.ok(
+            "%%spmd\nimport jax\nfrom jax.experimental.multihost_utils import process_allgather\n"
+            "total = float(process_allgather(jax.numpy.float32(1 + jax.process_index())).sum())"
+        )
+        assert "3.0" in notebook.ok("%pull total\ntotal").text
+        client = "import jaxcluster\njaxcluster.current().client[:].apply_sync(lambda: 7)"
+        assert "[7, 7]" in notebook.ok(client).text
+        assert "Stopped ranks 0, 1" in notebook.ok("%jaxcluster stop").text
+        notebook.close()

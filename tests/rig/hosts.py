@@ -55,7 +55,7 @@ class Host:
 
     def __init__(self, rig: Rig, name: str, number: int) -> None:
         self.name = name
-        self.address = f"{NETWORK}{10 + number}"
+        self.address, self.address6 = f"{NETWORK}{10 + number}", f"fd76::{10 + number}"
         self.rig = rig
         self.home = rig.home
         self.python = rig.python
@@ -174,6 +174,12 @@ class Host:
         """What there is beyond ``before``, a line for each thing. Empty: nothing is left."""
         return self.look().beyond(before)
 
+    # ----------------------------------------------------------------------------------- network
+
+    def ip(self, *words: str) -> None:
+        """Run this machine's ``ip`` in the host's network."""
+        _call("nsenter", f"--target={self.pid}", "--net", "--", "ip", *words)
+
     # --------------------------------------------------------------------------------- accidents
 
     @contextlib.contextmanager
@@ -219,7 +225,7 @@ class Rig:
             self._start()
             for number, name in enumerate(names):
                 self._add(Host(self, name, number))
-            self._tell_names()
+            self._tell_names({name: host.address for name, host in self.hosts.items()})
         except BaseException:
             self.close()
             raise
@@ -264,6 +270,21 @@ class Rig:
         finally:
             isolate("off")
 
+    @contextlib.contextmanager
+    def with_ipv6_alone(self) -> Iterator[None]:
+        """Meanwhile hosts have addresses of IPv6, to which their names lead, and none of IPv4."""
+        for host in self.hosts.values():
+            host.ip("-6", "address", "add", f"{host.address6}/64", "dev", "eth0", "nodad")
+            host.ip("address", "del", f"{host.address}/24", "dev", "eth0")
+        self._tell_names({name: host.address6 for name, host in self.hosts.items()})
+        try:
+            yield
+        finally:
+            for host in self.hosts.values():
+                host.ip("address", "add", f"{host.address}/24", "dev", "eth0")
+                host.ip("-6", "address", "del", f"{host.address6}/64", "dev", "eth0")
+            self._tell_names({name: host.address for name, host in self.hosts.items()})
+
     # ----------------------------------------------------------------------------------- making
 
     def _start(self) -> None:
@@ -297,10 +318,9 @@ class Rig:
         end = ("peer", "name", "eth0", "netns", str(host.pid))
         self.on_switch("ip", "link", "add", link, "type", "veth", *end)
         self.on_switch("ip", "link", "set", link, "master", "br0", "up")
-        inside = ("nsenter", f"--target={host.pid}", "--net", "--", "ip")
-        _call(*inside, "address", "add", f"{host.address}/24", "dev", "eth0")
+        host.ip("address", "add", f"{host.address}/24", "dev", "eth0")
         for device in ("eth0", "lo"):
-            _call(*inside, "link", "set", device, "up")
+            host.ip("link", "set", device, "up")
 
     def _setting_up(self, host: Host) -> Iterator[str]:
         """Shell commands that give a host what is its own.
@@ -348,9 +368,9 @@ class Rig:
     def _read_only(self, host: Host, path: Path) -> bool:
         return path != self.folder and not (path == CHECKOUT and host.name == "h0")
 
-    def _tell_names(self) -> None:
+    def _tell_names(self, addresses: Mapping[str, str]) -> None:
         lines = ["127.0.0.1 localhost", "::1 localhost"]
-        lines += [f"{host.address} {host.name}" for host in self.hosts.values()]
+        lines += [f"{address} {name}" for name, address in addresses.items()]
         for host in self.hosts.values():
             host.write("/etc/hosts", "\n".join(lines) + "\n")
 

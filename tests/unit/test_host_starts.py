@@ -136,13 +136,6 @@ def test_the_hosts_devices_choose_platform_and_number_of_ranks() -> None:
     assert placed(pod, pod) == ("tpu", [1, 1])
 
 
-def test_a_first_host_with_ipv6_alone_is_refused_before_a_rank_starts() -> None:
-    assert placed(GPUS, {**GPUS, "address": "fd77::12"})
-    with pytest.raises(LaunchError, match="has only an IPv6 address") as caught:
-        placed({**GPUS, "address": "fd77::11"}, GPUS)
-    assert "name first a host that has one" in caught.value.hint
-
-
 def test_a_host_without_the_plugin_is_named_with_what_installs_it() -> None:
     bare = {**GPUS, "gpu_plugin": False}
     with pytest.raises(UsageError) as caught:
