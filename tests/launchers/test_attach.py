@@ -63,6 +63,18 @@ def test_a_detached_cluster_outlives_its_notebook(
     assert "detached" not in second.ok("%jaxcluster list").text
 
 
+def test_a_cluster_that_is_reached_by_tcp_is_attached_to_from_another_host(
+    ssh: Rig, open_notebook: Callable[..., HostNotebook]
+) -> None:
+    env = {"JAXCLUSTER_RUNTIME_DIR": str(ssh.shared / "clusters")}  # which the hosts share
+    first = open_notebook(**env)
+    first.ok(f"%load_ext jaxcluster\n{START} --direct --detach")
+    remember(first)
+    elsewhere = "import jaxcluster\nc = jaxcluster.attach()\nprint(c['kept'])\nc.stop()"
+    assert ssh["h3"].run(ssh.python, "-c", elsewhere, env=env).stdout == "41\n"
+    ssh["h0"].run("rm", "-r", env["JAXCLUSTER_RUNTIME_DIR"])
+
+
 def test_output_of_ranks_on_hosts_is_there_for_the_next_notebook(
     ssh: Rig, first: HostNotebook, second: HostNotebook
 ) -> None:
