@@ -1,6 +1,6 @@
 """The process that starts a cluster's processes on one host, watches them, and ends them.
 
-``python -m jaxcluster.hosts.forkserver [FOLDER]...``
+``python -m jaxcluster.hosts.forkserver [PATH]...``
 
 It imports jax, ipykernel and ipyparallel once, and forks the ranks and ipyparallel's controller. So
 4 ranks take some 15 ms instead of 4 imports. It has one thread, touches no JAX backend and makes no
@@ -11,7 +11,7 @@ ends its children (PDEATHSIG), and the agent ends their remains.
 
 It adopts processes that its children leave, also in other sessions, and ends them with the last
 child. If its host's agent is gone, its standard input ends. Then it ends all its children, and
-removes the agent's folders.
+removes the agent's folders and socket.
 
 Its standard input is a connection to the agent, in both directions. Lines of JSON come there
 (``Spawn``), and pids and ends of processes go there.
@@ -25,7 +25,6 @@ import gc
 import importlib
 import os
 import select
-import shutil
 import signal
 import sys
 import time
@@ -37,6 +36,7 @@ from jaxcluster import wire
 from jaxcluster.host.processes import allow_files, redirect_output
 from jaxcluster.rank import log
 from jaxcluster.supervision import ends, processes
+from jaxcluster.supervision.folders import remove
 from jaxcluster.wire import forks
 
 # Whose ``main`` a process of a role runs.
@@ -71,11 +71,11 @@ class ForkServer:
     """One loop over the agent's connection and SIGCHLD.
 
     Args:
-      folders: that it removes when the agent is gone.
+      paths: what it removes when the agent is gone.
     """
 
-    def __init__(self, folders: Sequence[str]) -> None:
-        self.folders = folders
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
         self.children: set[int] = set()
         self._inbox = b""
 
@@ -172,10 +172,7 @@ class ForkServer:
 
     def _end(self) -> NoReturn:
         ends.end_children(5)
-        for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
-            with contextlib.suppress(OSError):  # the agent's socket
-                os.unlink(folder)
+        remove(self.paths)
         os._exit(0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterable
 
@@ -51,6 +52,14 @@ def keep_young(paths: Iterable[str]) -> None:
         for path in inside or [top]:
             with contextlib.suppress(OSError):
                 os.utime(path, follow_symlinks=False)
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Remove those of these folders, files and sockets that are there."""
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def lock(file: int, most_s: float) -> bool:

@@ -261,7 +261,7 @@ def test_the_end_of_all_ranks_is_that_of_users_processes_in_sessions_of_their_ow
         until(lambda: not has_sleeper(running), "it has ended")
 
 
-@pytest.mark.parametrize("how", ["killed", "stdin"])
+@pytest.mark.parametrize("how", ["killed", "killed in its end", "stdin"])
 def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     run_agent: RunAgent, connect: Connect, tmp_path: Path, how: str
 ) -> None:
@@ -273,7 +273,10 @@ def test_an_agents_end_is_the_end_of_all_that_it_has_started(
     until(lambda: has_sleeper(running), "it is there")
     (running.folder / "left.txt").write_text("x")
     Path(running.said["memory"], "left.txt").write_text("x")
-    if how == "killed":
+    if "killed" in how:
+        if how != "killed":
+            running.process.terminate()
+            until(lambda: not any("forkserver" in p for p in running.processes().values()), "it")
         running.process.kill()
         running.until_gone()
         assert not path.exists()

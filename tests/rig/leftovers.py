@@ -114,14 +114,13 @@ def _files(host: Host, folders: list[str]) -> set[str]:
             inside = [f"{there}/{name}" for name in names]
             names[:] = [n for n, p in zip(names, inside, strict=True) if not _is_own(host, p)]
             inside += [f"{there}/{name}" for name in files]
-            found |= {f"file {each}" for each in inside if not _is_own(host, each)}
+            left = (each for each in inside if not (CLUSTERS.match(each) or _is_own(host, each)))
+            found |= {f"file {each}" for each in left}
     return found
 
 
 def _is_own(host: Host, path: str) -> bool:
     """Whether a path is the rig's own: a folder that hosts share, or a daemon's state."""
-    if CLUSTERS.match(path):
-        return True
     return (
         any(path.startswith(own) for own in host.not_left_over)
         or any(shared.startswith(f"{path}/") for shared in host.rig.shared_inside)

@@ -18,8 +18,10 @@ from typing import Any
 from jaxcluster import wire
 from jaxcluster.hosts.agent import folder as folders
 from jaxcluster.supervision import ends, processes, starting
+from jaxcluster.supervision.folders import remove
 from jaxcluster.wire.forks import Exit, Process, Spawn
 
+HEARS_S = 1.0  # until a fork server that does not import, or is stopped, has ended
 ENDING_S = 2.0  # for the processes of a fork server that was killed
 
 # These would make a rank believe that it is a task of a job; only the agent is one.
@@ -58,7 +60,8 @@ class Family:
 
     def __init__(self, folder: folders.Folder, id: str, umask: int, socket: str = "") -> None:
         self.folder, self._id, self._umask = folder, id, umask
-        self._own = [str(folder.path), str(folder.memory), *([socket] if socket else [])]
+        # In the order in which they are removed: a later agent finds the rest by the last one.
+        self._own = [*([socket] if socket else []), str(folder.memory), str(folder.path)]
         self.log = folder.path / "fork.log"
         self.env = own_environment(os.environ)
         self.members: dict[int, Process] = {}
@@ -203,9 +206,16 @@ class Family:
             await self._hearing
 
     async def end(self) -> None:
-        """End all of them."""
+        """End all of them, and remove the folders.
+
+        The fork server does so, and ends last: should the agent be killed now, nothing is left.
+        """
+        if self._hearing is not None:
+            self._writer.write_eof()
+            await asyncio.wait({self._hearing}, timeout=HEARS_S)
         await self._end_server()
         ends.end_children(5)
+        remove(self._own)
 
 
 def own_environment(host: Mapping[str, str]) -> dict[str, str]:

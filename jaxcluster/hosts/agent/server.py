@@ -45,7 +45,6 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import zmq
@@ -408,9 +407,6 @@ class Agent:
         self._tell(forks.Lost(self.why))
         self.family.on_exit = lambda exit: None  # of which has been told
         await self.family.end()
-        self.folder.remove()
-        if self.options.bind.startswith("ipc://"):
-            Path(self.options.bind.removeprefix("ipc://")).unlink(missing_ok=True)
         if self.clients:
             self.router.close(500)
             self.context.destroy(0)
