@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,9 @@ class Run:
                 self.trouble = Reason(told, str(one.get("hint", "")))
             elif "jaxcluster-agent-ended" in one:
                 why = one["jaxcluster-agent-ended"]
-                self.trouble = Reason(f"{where} has ended: {why}.", has_ended=True)
+                if self.trouble is None or self.trouble.has_ended:  # else it has said more
+                    self.trouble = Reason(f"{where} has ended: {why}.")
+                self.trouble = replace(self.trouble, has_ended=True)
             else:
                 alone = self.command.hosts[0] if len(self.command.hosts) == 1 else None
                 self.agents.append(StartedAgent(alone, one, self.command.socket))
