@@ -172,6 +172,8 @@ class Job:
         while True:
             if select.select([self._base], [], [], LOOK_S)[0]:
                 if not (frame := receive(self._base)):
+                    if not self._all_over.is_set():
+                        say("The referee, a child of process 0, has ended. No launch is possible.")
                     self._is_closed = True  # a stop is this process's own then
                     self._all_over.set()
                     return

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from plainjobs import JOB, check_nothing_is_left, ended, start
 
@@ -61,6 +62,19 @@ def test_a_signal_has_a_process_tell_who_waits(folder: Path) -> None:
     codes, told = ended(processes)
     assert codes == [0, 0, 0]
     assert "Ranks 0, 2 have waited" in told[2]
+
+
+def test_a_referee_that_ends_is_named(folder: Path) -> None:
+    processes = start("sleep", folder)
+    assert processes[0].stderr is not None
+    for line in processes[0].stderr:
+        if "have waited" in line:
+            break
+    (referee,) = psutil.Process(processes[0].pid).children()
+    referee.kill()
+    codes, told = ended(processes)
+    assert 0 not in codes
+    assert all("The referee, a child of process 0, has ended" in text for text in told)
 
 
 def test_a_referee_that_cannot_start_is_an_error_in_all_processes(
