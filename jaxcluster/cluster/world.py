@@ -384,11 +384,12 @@ class World:
     @functools.cached_property
     def client(self) -> Any:
         """An ``ipyparallel.Client`` on the same engines; engine id is rank."""
-        import ipyparallel
+        from jaxcluster.cluster.engines import Client  # with all of ipyparallel
 
         file = str(registry.client_file(self.record.name))
-        made = ipyparallel.Client(file, context=Context())
+        made = Client(file, context=(context := Context()))
         self._at_end.enter_context(contextlib.suppress(Exception))  # its sockets may be closed
+        self._at_end.callback(context.destroy, linger=0)
         self._at_end.callback(made.close)
         made.wait_for_engines(self.num_processes, timeout=30)
         return made

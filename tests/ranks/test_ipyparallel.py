@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,29 @@ from helpers import DEADLINE_S, Notebook, python, until
 from zmq.utils.monitor import recv_monitor_message
 
 import jaxcluster
+from jaxcluster.cluster.engines import Client
+from jaxcluster.hosts.records import registry
 
 pytestmark = pytest.mark.any_jax
 
 
 @pytest.fixture(scope="module")
 def client(cluster: jaxcluster.Cluster) -> Iterator[Any]:
-    """ipyparallel loses what engines say in the first moment, and then waits for it for ever."""
     client = cluster.client
-    time.sleep(1.0)
     yield client
     client.close()
     del cluster.world.client
+
+
+def test_a_new_client_hears_the_end_of_its_first_cell(cluster: jaxcluster.Cluster) -> None:
+    file = str(registry.client_file(cluster.name))
+    with zmq.Context() as context:
+        for _ in range(20):
+            client = Client(file, context=context)
+            result = client[:].execute("pass")
+            result.get(DEADLINE_S)
+            assert result.wait_for_output(5)
+            client.close()
 
 
 def test_engine_ids_are_ranks_and_both_work_on_the_same_names(

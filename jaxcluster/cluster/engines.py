@@ -1,0 +1,23 @@
+"""ipyparallel's client of a cluster's engines, which are its ranks."""
+
+from __future__ import annotations
+
+import ipyparallel
+import zmq
+
+CONNECT_MS = 1000
+
+
+class Client(ipyparallel.Client):
+    """A client that hears the output of its first cell.
+
+    ipyparallel's connects without waiting. It may miss the end of a first cell's output then, for
+    which ``execute`` waits without a limit.
+    """
+
+    def _start_io_thread(self) -> None:
+        monitor = self._iopub_socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        monitor.poll(CONNECT_MS)
+        self._iopub_socket.disable_monitor()
+        monitor.close()
+        super()._start_io_thread()
