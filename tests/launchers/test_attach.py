@@ -72,6 +72,7 @@ def test_a_cluster_that_is_reached_by_tcp_is_attached_to_from_another_host(
     remember(first)
     elsewhere = "import jaxcluster\nc = jaxcluster.attach()\nprint(c['kept'])\nc.stop()"
     assert ssh["h3"].run(ssh.python, "-c", elsewhere, env=env).stdout == "41\n"
+    first.close()  # which may look into the folder until then
     ssh["h0"].run("rm", "-r", env["JAXCLUSTER_RUNTIME_DIR"])
 
 
