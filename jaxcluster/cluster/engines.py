@@ -9,11 +9,7 @@ CONNECT_MS = 1000
 
 
 class Client(ipyparallel.Client):
-    """A client that hears the output of its first cell.
-
-    ipyparallel's connects without waiting. It may miss the end of a first cell's output then, for
-    which ``execute`` waits without a limit.
-    """
+    """A client that hears the end of its first cell's output: ``execute`` waits without limit."""
 
     def _start_io_thread(self) -> None:
         monitor = self._iopub_socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
