@@ -164,9 +164,10 @@ def test_a_killed_agent_gets_a_successor_and_the_values_come_back(
     cell = notebook.shown(SUM)
     assert f"host {lost} is lost: The agent on {lost} " in cell.text
     # JAX's coordinator is on h1. It is a race whether the others' variables are saved before JAX
-    # ends those ranks, too.
-    replaced = "ranks 2, 3 replaced" if lost == "h2" else "ranks 0, 1 replaced"
-    assert replaced in cell.text or (lost == "h1" and "(no rank survived)" in cell.text)
+    # ends those ranks, too, or one of them.
+    replaced = "ranks 2, 3 replaced" if lost == "h2" else r"ranks 0, 1(, [23])? replaced"
+    survived = lost == "h2" or "(no rank survived)" not in cell.text
+    assert re.search(replaced, cell.text) or not survived
     if lost == "h2":
         assert "x (parts of it were on a rank that is gone)" in cell.text
     check_restored(notebook)
