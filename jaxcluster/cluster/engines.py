@@ -5,15 +5,13 @@ from __future__ import annotations
 import ipyparallel
 import zmq
 
-CONNECT_MS = 1000
-
 
 class Client(ipyparallel.Client):
     """A client that hears the end of its first cell's output: ``execute`` waits without limit."""
 
     def _start_io_thread(self) -> None:
         monitor = self._iopub_socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        monitor.poll(CONNECT_MS)
+        monitor.poll(1000)  # milliseconds at most
         self._iopub_socket.disable_monitor()
         monitor.close()
         super()._start_io_thread()

@@ -59,12 +59,12 @@ def ensure_open(cluster: Cluster) -> None:
     raise RankDied(message, "\n".join(filter(None, [log_end, done])), dead)
 
 
-def recover(cluster: Cluster, message: str, when: str) -> str:
+def recover(cluster: Cluster, message: str, when: str, say: Progress | None = None) -> str:
     """After ranks were lost: what was done about it.
 
     Args:
       message: what has happened, for the exception if a user stops this.
-      when: see ``Cluster.restart``.
+      when, say: see ``Cluster.restart``.
 
     Raises:
       CellInterrupted: it was stopped.
@@ -73,7 +73,7 @@ def recover(cluster: Cluster, message: str, when: str) -> str:
         return hint
     try:
         with cluster.changing:  # another thread may have done it just now
-            return cluster.restart(when=when) if cluster.world.is_broken else ""
+            return cluster.restart(say, when=when) if cluster.world.is_broken else ""
     except JaxClusterError as error:
         return f"Recovery failed: {error}"
     except CellInterrupted as stop:

@@ -349,8 +349,12 @@ class RunningCell(verdict.Ending):
         when = f"in cell [{self.record.execution_count}]"
         self._world.is_torn = self._world.is_torn or is_torn or bool(self.stuck)
         self._looked = self._world.look(LAUNCHES, ANSWER_S)  # the next referee knows none of it
-        message = f"Cell {when[3:]} has lost ranks."
-        self.recovered = recovery.recover(self.cluster, message, when)
+        told = recovery.losses(self.cluster) or f"Cell {when[3:]} has lost ranks"
+        show = self.on_status or (lambda text: None)  # a log has the error, which says the same
+        self.recovered = recovery.recover(
+            self.cluster, f"{told}.", when, lambda step: show(f"{told}: {step}")
+        )
+        show("")
 
     def _end(self) -> None:
         """Say, or raise, what its end has brought."""
