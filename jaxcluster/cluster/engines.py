@@ -7,7 +7,7 @@ import zmq
 
 
 class Client(ipyparallel.Client):
-    """A client that hears the end of its first cell's output: ``execute`` waits without limit."""
+    """A client that hears its first cell's output. ``execute`` waits for its end without limit."""
 
     def _start_io_thread(self) -> None:
         monitor = self._iopub_socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)

@@ -60,7 +60,7 @@ function withState(known: IKnown, state: IState): IKnown {
   if (known.state && overtakes(known.state.now, state.now)) {
     return known;
   }
-  return { ...known, state };
+  return { ...known, state, differs: false };
 }
 
 function withCells(known: IKnown, told: readonly ICell[]): IKnown {

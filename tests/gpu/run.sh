@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests what jaxcluster promises on this machine's NVIDIA cards, and measures what it costs there: at
-# most 10 minutes. It makes an environment of its own, .venv-gpu in this checkout.
+# most 10 minutes, once it has made an environment of its own, such as .venv-gpu-cuda13.
 #
 #   bash tests/gpu/run.sh
 #   CUDA=cuda12 bash tests/gpu/run.sh                 for a driver older than CUDA 13
@@ -9,13 +9,15 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-env=.venv-gpu
+kind=${CUDA:-cuda13}
+if [ "${JAXCLUSTER_GPU_TESTS:-}" = cpu ]; then kind=cpu; fi
+env=.venv-gpu-$kind
 if [ ! -e $env/.complete ]; then
     echo "==> making $env (some minutes: CUDA's libraries are large)"
     rm -rf $env
     "${PYTHON:-python3}" -m venv $env
-    jax="jax[${CUDA:-cuda13}]"
-    if [ "${JAXCLUSTER_GPU_TESTS:-}" = cpu ]; then jax=jax; fi
+    jax=jax
+    if [ $kind != cpu ]; then jax="jax[$kind]"; fi
     JAXCLUSTER_JS=skip $env/bin/pip install --quiet --disable-pip-version-check -e '.[test]' "$jax"
     touch $env/.complete
 fi

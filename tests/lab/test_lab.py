@@ -111,6 +111,22 @@ def test_a_number_and_one_click_start_a_cluster_where_nothing_was_loaded(page: L
     assert sources(page)[1:] == ["1 + 1"]
 
 
+OLDER = """\
+import jaxcluster.views.messages as messages
+class Older(messages.State, tag="state"):
+    v: int = messages.PROTOCOL - 1
+messages.State = Older"""
+
+
+def test_the_sidebar_names_a_kernel_of_another_version(page: LabPage) -> None:
+    page.open("older.ipynb", OLDER, "%load_ext jaxcluster")
+    sidebar = show_sidebar(page)
+    page.do(0)
+    page.do(1)
+    sidebar.get_by_text("different versions of jaxcluster").wait_for()
+    assert sidebar.get_by_role("button").count() == 0
+
+
 def test_with_no_notebook_open_the_sidebar_starts_one(page: LabPage) -> None:
     page.page.goto(f"{page.lab.url}/lab?reset")
     page.until("window.jupyterapp?.commands.hasCommand('jaxcluster:show-clusters')", "Lab is up")

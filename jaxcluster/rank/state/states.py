@@ -56,7 +56,7 @@ class States:
         self.namespace: dict[str, Any] = {}
         self._shell: Any = None
         self._before: dict[str, Any] = {}  # the settings before the first cell
-        self._held: dict[str, dict[str, Any]] = {}  # what was read, until it is bound
+        self._held: dict[str, dict[str, Any]] = {}  # values that are not bound yet, by token
         self._dropped: deque[str] = deque(maxlen=64)
         self._saving = threading.Lock()
 
