@@ -20,7 +20,7 @@ from jaxcluster.agreement.messages import CellSpec
 from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.rank.private.kinds import kinds
 from jaxcluster.rank.state import classes
-from jaxcluster.rank.state.file import file_name, write
+from jaxcluster.rank.state.file import write
 from jaxcluster.rank.state.pickles import Pickler
 from jaxcluster.rank.state.states import States
 from jaxcluster.wire.ops.saving import Bind, Load, Made, Save, Saved, SavePlace
@@ -75,7 +75,7 @@ def load(
     for file in CELLS if into is None else ():  # a new process does not know them
         linecache.cache.pop(file, None)
     states, given = states_of(names), {"turn": TURN, "token": "t"}
-    body = Load(**given, files={0: str(folder)}, own=own, num_processes=1, only=only)
+    body = Load(**given, files={0: f"{folder}/rank-0.state"}, own=own, num_processes=1, only=only)
     made = states.load(SimpleNamespace(body=body))
     states.bind(SimpleNamespace(body=Bind(**given, lost=made.lost)))
     return names, made
@@ -94,7 +94,7 @@ def alone(names: dict[str, Any], some: Iterable[str]) -> tuple[dict[str, Any], d
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         pickled = Pickler({name: names[name] for name in some}, names)
         parts = [*pickled.parts, pickled.file.getbuffer()]
-        write(Path(folder) / file_name(0), parts, pickled.index())
+        write(Path(folder) / "rank-0.state", parts, pickled.index())
         found, values = load(Path(folder), namespace())
     return found, pickled.lost | values.lost
 

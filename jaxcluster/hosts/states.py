@@ -140,12 +140,12 @@ class Folder:
         return {}
 
     def bring(self, rank: int, of: Iterable[int], reports: Mapping[int, Saved]) -> dict[int, str]:
-        """The folders of these ranks' files, brought to the host of ``rank`` if need be.
+        """The paths of these ranks' files, brought to the host of ``rank`` if need be.
 
         Raises:
           LaunchError: a host does not answer, or has no room.
         """
-        return dict.fromkeys(of, self._path)
+        return {one: f"{self._path}/{os.path.basename(reports[one].path)}" for one in of}
 
     def remove(self) -> None:
         """Remove it, unless it is the user's. Ranks may still be writing into it."""
@@ -167,7 +167,7 @@ class HostStates(Folder):
         self._fleet, self._name = fleet, f"state-{secrets.token_hex(4)}"
         # These ranks' folders: the next ranks may be on other hosts.
         self._homes = {rank: host for host in fleet.hosts for rank in host.ranks}
-        self._brought: dict[tuple[int, Host], str] = {}  # (whose, to which host): its folder
+        self._brought: dict[tuple[int, Host], str] = {}  # (whose, to which host): its path
         self._rooms = self._each(lambda path: Mkdir(path, own=True))
 
     def _paths(self, host: Host) -> list[str]:
@@ -190,8 +190,7 @@ class HostStates(Folder):
                 verb = "is" if host in self._fleet.hosts else "was"  # it has another agent
                 found[rank] = f"host {host.name} {verb} lost: {host.lost}"
             else:
-                first = f"{report.folder}/{report.files[0]}"
-                asked.append((rank, host.begin(Get(first, nbytes=1))))
+                asked.append((rank, host.begin(Get(report.path, nbytes=1))))
         deadline = time.monotonic() + LOOK_S  # for all: they may be cut off together
         for rank, one in asked:
             try:
@@ -206,20 +205,18 @@ class HostStates(Folder):
             there, key = self._homes[one], (one, here)
             if there is not here and key not in self._brought:
                 self._brought[key] = self._bring(there, reports[one], here)
-            found[one] = reports[one].folder if there is here else self._brought[key]
+            found[one] = reports[one].path if there is here else self._brought[key]
         return found
 
     def _bring(self, there: Host, report: Saved, here: Host) -> str:
-        """Copy a rank's files to where another host has room for them; returns the folder."""
+        """Copy a rank's file to where another host has room for it; returns its path."""
         rooms = {root: here.ask(Mkdir(root, own=True), ASK_S) for root in self._paths(here)}
         *_, disk = rooms
         root = next((root for root, room in rooms.items() if report.nbytes <= room), disk)
-        folder = f"{root}/brought-{len(self._brought)}"
-        for name in report.files:
-            path = f"{report.folder}/{name}"
-            nbytes = there.ask(Get(path, nbytes=0), FILE_S)
-            _write({here: f"{folder}/{name}"}, _read(there, path, nbytes, FILE_S), FILE_S)
-        return folder
+        brought = f"{root}/brought-{len(self._brought)}/{os.path.basename(report.path)}"
+        nbytes = there.ask(Get(report.path, nbytes=0), FILE_S)
+        _write({here: brought}, _read(there, report.path, nbytes, FILE_S), FILE_S)
+        return brought
 
     def remove(self) -> None:
         self._each(Remove)

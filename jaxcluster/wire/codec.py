@@ -14,7 +14,7 @@ import msgspec
 
 from jaxcluster.wire.ops import OPERATIONS, Operation
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 Buffer = bytes | memoryview
 T = TypeVar("T")

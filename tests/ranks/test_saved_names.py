@@ -336,7 +336,7 @@ def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
     assert "Restored " in pair.restore("first", tmp_path)
     check(pair)
     assert run(pair, "print(extra)") == ["1\n"] * 2
-    file = tmp_path / "first" / "rank-1.state.0"
+    file = tmp_path / "first" / "rank-1.state"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)

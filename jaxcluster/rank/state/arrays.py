@@ -33,43 +33,29 @@ class SavedArray(NamedTuple):
     shards: Mapping[Bounds, int]
 
 
-class ArraysToLoad:
-    """Makes arrays of the bytes in files.
+def make_array(files: Sequence[StateFile], key: str, sharding: Any) -> Any:
+    """The array that has this key in files, with a sharding.
 
     Args:
-      base: the rank whose file is read; shards that it lacks are taken from the others' files.
+      files: the first one's names are loaded; shards that it lacks are taken from the others.
+
+    Raises:
+      Lost: no file has a part of it.
     """
+    saved: SavedArray = files[0].about["arrays"][key]
+    pieces = {
+        part: (file, section)
+        for file in reversed(files if saved.spans else files[:1])
+        if key in file.about["arrays"]
+        for part, section in file.about["arrays"][key].shards.items()
+    }
 
-    def __init__(self, files: Mapping[int, StateFile], base: int) -> None:
-        self._own = files[base]
-        self._files = [self._own, *(file for rank, file in files.items() if rank != base)]
+    def piece(part: Bounds) -> Any:
+        file, section = pieces[part]
+        return file.copy(section).view(np.dtype(saved.dtype)).reshape(_shape(part))
 
-    def array(self, key: str, sharding: Any) -> Any:
-        """The array that has this key in all files, with a sharding.
-
-        Raises:
-          Lost: no file has a part of it.
-        """
-        saved = self._own.about["arrays"][key]
-        part = functools.cache(functools.partial(self._part, key, saved))
-        at: Any = lambda index: part(bounds(index, saved.shape))  # noqa: E731
-        with exactly():
-            dtype = np.dtype(saved.dtype)
-            made = jax.make_array_from_callback(saved.shape, sharding, at, dtype=dtype)
-            return with_type(made, saved.weak_type, saved.committed)
-
-    def _part(self, key: str, saved: SavedArray, index: Bounds) -> Any:
-        """A part of an array, put together of what files have of it."""
-        pieces = dict[Bounds, tuple[StateFile, int]]()
-        for file in self._files if saved.spans else [self._own]:
-            there = file.about["arrays"].get(key)
-            for part, section in there.shards.items() if there else ():
-                pieces.setdefault(part, (file, section))
-
-        def piece(part: Bounds) -> Any:
-            file, section = pieces[part]
-            return file.copy(section).view(np.dtype(saved.dtype)).reshape(_shape(part))
-
+    @functools.cache
+    def values_in(index: Bounds) -> Any:
         if index in pieces:
             return piece(index)
         values, left = np.empty(_shape(index), saved.dtype), math.prod(_shape(index))
@@ -83,6 +69,12 @@ class ArraysToLoad:
             raise Lost("parts of it were on a rank that is gone")
         return values
 
+    with exactly():
+        at: Any = lambda index: values_in(bounds(index, saved.shape))  # noqa: E731
+        dtype = np.dtype(saved.dtype)
+        made = jax.make_array_from_callback(saved.shape, sharding, at, dtype=dtype)
+        return with_type(made, saved.weak_type, saved.committed)
+
 
 def _shape(index: Bounds) -> tuple[int, ...]:
     return tuple(stop - start for start, stop in index)
@@ -93,11 +85,6 @@ def _within(part: Bounds, whole: Bounds) -> tuple[slice, ...]:
 
 
 # ---------------------------------------------------------------------- devices and meshes
-
-
-def num_devices() -> tuple[int, int]:
-    """How many ranks and devices there are."""
-    return jax.process_count(), jax.device_count()
 
 
 def places(devices: Iterable[Any]) -> list[tuple[str, bool, int]]:
@@ -122,8 +109,9 @@ def _there(platform: str, is_own: bool) -> list[Any]:
 
 def reduce_mesh(mesh: Any) -> Any:
     """A mesh as a pickle holds it."""
-    at, devices = places(mesh.devices.flat), mesh.devices
-    return make_mesh, (num_devices(), at, devices.shape, mesh.axis_names, mesh.axis_types)
+    num_devices, devices = (jax.process_count(), jax.device_count()), mesh.devices
+    how = devices.shape, mesh.axis_names, mesh.axis_types
+    return make_mesh, (num_devices, places(devices.flat), *how)
 
 
 def make_mesh(then: Any, at: Any, shape: Sequence[int], names: Any, types: Any) -> Any:
@@ -132,7 +120,7 @@ def make_mesh(then: Any, at: Any, shape: Sequence[int], names: Any, types: Any) 
     The first axis that can takes the change, of those that are longer than 1.
     """
     total = math.prod(shape)
-    if num_devices() == then or total != then[1]:
+    if (jax.process_count(), jax.device_count()) == then or total != then[1]:
         there = [device_at(*place) for place in at]
     else:
         there, sizes = jax.devices(at[0][0]), [*shape]

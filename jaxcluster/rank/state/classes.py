@@ -26,10 +26,9 @@ from typing import Any
 import numpy as np
 from cloudpickle import cloudpickle
 
-from jaxcluster.rank.private.kinds import is_by_fields, kinds, register, registration_of
+from jaxcluster.rank.private.kinds import OF_CELLS, is_by_fields, kinds, register, registration_of
 from jaxcluster.rank.state.arrays import Lost
 
-CELLS = "__main__"
 NOTE = "__jaxcluster_class__"  # the outermost decorator of classes, one of Python's builtins
 FUTURE = 0x1000000  # from __future__ import annotations
 PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
@@ -139,25 +138,25 @@ def reduce(
 
 def _is_of_cells(function: Any) -> bool:
     names = getattr(function, "__globals__", {})  # equinox lies about __module__
-    return names.get("__name__") == CELLS or isinstance(function, BOUND)
+    return names.get("__name__") == OF_CELLS or isinstance(function, BOUND)
 
 
 def _added(cls: type) -> dict[str, Any]:
-    """The names that a class has; in a tuple a value that may be newer than its statement."""
+    """The attributes of a class that may be newer than its statement."""
 
     def may_be(name: str, value: Any) -> bool:
         kind = type(value)
         function = getattr(value, OVER_FUNCTIONS[kind]) if kind in OVER_FUNCTIONS else value
         if type(function) is FunctionType:
-            return function.__module__ == CELLS and name != "__annotate_func__"
+            return function.__module__ == OF_CELLS and name != "__annotate_func__"
         if issubclass(kind, type):  # those in its body are made with it
             return not value.__qualname__.startswith(f"{cls.__qualname__}.")
         return kind in (*PLAIN, kinds().array)
 
     return {
-        name: (value,) if may_be(name, value) else ()
+        name: value
         for name, value in vars(cls).items()
-        if type(value) is FunctionType or not PYTHONS.fullmatch(name)
+        if may_be(name, value) and (type(value) is FunctionType or not PYTHONS.fullmatch(name))
     }
 
 
@@ -190,11 +189,9 @@ def set_state(cls: Any, state: tuple[Any, Any]) -> None:
     if isinstance(own, tuple):
         cloudpickle._class_setstate(cls, own)
     else:
-        for name in {**vars(cls), **own}:
-            with contextlib.suppress(Exception):  # a class may refuse it
-                if name not in own and not PYTHONS.fullmatch(name):
-                    delattr(cls, name)
-                elif (newer := own.get(name)) and vars(cls).get(name) is not newer[0]:
-                    setattr(cls, name, newer[0])
+        for name, value in own.items():
+            if vars(cls).get(name) is not value:
+                with contextlib.suppress(Exception):  # a class may refuse it
+                    setattr(cls, name, value)
     if how is not None:
         register(cls, how)

@@ -1,6 +1,5 @@
-"""The files of saved variables: an index with checksums, and beside it raw sections.
+"""The file of saved variables: raw sections, and behind them an index with checksums.
 
-A file system lets one thread at a time write to a file. So each thread of a large save has a file.
 Each chunk is read back while the CPU has it in its cache, and whoever loads it checks it again.
 """
 
@@ -9,11 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import struct
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +18,10 @@ import numpy as np
 
 from jaxcluster.rank.arrays import host_values, is_array
 
-VERSION = "jaxcluster state 8, Python {}.{}".format(*sys.version_info)
+VERSION = "jaxcluster state 9, Python {}.{}".format(*sys.version_info).encode()
+HEAD = struct.Struct(f"<{len(VERSION)}sQ32s")  # version; where the index begins; its checksum
 ALIGNMENT = 64  # from there on XLA takes memory of numpy's as it is
 CHUNK = 256 << 10  # two of them fit into a CPU core's cache
-LARGE_NBYTES = 4 << 20  # from there on threads are worth it
-THREADS = min(4, len(os.sched_getaffinity(0)))
 Bytes = np.ndarray[Any, Any]
 
 
@@ -35,19 +31,8 @@ class BadFile(Exception):
     hint = ""  # the error is expected, and not logged
 
 
-def file_name(rank: int) -> str:
-    """The name of a rank's index."""
-    return f"rank-{rank}.state"
-
-
-def remove(path: Path) -> None:
-    """Remove a state's files, if there are any."""
-    for one in path.parent.glob(f"{path.name}*"):
-        one.unlink(missing_ok=True)
-
-
-def write(path: Path, parts: Sequence[Any], about: Any) -> list[Path]:
-    """Write a state in place of an older one; returns its files.
+def write(path: Path, parts: Sequence[Any], about: Any) -> None:
+    """Write a state in place of an older one.
 
     Args:
       parts: buffers, or arrays of the rank's devices; each becomes a section.
@@ -57,42 +42,29 @@ def write(path: Path, parts: Sequence[Any], about: Any) -> list[Path]:
       OSError: there is no room for it.
       BadFile: it is not what was written.
     """
-    is_large = sum(part.nbytes for part in parts) >= LARGE_NBYTES
-    paths = [Path(f"{path}.{n}") for n in range(THREADS if is_large else 1)]
-    sections, left, is_over = {}, iter([*enumerate(parts)]), threading.Event()
+    path.unlink(missing_ok=True)
+    sections, both = list[tuple[int, int, str]](), np.empty((2, CHUNK), np.uint8)
+    with open(path, "x+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
 
-    def fill(path: Path) -> None:
-        """Write sections to one of the files, while there are any."""
-        both = np.empty((2, CHUNK), np.uint8)
-        with _created(path) as file:
+        def put(at: int, chunk: Bytes) -> Any:
+            copied, read = both[:, : len(chunk)]
+            copied[:] = chunk  # a cell may change it meanwhile
+            file.write(copied.data)
+            file.flush()
+            os.preadv(file.fileno(), [read.data], first + at)
+            if not np.array_equal(copied, read):
+                raise BadFile(f"{path} does not hold what was written")
+            return copied
 
-            def put(at: int, chunk: Bytes) -> Any:
-                if is_over.is_set():
-                    raise BadFile(f"{path} was given up")
-                copied, read = both[:, : len(chunk)]
-                copied[:] = chunk  # a cell may change it meanwhile
-                file.write(copied.data)
-                file.flush()
-                os.preadv(file.fileno(), [read.data], first + at)
-                if not np.array_equal(copied, read):
-                    raise BadFile(f"{path} does not hold what was written")
-                return copied
-
-            for section, part in left:
-                data, first = as_bytes(part), file.tell()
-                sections[section] = path.name, first, len(data), checksum(data, put)
-
-    remove(path)
-    with ThreadPoolExecutor(len(paths)) as pool:
-        try:
-            list(pool.map(fill, paths))
-        finally:  # the stop button: threads would go on to the end
-            is_over.set()
-    index = pickle.dumps(([sections[n] for n in range(len(parts))], about))
-    with _created(path) as file:
-        file.write(b"\n".join([VERSION.encode(), checksum(as_bytes(index)).encode(), index]))
+        file.write(HEAD.pack(VERSION, 0, b""))
+        for part in parts:
+            data, first = as_bytes(part), file.tell()
+            sections.append((first, len(data), checksum(data, put)))
+        at, index = file.tell(), pickle.dumps((sections, about))
+        file.write(index)
+        file.seek(0)
+        file.write(HEAD.pack(VERSION, at, checksum(as_bytes(index)).encode()))
     StateFile(path)
-    return [path, *paths]
 
 
 class StateFile:
@@ -104,39 +76,36 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _opened(path) as file:
-            version, digest, index = [*file.read().split(b"\n", 2), b"", b""][:3]
-        if version != VERSION.encode():
-            raise BadFile(f"{path} is not of {VERSION}, or no file of saved variables")
+        with self._opened() as file:
+            version, at, digest = HEAD.unpack(file.read(HEAD.size).ljust(HEAD.size))
+            file.seek(min(at, os.fstat(file.fileno()).st_size))
+            index = file.read()
+        if version != VERSION:
+            raise BadFile(f"{path} is not of {VERSION.decode()}, or no file of saved variables")
         if checksum(as_bytes(index)).encode() != digest:
             raise BadFile(f"{path} is not whole")
         self._sections, self.about = pickle.loads(index)
 
+    def _opened(self) -> Any:
+        try:
+            return open(self.path, "rb", buffering=0)
+        except OSError as error:
+            raise BadFile(f"{self.path} can't be read: {error}") from None
+
     def copy(self, number: int) -> Bytes:
         """A section's bytes, checked, in memory of their own."""
-        name, first, size, digest = self._sections[number]
+        first, size, digest = self._sections[number]
         whole = np.empty(size + ALIGNMENT, np.uint8)
         copied = whole[-whole.ctypes.data % ALIGNMENT :][:size]
-        with _opened(self.path.with_name(name)) as file, ThreadPoolExecutor(THREADS) as pool:
+        with self._opened() as file:
 
             def read(at: int, chunk: Bytes) -> Bytes:
                 os.preadv(file.fileno(), [chunk.data], first + at)
                 return chunk
 
-            found = checksum(copied, read, pool.map if size >= LARGE_NBYTES else map)
-        if found != digest:
-            raise BadFile(f"{self.path} was changed after it was written")
+            if checksum(copied, read) != digest:
+                raise BadFile(f"{self.path} was changed after it was written")
         return copied
-
-
-_created: Any = partial(open, mode="x+b", opener=partial(os.open, mode=0o600))
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return open(path, "rb", buffering=0)
-    except OSError as error:
-        raise BadFile(f"{path} can't be read: {error}") from None
 
 
 def as_bytes(buffer: Any) -> Bytes:
@@ -146,9 +115,7 @@ def as_bytes(buffer: Any) -> Bytes:
     return np.frombuffer(buffer, np.uint8)
 
 
-def checksum(
-    data: Bytes, use: Callable[[int, Bytes], Any] = lambda at, chunk: chunk, each: Any = map
-) -> str:
+def checksum(data: Bytes, use: Callable[[int, Bytes], Any] = lambda at, chunk: chunk) -> str:
     """A hash of the sums of ``use``'s result for each chunk; any changed byte changes it."""
 
     def sums(at: int) -> bytes:
@@ -156,5 +123,5 @@ def checksum(
         words = chunk[: len(chunk) // 8 * 8]
         return bytes(words.view(np.uint64).sum(keepdims=True)) + bytes(chunk[len(words) :])
 
-    found = each(sums, range(0, len(data), CHUNK))
+    found = map(sums, range(0, len(data), CHUNK))
     return hashlib.blake2b(b"".join(found), digest_size=16).hexdigest()

@@ -33,7 +33,7 @@ from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
-from jaxcluster.rank.state.arrays import ArraysToLoad, Lost, SavedArray
+from jaxcluster.rank.state.arrays import Lost, SavedArray, make_array
 from jaxcluster.rank.state.file import BadFile, StateFile, as_bytes, checksum
 
 SETTING = " "  # the names of settings begin with it: they change what values become
@@ -64,8 +64,7 @@ class Pickler(cloudpickle.Pickler):
     ) -> None:
         self._namespace, self._broken, self._patience = namespace, broken or {}, Patience(READY_S)
         self.lost, self._by_value = dict[str, str](), set[type]()
-        own = own_objects(namespace) | {"array": ArraysToLoad.array}
-        self._own = {id(one): ("own", name) for name, one in own.items()}
+        self._own = {id(one): ("own", name) for name, one in own_objects(namespace).items()}
         # Classes come early: what their statements need is not to be half made by then.
         order = sorted(values, key=lambda n: (n[:1] != SETTING, not isinstance(values[n], type)))
         self.values = {name: values[name] for name in order}
@@ -131,16 +130,14 @@ class Pickler(cloudpickle.Pickler):
         return key
 
     def persistent_id(self, obj: Any) -> Any:
-        if (own := self._own.get(id(obj))) is not None:
-            return own
         if (broken := self._broken.get(id(obj))) is not None:
             raise Lost(broken[1])
-        return None
+        return self._own.get(id(obj))
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is kinds().array:
-            return ArraysToLoad.array, (self._key(obj), obj.sharding)
+            return make_array, (self._key(obj), obj.sharding)
         if kind in (known := _reducers()):
             return obj.__qualname__ if callable(obj) and is_imported(obj) else known[kind](obj)
         if (is_class := issubclass(kind, type)) and (known := reference_to(obj)) is not None:
@@ -181,18 +178,10 @@ class Pickler(cloudpickle.Pickler):
         return checksum(as_bytes(alone.file.getvalue() + held.encode()))
 
     def index(self, *, compare: bool = False) -> dict[str, Any]:
-        """What ``load`` needs to know of its sections.
-
-        Args:
-          compare: ranks may have to tell which values are equal on all of them.
-        """
-        return {
-            "names": [*self.values],
-            "buffers": self.buffers,
-            "arrays": self.arrays,
-            "spanning": self.spanning,
-            "digests": {name: self._digest(name) for name in self.values} if compare else {},
-        }
+        """What ``load`` needs; ``compare``: also which values are equal on all ranks."""
+        digests = {name: self._digest(name) for name in self.values} if compare else {}
+        known = {"names": [*self.values], "buffers": self.buffers, "arrays": self.arrays}
+        return known | {"spanning": self.spanning, "digests": digests}
 
 
 def _function_setstate(func: Any, state: Any) -> None:
@@ -258,18 +247,15 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
 def contents(cell: Any) -> list[Any]:
     """The content of a function's cell, if it is set."""
-    try:
-        return [cell.cell_contents]
-    except ValueError:
-        return []
+    return [cell.cell_contents] if cell != CellType() else []
 
 
 def own_objects(namespace: dict[str, Any]) -> dict[str, Any]:
     """Objects that differ in each process, by name: pickles leave them out."""
-    found = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+    found = {"namespace": namespace, "main": sys.modules["__main__"], "array": make_array}
     if (shell := namespace.get("get_ipython")) is not None:
         found["shell"] = shell()
-    return found | {"namespace": namespace, "main": sys.modules["__main__"]}
+    return found | {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
 
 
 # ---------------------------------------------------------------------- and back
@@ -348,7 +334,8 @@ def load(
       BadFile: a file was changed.
     """
     about, section, broken = files[base].about, files[base].copy, Broken()
-    own = own_objects(namespace) | {"array": ArraysToLoad(files, base).array}
+    others = [file for rank, file in files.items() if rank != base]
+    own = own_objects(namespace) | {"array": functools.partial(make_array, [files[base], *others])}
 
     def read(kind: Any) -> dict[str, Any]:
         buffers = (section(number).data for number in about["buffers"])

@@ -32,7 +32,7 @@ from jaxcluster.rank.names import is_users
 from jaxcluster.rank.places import cell_number
 from jaxcluster.rank.private.kinds import is_imported, kinds, registered_by_cells
 from jaxcluster.rank.state import classes, file, pickles
-from jaxcluster.rank.state.file import BadFile, StateFile, file_name
+from jaxcluster.rank.state.file import BadFile, StateFile
 from jaxcluster.rank.state.pickles import SETTING, contents
 from jaxcluster.wire.ops.saving import Bind, Checkpoint, Drop, Load, Made, Save, Saved
 
@@ -45,7 +45,6 @@ OF_A_RANK = {f"{SETTING}random", f"{SETTING}numpy.random"}  # settings that no o
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
 OF_JAX = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec
 COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc, *OF_JAX
-DEPTH = 12  # of functions that hold functions
 
 
 class States:
@@ -75,22 +74,20 @@ class States:
         """
         with self._saving:
             names = {n: v for n, v in dict(self.namespace).items() if is_users(n, v)}
-            results = dict(self.namespace.get("_oh", ())).items()
             values = {
                 **changes(self._before, self._settings()),
                 **{
                     f"{SETTING}{cls}": ("classes.register", cls, how)
                     for cls, how in registered_by_cells()
                 },
-                **{f"_{number}": value for number, value in results},
+                **{f"_{n}": value for n, value in dict(self.namespace.get("_oh", ())).items()},
                 **names,
             }
             pickled = pickles.Pickler(values, self.namespace)
-            paths = self._write(pickled, request.body)
+            path = self._write(pickled, request.body)
         return Saved(
-            str(paths[0].parent),
-            [path.name for path in paths],
-            sum(path.stat().st_size for path in paths),
+            str(path),
+            path.stat().st_size,
             [name for name in pickled.values if name in names],
             {name: why for name, why in pickled.lost.items() if name in names},
             sorted(pickled.spanning & names.keys()),
@@ -98,21 +95,21 @@ class States:
             {n.strip(): why for n, why in pickled.lost.items() if n.startswith(SETTING)},
         )
 
-    def _write(self, pickled: pickles.Pickler, body: Save | Checkpoint) -> list[Path]:
-        """Write to the first place that has room; returns the files' paths."""
+    def _write(self, pickled: pickles.Pickler, body: Save | Checkpoint) -> Path:
+        """Write to the first place that has room; returns the file's path."""
         parts = [*pickled.parts, pickled.file.getbuffer()]
         about = pickled.index(compare=body.compare)
         nbytes, whys = sum(part.nbytes for part in parts), list[str]()
         for place in body.places:
-            path = Path(place.folder) / file_name(self.rank)
-            if place.room is not None and nbytes > place.room:
-                whys.append(f"{place.folder} has room for {place.room >> 20} MiB")
-                continue
+            path = Path(place.folder) / f"rank-{self.rank}.state"
             try:
-                return file.write(path, parts, about)
+                if place.room is not None and nbytes > place.room:
+                    raise BadFile(f"{place.folder} has room for {place.room >> 20} MiB")
+                file.write(path, parts, about)
+                return path
             except (OSError, BadFile) as error:  # or the place was removed: nobody waits for it
                 whys.append(str(error))
-                file.remove(path)
+                path.unlink(missing_ok=True)
         raise BadFile(f"{nbytes >> 20} MiB found no room: {'; '.join(whys)}")
 
     def load(self, request: Request[Load]) -> Made:
@@ -124,7 +121,7 @@ class States:
         body, before = request.body, self._settings()
         if not body.files:
             return Made([])
-        files = {r: StateFile(Path(folder) / file_name(r)) for r, folder in body.files.items()}
+        files = {rank: StateFile(Path(path)) for rank, path in body.files.items()}
         base = min(files) if body.own is None else body.own
         classes.kept.set(None if body.only is None else set())
         try:
@@ -156,9 +153,6 @@ class States:
         namespace.update(names)
         self.lost.update(lost)
         left = self._make(settings)
-        if settings:
-            cells = enumerate(self._shell.history_manager.input_hist_parsed)
-            namespace.update({f"_i{number}": source for number, source in cells if number})
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
             namespace.setdefault("_oh", {}).update(results)
@@ -240,7 +234,7 @@ def _spans(value: Any) -> bool:
     return len(here) == 1 and all(is_array(one) or _is_common(one, True) for one in leaves)
 
 
-def _is_common(value: Any, is_option: bool = False, depth: int = DEPTH) -> bool:
+def _is_common(value: Any, is_option: bool = False, depth: int = 12) -> bool:
     """Whether all ranks have the same: a module, a mesh, a function that holds only such values.
 
     Args:

@@ -16,11 +16,10 @@ class SavePlace(Message):
 
 
 class Saved(Message):
-    """A rank's report of the variables that it has saved in a folder."""
+    """A rank's report of the variables that it has saved in a file."""
 
-    folder: str = ""
-    files: list[str] = field(default_factory=list)  # their names there
-    nbytes: int = 0  # of all files
+    path: str = ""
+    nbytes: int = 0
     kept: list[str] = field(default_factory=list)  # the names that were saved
     lost: dict[str, str] = field(default_factory=dict)  # the others, and why
     spanning: list[str] = field(default_factory=list)  # names with arrays that span processes
@@ -55,7 +54,7 @@ class Load(Operation[Made], op="load"):
 
     turn: CellSpec
     token: str
-    files: dict[int, str]  # the folders of what was saved, by the ranks that have saved it
+    files: dict[int, str]  # by the ranks that have saved them
     own: int | None  # the rank whose values are read; None: those that can't differ between ranks
     num_processes: int  # how many ranks there were
     only: list[str] | None = None  # the names that are read, without settings; None: all

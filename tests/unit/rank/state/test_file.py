@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import stat
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxcluster.rank.state import file
-from jaxcluster.rank.state.file import CHUNK, LARGE_NBYTES, BadFile, StateFile
+from jaxcluster.rank.state.file import CHUNK, BadFile, StateFile
 
 SIZES = [0, 1, 7, 64, 4095, CHUNK, 3 * CHUNK + 5]
 
@@ -23,32 +20,27 @@ def parts(sizes: list[int]) -> list[np.ndarray[Any, Any]]:
     return [np.arange(size, dtype=np.uint8) for size in sizes]
 
 
-@pytest.mark.parametrize("sizes", [SIZES, [*SIZES, LARGE_NBYTES + 3]], ids=["one file", "more"])
-def test_sections_come_back_where_xla_takes_them_as_they_are(
-    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file, "THREADS", 2)
+def test_sections_come_back_where_xla_takes_them_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "a"
     for _ in range(2):  # the second time in place of the first
-        paths = file.write(tmp_path / "a", parts(sizes), {"names": ["x"]})
-    assert sorted(paths) == sorted(tmp_path.iterdir()) and len(paths) == 2 + (sizes != SIZES)
-    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
+        file.write(path, parts(SIZES), {"names": ["x"]})
+    assert [*tmp_path.iterdir()] == [path] and stat.S_IMODE(path.stat().st_mode) == 0o600
     read = StateFile(tmp_path / "a")
     assert read.about == {"names": ["x"]}
-    for number, nbytes in enumerate(sizes):
+    for number, nbytes in enumerate(SIZES):
         copied = read.copy(number)
         assert copied.tobytes() == np.arange(nbytes, dtype=np.uint8).tobytes()
         assert not nbytes or copied.ctypes.data % 64 == 0
         copied[:] = 1  # it is its own
         assert not nbytes or read.copy(number).tobytes() != copied.tobytes()
-    for path in paths:
-        path.unlink()
+    path.unlink()
     with pytest.raises(BadFile, match="can't be read"):
         read.copy(0)
 
 
 def test_what_cells_change_meanwhile_is_whole(tmp_path: Path) -> None:
     """Each byte is the one before or the one after, and the checksums are of what was written."""
-    own, stop = np.zeros(LARGE_NBYTES, np.uint8), threading.Event()
+    own, stop = np.zeros(4 << 20, np.uint8), threading.Event()
 
     def change() -> None:
         while not stop.is_set():
@@ -64,37 +56,19 @@ def test_what_cells_change_meanwhile_is_whole(tmp_path: Path) -> None:
     assert StateFile(tmp_path / "a").copy(0).nbytes == own.nbytes
 
 
-def test_a_stop_ends_it_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = list[int]()
-
-    def slowly(part: bytes) -> np.ndarray[Any, Any]:
-        read.append(1)
-        if len(read) == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.02)
-        return np.zeros(100, np.uint8)
-
-    monkeypatch.setattr(file, "THREADS", 2)
-    monkeypatch.setattr(file, "as_bytes", slowly)
-    with pytest.raises(KeyboardInterrupt):
-        file.write(tmp_path / "a", [np.zeros(LARGE_NBYTES)] * 500, {})
-    assert len(read) < 200
-
-
 @pytest.mark.parametrize("at", [0, 5, 42, 60, 80, 128, 4000, 2 * CHUNK, 3 * CHUNK, -1, -20, -60])
-@pytest.mark.parametrize("name", ["a", "a.0"])
-def test_a_changed_byte_is_found(tmp_path: Path, name: str, at: int) -> None:
+def test_a_changed_byte_is_found(tmp_path: Path, at: int) -> None:
     file.write(tmp_path / "a", parts(SIZES), {"names": []})
-    data = bytearray((tmp_path / name).read_bytes())
+    data = bytearray((tmp_path / "a").read_bytes())
     data[at % len(data)] ^= 0x40
-    (tmp_path / name).write_bytes(data)
+    (tmp_path / "a").write_bytes(data)
     with pytest.raises(BadFile):
         read = StateFile(tmp_path / "a")
         for number in range(len(SIZES)):
             read.copy(number)
 
 
-@pytest.mark.parametrize("size", [0, 10, 40, 100, -1, None])
+@pytest.mark.parametrize("size", [0, 10, 30, 40, 100, -1, -39, None])
 def test_a_file_that_was_cut_off_or_is_gone_is_none(tmp_path: Path, size: int | None) -> None:
     path = tmp_path / "a"
     if size is not None:
