@@ -145,7 +145,7 @@ class Folder:
         Raises:
           LaunchError: a host does not answer, or has no room.
         """
-        return {one: f"{self._path}/{os.path.basename(reports[one].path)}" for one in of}
+        return {one: f"{self._path}/rank-{one}.state" for one in of}
 
     def remove(self) -> None:
         """Remove it, unless it is the user's. Ranks may still be writing into it."""

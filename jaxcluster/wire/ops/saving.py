@@ -16,7 +16,7 @@ class SavePlace(Message):
 
 
 class Saved(Message):
-    """A rank's report of the variables that it has saved in a file."""
+    """A rank's report of the variables that it has saved in a file, ``rank-N.state``."""
 
     path: str = ""
     nbytes: int = 0
