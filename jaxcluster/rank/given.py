@@ -25,6 +25,7 @@ from jaxcluster.rank.arrays import (
     is_array,
     is_ready,
     read_numbers,
+    shards_of,
 )
 from jaxcluster.rank.private.kinds import numpy_view
 
@@ -68,8 +69,8 @@ class Given:
         """An array was made of parts that each process has: what all have is to be equal."""
         if threading.get_ident() != self._main or array.is_fully_addressable:
             return
-        if array.is_fully_replicated and is_cheap(array) and array.addressable_shards:
-            self._feed(host_values(array.addressable_shards[0].data), array.sharding)
+        if array.is_fully_replicated and is_cheap(array) and shards_of(array):
+            self._feed(host_values(shards_of(array)[0].data), array.sharding)
 
     def _feed(self, values: np.ndarray[Any, Any], sharding: Any) -> None:
         processes = processes_of(sharding)
@@ -99,7 +100,7 @@ def processes_of(sharding: Any) -> tuple[int, ...]:
 
 def is_cheap(array: Any) -> bool:
     """Whether its values are here, or few: from another device all of a shard is fetched."""
-    shards = array.addressable_shards
+    shards = shards_of(array)
     return not shards or shards[0].device.platform == "cpu" or shards[0].data.nbytes <= WHOLE_NBYTES
 
 
@@ -129,7 +130,7 @@ def hashes(arrays: Sequence[tuple[int, Any]]) -> list[list[Any]]:
             continue
         parts = set(copied_parts(array.sharding, array.shape))
         limit = max(LEAST_NBYTES, min(WHOLE_NBYTES, room_nbytes) // max(1, len(parts)))
-        for shard in array.addressable_shards:
+        for shard in shards_of(array):
             part = bounds(shard.index, array.shape)
             if part in parts:
                 parts.remove(part)

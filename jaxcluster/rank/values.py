@@ -45,6 +45,7 @@ from jaxcluster.rank.arrays import (
     leaves_of,
     parts_of,
     read_numbers,
+    shards_of,
     spans_processes,
 )
 from jaxcluster.rank.control import Request
@@ -203,7 +204,7 @@ class Values:
         patience = Patience(VIEW_S, body.name or "the result", ends_idle=False)
         for path, array in arrays_of(self.lookup(body.name, body.path)):
             patience.wait(array)
-            for shard in array.addressable_shards:
+            for shard in shards_of(array):
                 if body.device in (None, shard.device.id):
                     yield (*body.path, *path), shard, bounds(shard.index, array.shape)
 
@@ -287,7 +288,7 @@ class Values:
             for array in arrays:
                 try:
                     base, ready = numpy_view(array), is_ready(array)
-                    shards = base.addressable_shards
+                    shards = shards_of(base)
                 except RuntimeError:  # deleted or donated, in this moment even, by the main thread
                     continue
                 for shard in shards:
@@ -377,7 +378,7 @@ def _first_copies(name: str, arrays: Sequence[Any]) -> Iterator[Any]:
     patience = Patience(PULL_S, name, ends_idle=False)
     for array in arrays:
         patience.wait(array)
-        for shard in array.addressable_shards:
+        for shard in shards_of(array):
             if shard.replica_id == 0 and shard.data.nbytes:
                 yield _bytes(read_numbers(shard.data))
 
@@ -442,7 +443,7 @@ def describe(array: Any) -> wire.ArrayInfo:
                 shard.data.nbytes,
                 shard.replica_id,
             )
-            for shard in array.addressable_shards
+            for shard in shards_of(array)
         ),
         nbytes=array.nbytes,
         ready=is_ready(array),

@@ -25,6 +25,7 @@ from jaxcluster.errors import (
     UsageError,
 )
 from jaxcluster.hosts.states import HostStates
+from jaxcluster.model.layout import ArrayLayout
 from jaxcluster.wire.ops.saving import SavePlace
 
 SETUP = """
@@ -35,6 +36,7 @@ mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(jax.sharding.Axi
 S, R = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
 g = jax.make_array_from_callback((16,), S, lambda i: np.arange(16.0, dtype="float32")[i])
 everywhere = jax.make_array_from_callback((8,), R, lambda i: np.arange(8.0, dtype="float32")[i])
+put = jax.device_put(jnp.arange(8.0), R)  # JAX can't list its shards, if it has one
 rank = jax.process_index()
 alias, tree, own = g, {"g": [g], "step": 7}, [rank]
 lr, words = 0.5, ["one", "two"]
@@ -55,6 +57,7 @@ gen, compiled = (i for i in range(3)), jax.jit(lambda v: v + 1).lower(1.0).compi
 CHECK = """
 assert alias is g is tree["g"][0] and g.sharding == NamedSharding(mesh, P("x"))
 assert total(g) == 240 and total(jitted(everywhere)) == 112 and net(everywhere).shape == (8,)
+assert put.tolist() == everywhere.tolist() and put.sharding == everywhere.sharding
 assert len(jax.tree.leaves(net)) == 1 and weak.weak_type and not compiled_there
 """
 OWN = "assert (own, lr, words) == ([rank], 0.5, ['one', 'two']) and local.is_fully_addressable"
@@ -134,6 +137,9 @@ def kill(cluster: jaxcluster.Cluster, rank: int) -> str:
 @pytest.mark.promise("What needs new processes")
 def test_a_restart_brings_all_back(ranks: jaxcluster.Cluster) -> None:
     for _ in range(2):
+        assert ranks["put"].tolist() == [*range(8)]
+        layout = ranks.layout("put")
+        assert isinstance(layout, ArrayLayout) and {len(one.index) for one in layout.shards} == {1}
         told = ranks.restart()
         check(ranks)
     assert "Lost" not in told

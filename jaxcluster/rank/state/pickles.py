@@ -30,7 +30,7 @@ import numpy as np
 
 from jaxcluster import wire
 from jaxcluster.model.pickling import FILES, reference_to
-from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash
+from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash, shards_of
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import Lost, SavedArray, make_array
@@ -118,7 +118,7 @@ class Pickler(cloudpickle.Pickler):
             raise Lost("it was deleted or donated")
         self._patience.wait(array)
         array.block_until_ready()  # raises if its computation has failed
-        shards = {bounds(s.index, array.shape): s.data for s in array.addressable_shards}
+        shards = {bounds(s.index, array.shape): s.data for s in shards_of(array)}
         sections = {index: len(self.parts) + n for n, index in enumerate(shards)}
         self.parts += shards.values()
         spans, what = not array.is_fully_addressable, (array.shape, str(array.dtype))
