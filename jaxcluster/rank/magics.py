@@ -1,5 +1,7 @@
 """Magics on a rank: lines of ``%%time`` keep their numbers, and ``%pip`` runs once for a host.
 
+Those of the notebook say so here.
+
 IPython compiles the body of ``%%time``, ``%%timeit`` or ``%%capture`` separately, and counts its
 lines from 1. Nothing said in which cell, and on which line, it failed or launched something.
 
@@ -19,11 +21,14 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from IPython.core.error import UsageError
+
 from jaxcluster.rank.places import cell_number
 
 # As IPython names what these run; ``capture`` runs it as a cell.
 _BODIES = ("<timed exec>", "<timed eval>", "<magic-timeit>")
 _ABOVE = re.compile(r"\s*(?:%%.*\s+)*%%(time|capture).*\n(?:[ \t]*\n)*")  # a body's first line
+_NOTEBOOKS = ("jaxcluster", "spmd", "%spmd", "shards", "push", "pull")
 _TOOL = r"(?:\S*python\S*\s+-m\s+)?\S*\b(?:pip3?|uv|conda|mamba|micromamba)"
 _CHANGES = re.compile(
     rf"^\s*['\"]?{_TOOL}['\"]?\s.*\b(?:install|uninstall|add|remove|update|upgrade|sync)\b"
@@ -51,6 +56,17 @@ def install(shell: Any, source: Callable[[], str]) -> None:
             return None if number is None else ("Cell", f"In[{number}]")
 
     shell.compile.__class__ = Compiler
+    shell.extension_manager.loaded.add("jaxcluster")
+    for name in _NOTEBOOKS:
+        shell.register_magic_function(_refuse(name), "line_cell", name)
+
+
+def _refuse(name: str) -> Callable[..., None]:
+    def magic(line: str, cell: str | None = None) -> None:
+        told = f"%{name} runs in the notebook, not on ranks"
+        raise UsageError(f"{told}: type it at the top of a cell of its own, without %%spmd.")
+
+    return magic
 
 
 def run_once(shell: Any, cell: Callable[[], str]) -> None:

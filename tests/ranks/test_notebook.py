@@ -236,6 +236,15 @@ def test_magics_inside_a_cell_are_the_ranks(notebook: Notebook) -> None:
     assert "['one']" in cell.stdout
 
 
+@pytest.mark.parametrize("typed", ["%shards mine", "%pull mine", "%jaxcluster status", "%%spmd"])
+def test_the_notebooks_magics_say_where_they_belong(notebook: Notebook, typed: str) -> None:
+    cell = notebook.run(f"%%spmd\nmine = 1\n{typed}")
+    name = typed.partition(" ")[0]
+    assert f"{name} runs in the notebook, not on ranks: type it at the top of a cell" in cell.text
+    again = notebook.ok("%%spmd\n%load_ext jaxcluster\nprint(mine)").text
+    assert "already loaded" in again and again.endswith("1\n")
+
+
 def test_what_other_ranks_print_is_not_shown_but_kept(notebook: Notebook) -> None:
     assert notebook.ok("%%spmd\nprint('I am', rank)").text == "I am 0\n"
     kept = notebook.ok("%jaxcluster outputs").stdout
