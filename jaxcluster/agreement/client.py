@@ -144,7 +144,8 @@ class Agreement:
     Args:
       rank: of this process.
       place_of: tells where a frame launches.
-      given: tells a hash of what the host gives to the next launch of this program.
+      given: tells a hash of what the host has given to launches of these processes since it was
+        asked, and gives to the next one; 0 for nothing.
       explain: makes a message of a refusal.
 
     Attributes:
@@ -161,7 +162,7 @@ class Agreement:
         self,
         rank: int,
         place_of: Callable[[FrameType | None], Place] = lambda frame: NOWHERE,
-        given: Callable[[Program], int] = lambda program: 0,
+        given: Callable[[tuple[int, ...]], int] = lambda processes: 0,
         explain: Callable[[Refusal], str] = repr,
     ) -> None:
         self.rank, self._explain = rank, explain
@@ -226,7 +227,8 @@ class Agreement:
         self.note_failed(lane)
         self.seq, lane.deferred = 0, None
         folded = {processes: value for processes, (_, value) in lane.folds.items()}
-        lane.say("end", End(outcome, at_work, folded, lane.unmade))
+        given = {processes: self._given(processes) for processes in folded}
+        lane.say("end", End(outcome, at_work, folded, lane.unmade, given))
 
     # --------------------------------------------------------------- launches
 
@@ -319,7 +321,7 @@ class Agreement:
         if is_agreed:
             folded = value if lane is self._main else 0
             folded ^= lane.unmade.get(program.processes, 0)
-            message = lane.announcement(program, place, self._given(program), folded)
+            message = lane.announcement(program, place, self._given(program.processes), folded)
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.heard.clear()
             lane.messages.append(message)

@@ -47,7 +47,17 @@ AT_WORK, STUCK = "at work", "stuck"
 Hashes = dict[tuple[int, ...], int]  # of launches in a cell, by the processes of their programs
 # See ``words.WORDS`` for what each says.
 Kind = Literal[
-    "ended", "differs", "circle", "idle", "died", "failed", "left", "stopped", "uneven", "torn"
+    "ended",
+    "differs",
+    "circle",
+    "idle",
+    "died",
+    "failed",
+    "left",
+    "stopped",
+    "uneven",
+    "unequal",
+    "torn",
 ]
 Does = Literal["waits", "works", "ended", "failed", "left", "died", "idle"]
 
@@ -128,12 +138,14 @@ class End:
       at_work: AT_WORK or STUCK if XLA still computes; else "".
       folded: hashes the launches without collectives.
       unmade: hashes the agreed launches that XLA has refused.
+      given: hashes what the host gave to launches without collectives that no later launch told.
     """
 
     outcome: str
     at_work: str = ""
     folded: Hashes = field(default_factory=dict)
     unmade: Hashes = field(default_factory=dict)
+    given: Hashes = field(default_factory=dict)
 
 
 # --------------------------------------------------------------------------- refusals

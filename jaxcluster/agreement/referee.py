@@ -223,14 +223,16 @@ class Referee:
         if (cell := self._running.get(main.seq)) is not None:
             cell.ended[me.rank] = end
             if end.outcome != "ok":
-                kind: Kind = "died" if end.outcome == DIED else "failed"
-                self._refuse(kind, (me.rank,), seqs=[main.seq])
+                how: Kind = "died" if end.outcome == DIED else "failed"
+                self._refuse(how, (me.rank,), seqs=[main.seq])
             if cell.is_over:
-                odd = odd_ones({rank: how.folded for rank, how in cell.ended.items()})
+                uneven = odd_ones({rank: one.folded for rank, one in cell.ended.items()})
+                odd = uneven or odd_ones({rank: one.given for rank, one in cell.ended.items()})
                 if cell.is_torn:
                     cell.refusal = replace(cell.refusal or Refusal("torn"), kind="torn")
                 elif cell.refusal is None and odd:
-                    cell.refusal = self._refusal("uneven", odd, seqs=[main.seq])
+                    kind: Kind = "uneven" if uneven else "unequal"
+                    cell.refusal = self._refusal(kind, odd, seqs=[main.seq])
                 if cell.refusal is not None:
                     self._closed[main.seq] = cell
                 del self._running[main.seq]

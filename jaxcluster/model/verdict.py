@@ -22,7 +22,7 @@ from jaxcluster.ranks import begin_ranks, name_ranks
 from jaxcluster.wire.forks import STOPPED
 
 QUIT = "BdbQuit"  # what a rank raises whose debugger was left by ``q``
-DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "torn")  # kinds of refusals
+DIVERGED = ("ended", "differs", "circle", "idle", "uneven", "unequal", "torn")  # kinds of refusals
 
 
 @dataclass(eq=False, repr=False)
@@ -171,7 +171,8 @@ def _diverged(ending: Ending) -> Divergence | None:
     if not message.startswith("XLA"):
         message = message[0].lower() + message[1:]
     message = f"cell [{record.execution_count}]: {message}"
-    names = rewrite.assigned_names(record.source) if refusal.mixed is not None else ()
+    is_usable = refusal.mixed is None and refusal.kind not in ("uneven", "unequal")
+    names = () if is_usable else rewrite.assigned_names(record.source)
     more = f"It has assigned: {', '.join(names)}." if names else ""
     return Divergence(message, _hint(ending, more), refusal.causes)
 

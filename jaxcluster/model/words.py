@@ -16,6 +16,7 @@ TEXT_CHARS = 60  # of a line
 
 NOTHING = "Nothing was launched. "
 SAME = "All ranks must make the same calls"
+UNUSABLE = "Don't use what the {part} has assigned."
 # For each kind of refusal what happened, and what to do.
 WORDS = {
     "ended": (
@@ -42,7 +43,14 @@ WORDS = {
     "failed": ("{Who} failed, so no rank launches anything more in this {part}.", NOTHING),
     "left": ("{Who} left the wait for a launch: an exception was raised in it.", NOTHING),
     "stopped": ("The {part} was stopped.", NOTHING),
-    "uneven": ("{Who} launched other programs without collectives than the rest.", SAME + "."),
+    "uneven": (
+        "{Who} launched other programs without collectives than the rest.",
+        f"{SAME}. {UNUSABLE}",
+    ),
+    "unequal": (
+        "{Who} gave other values to programs without collectives than the rest.",
+        f"{SAME}, with the same values. {UNUSABLE}",
+    ),
     "torn": ("XLA launched a program on some ranks, and refused it on others.", "{renew}"),
 }
 RENEW = {
@@ -72,7 +80,8 @@ def explain(
     if len({one.fingerprint for one in waiting}) == 1:
         what, more = "one program, but had launched different ones without collectives", ""
         if len({one.given for one in waiting}) > 1:
-            what, more = "one program with different values", ", with the same values"
+            what = "one program with different values for it, or for programs before it"
+            more = ", with the same values"
     told = {"part": part, "what": what, "more": more, "renew": RENEW[part]}
     told["Who"] = begin_ranks(refusal.causes, hosts)
     told["Waiting"] = begin_ranks(everybody, hosts)

@@ -191,7 +191,6 @@ class CellRunner:
         if running.over:
             return
         running.over = True
-        self.given.forget()
         outcome, at_work = "error", ""
         try:
             outcome, at_work = self._outcome(running)

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.agreement.messages import Program
 from jaxcluster.rank.arrays import (
     Bounds,
     bounds,
@@ -37,18 +36,17 @@ MOST_LEAVES = 256  # of a pytree
 
 
 class Given:
-    """Hashes what the main thread gives to its next launch. It ignores other threads."""
+    """Hashes what the main thread gives to its launches. It ignores other threads."""
 
     def __init__(self) -> None:
         self._main = threading.main_thread().ident
         self._digests: dict[tuple[int, ...], Any] = {}  # by the processes of what was given
 
-    def take(self, program: Program) -> int:
-        """A hash of what the next launch of this program is given; 0 for nothing."""
+    def take(self, processes: tuple[int, ...]) -> int:
+        """A hash of what launches of these processes were given since the last call; 0: nothing."""
         if not self._digests or threading.get_ident() != self._main:
             return 0
-        digest = self._digests.get(program.processes)
-        self.forget()
+        digest = self._digests.pop(processes, None)
         return int.from_bytes(digest.digest(), "little") or 1 if digest is not None else 0
 
     def forget(self) -> None:

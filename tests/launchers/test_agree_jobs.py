@@ -23,12 +23,12 @@ SOON_S = 1.0 if IS_WHOLE else 5.0  # four tests share two cores
 LIMIT_S = 280.0
 SIZE = 3
 SAYS = {
-    "skip": "were about to launch one program with different values.",
+    "skip": "were about to launch one program with different values",
     "ends": "Rank 1 ended the script without the launch that ranks",
     "raises": "ValueError: a bad batch",
     "dies": "Rank 1 died.",
     "shape": "were about to launch different programs.",
-    "rate": "were about to launch one program with different values.",
+    "rate": "were about to launch one program with different values",
 }
 pytestmark = [
     pytest.mark.newest_jax,

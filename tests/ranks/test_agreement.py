@@ -133,7 +133,7 @@ def test_what_differs_is_told(ranks: jaxcluster.Cluster) -> None:
 def test_values_of_the_host_that_differ_are_refused(ranks: jaxcluster.Cluster, value: str) -> None:
     ranks.run("dot(x, jnp.ones(16)), dot(x, np.ones(16)), dot(x, spread(np.ones(16), whole))")
     error = refused(ranks, f"s = dot(x, {value})")
-    assert "were about to launch one program with different values." in str(error)
+    assert "were about to launch one program with different values" in str(error)
     assert "values #" in str(error)
 
 
@@ -153,6 +153,19 @@ def test_values_that_may_differ_are_no_reason(ranks: jaxcluster.Cluster) -> None
     )
     assert len({text.splitlines()[-1] for text in printed(record)}) == 1
     assert "[[0, 0, 0], [0, 1, 2], [0, 2, 4], [0, 3, 6]] [0, 1, 2] 24.0" in record.stdout(1)
+
+
+@pytest.mark.promise("The limit")
+@pytest.mark.parametrize("caught", ["", "try: 1 / 0\nexcept Exception: pass\n"])
+def test_values_that_differ_for_programs_without_collectives_end_the_cell(
+    ranks: jaxcluster.Cluster, caught: str
+) -> None:
+    error = refused(ranks, f"y = step(x) * (1.0 + (r == 2))\n{caught}")
+    assert told(error).startswith(
+        "Rank 2 gave other values to programs without collectives than the rest.\n"
+    )
+    assert error.hint == "It has assigned: y."
+    ranks.run("y = step(x) * 2.0", show=False)
 
 
 def test_launches_without_a_collective_wait_for_nobody_and_are_compared(

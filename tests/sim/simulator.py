@@ -23,7 +23,17 @@ from jaxcluster.agreement.messages import CellSpec, End, Place, Program, Refusal
 MOST_STEPS = 20_000
 FOLDS = 4  # each so many launches without collectives are announced; 64 on real ranks
 # Faults of one rank's main flow, and what else may come.
-MISTAKES = ("skip", "other", "extra", "swap", "given", "fail", "skip fold", "extra fold")
+MISTAKES = (
+    "skip",
+    "other",
+    "extra",
+    "swap",
+    "given",
+    "fail",
+    "skip fold",
+    "extra fold",
+    "given fold",
+)
 MISHAPS = ("die", "stop", "alarm", "unmade", "unmade on all", "cancel", "pool", "interrupt all")
 
 
@@ -79,6 +89,7 @@ class Lane:
     op: Op | None = None
     raises: bool = False  # after the launch, or in place of it
     unmade: dict[tuple[int, ...], int] = field(default_factory=dict)
+    given: dict[tuple[int, ...], int] = field(default_factory=dict)  # to folds, and not yet told
 
     def hash_of(self, processes: tuple[int, ...]) -> int:
         folds = self.folds if self.name == core.MAIN else {}
@@ -120,7 +131,9 @@ class Schedule:
 
     def __init__(self, seed: int) -> None:
         self.seed, self.rng = seed, random.Random(seed)
-        self.fault = self.rng.choice(("none", "none", *MISTAKES, *MISHAPS))
+        self.fault = self.rng.choice(("none", "none", *MISTAKES[:-1], *MISHAPS))
+        if self.fault == "given" and seed % 2:
+            self.fault = MISTAKES[-1]
         self.guilty: int | None = None
         self.num_ranks = self.rng.randint(2, 4)
         self.meets = self.rng.random() < 0.2
@@ -251,8 +264,8 @@ class Schedule:
                 steps[at] = Op("launch", op.processes, 99, op.given, self.new_truth())
             case "extra" | "extra fold":
                 steps.insert(at, Op(kind, op.processes, 98 + 100 * (kind == "fold"), 0, -1))
-            case "given":
-                steps[at] = Op("launch", op.processes, op.fingerprint, 7, self.new_truth())
+            case "given" | "given fold":
+                steps[at] = Op(kind, op.processes, op.fingerprint, 7, self.new_truth())
             case "fail":
                 steps[at:] = [Op("fail")]
             case "swap":
@@ -370,8 +383,8 @@ class Schedule:
             return
         me = self.known[rank.rank, lane]
         if name == "launch":
-            op, folded = args
-            self.referee.launch(me, self.program(op), op.given, folded, Place(1, op.truth))
+            op, given, folded = args
+            self.referee.launch(me, self.program(op), given, folded, Place(1, op.truth))
         else:
             getattr(self.referee, name)(me, *args)
         self.hear()
@@ -507,10 +520,12 @@ class Schedule:
             lane.folds[op.processes] = [count + 1, hash((value, op.fingerprint))]
             if lane.name == core.MAIN:
                 rank.folded.setdefault(lane.seq, {}).setdefault(op.processes, []).append(op.truth)
+                lane.given[op.processes] = lane.given.get(op.processes, 0) * 3 + op.given
             if (count + 1) % FOLDS:
                 return
         lane.state, lane.op = "waits", op
-        rank.say(name or "main", "launch", op, lane.hash_of(op.processes))
+        told = lane.given.pop(op.processes, 0) or op.given
+        rank.say(name or "main", "launch", op, told, lane.hash_of(op.processes))
 
     def make(self, rank: SimRank, name: str, lane: Lane) -> None:
         """Launch what was agreed; or XLA refuses it here."""
@@ -566,7 +581,7 @@ class Schedule:
             if how != "ok":
                 self.troubled.add(lane.seq)
             folded = {processes: value for processes, (_, value) in lane.folds.items()}
-            rank.say("main", "end", End(how, "", folded, lane.unmade))
+            rank.say("main", "end", End(how, "", folded, lane.unmade, lane.given))
         else:
             rank.say(name, "gone")
         del rank.lanes[name]

@@ -40,6 +40,7 @@ FAULTS: dict[str, list[tuple[str, str]]] = {
         ("cell.refusal is None and odd", "False"),
     ],
     "ignores them at a cell's end": [("cell.refusal is None and odd", "False")],
+    "ignores what they were given": [("odd = uneven or odd_ones", "odd = uneven and odd_ones")],
     "lets threads meet main flows": [("covered, name\n", "covered, MAIN\n")],
     "always grants a withdrawal": [
         (

@@ -35,7 +35,7 @@ class Rank:
         self.server = Server(2, str(path))
         self.given = 0
         place = Place(4, 3, "s = jnp.sum(x)")
-        self.agreement = Agreement(0, lambda frame: place, lambda program: self.given, explain)
+        self.agreement = Agreement(0, lambda frame: place, lambda processes: self.given, explain)
         self.other = RankPeer(path, 1)
 
     def connect(self, path: Path) -> None:
@@ -145,6 +145,13 @@ def test_their_hash_is_told_at_the_cells_end(rank: Rank) -> None:
     word, seq, refusal, _ = rank.other.base.is_told()
     assert (word, seq, refusal.kind) == ("over", 5, "uneven")
     rank.begin(6)
+    rank.launch(FOLDED)
+    rank.given = 7  # to the launch, by the host
+    rank.agreement.end("ok")
+    rank.other.main.tell("end", End("ok", "", {(0, 1): FOLDED.fingerprint + 1}))
+    assert rank.other.base.is_told()[2].kind == "unequal"
+    rank.given = 0
+    rank.begin(7)
     rank.agreement.end("ok")  # none of the cell before
     rank.other.main.tell("end", End("ok"))
     assert rank.other.base.is_told()[2] is None

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxcluster.agreement.messages import Program
 from jaxcluster.model import layout
 from jaxcluster.rank import given as module
 from jaxcluster.rank.given import WHOLE_NBYTES, Given
@@ -26,7 +25,7 @@ def taken(*values: Any, on: tuple[int, ...] = (0, 1), by: tuple[int, ...] = (0, 
     given = Given()
     for value in values:
         given.add(value, Sharding(*on))
-    return given.take(Program(by, 1))
+    return given.take(by)
 
 
 def test_equal_values_have_equal_hashes_and_others_have_not() -> None:
@@ -41,7 +40,7 @@ def test_of_other_threads_nothing_is_known() -> None:
     thread = threading.Thread(target=given.add, args=(1.5, Sharding(0, 1)))
     thread.start()
     thread.join()
-    assert given.take(Program((0, 1), 1)) == 0
+    assert given.take((0, 1)) == 0
 
 
 def test_of_a_large_value_some_blocks_are_hashed() -> None:

@@ -139,7 +139,9 @@ def test_what_waiting_for_a_cell_raises(
     assert (type(error), str(error)) == (kind, told)
 
 
-@pytest.mark.parametrize("kind", ["ended", "differs", "circle", "idle", "uneven", "torn"])
+@pytest.mark.parametrize(
+    "kind", ["ended", "differs", "circle", "idle", "uneven", "unequal", "torn"]
+)
 def test_what_a_refused_rank_raises_of_its_own_does_not_hide_the_divergence(kind: Any) -> None:
     ending = Ending(record(failed(), "refused"), Refusal(kind, (1,)), why="stop")
     error = verdict(ending)

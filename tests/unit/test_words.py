@@ -49,7 +49,9 @@ def test_different_programs_are_told_side_by_side() -> None:
 def test_one_program_with_different_values_shows_their_hashes() -> None:
     doing = (*waits(0), *waits(1, like=replace(SUM, given=0xABCDEF012345)))
     told = explain(Refusal("differs", (), doing))
-    assert told.startswith("Ranks 0, 1 were about to launch one program with different values.\n")
+    assert told.startswith(
+        "Ranks 0, 1 were about to launch one program with different values for it"
+    )
     assert told.endswith("All ranks must make the same calls, with the same values.")
     assert "values #000000" in told and "values #012345" in told
 
@@ -81,7 +83,13 @@ def test_one_program_with_different_values_shows_their_hashes() -> None:
         (
             Refusal("uneven", (1, 2)),
             "Ranks 1, 2 launched other programs without collectives than the rest.",
-            "All ranks must make the same calls.",
+            "All ranks must make the same calls. Don't use what the cell has assigned.",
+        ),
+        (
+            Refusal("unequal", (1,)),
+            "Rank 1 gave other values to programs without collectives than the rest.",
+            "All ranks must make the same calls, with the same values. Don't use what the cell has "
+            "assigned.",
         ),
         (
             Refusal("torn"),
