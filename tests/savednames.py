@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from jaxcluster.agreement.messages import CellSpec
+from jaxcluster.rank import statements
 from jaxcluster.rank.places import CELL_DIRECTORY
 from jaxcluster.rank.private.kinds import kinds
-from jaxcluster.rank.state import classes
 from jaxcluster.rank.state.file import write
 from jaxcluster.rank.state.pickles import Pickler
 from jaxcluster.rank.state.states import States
@@ -40,8 +40,8 @@ def run_cell(names: dict[str, Any], source: str) -> None:
     """Run a cell there."""
     CELLS.append(file := f"{CELL_DIRECTORY}/{len(CELLS) + 1}-0123456789ab.py")
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
-    classes.install(SimpleNamespace(ast_transformers=[]))
-    exec(compile(classes.noting(ast.parse(source)), file, "exec"), names)
+    statements.install(SimpleNamespace(ast_transformers=[]))
+    exec(compile(statements.noting(ast.parse(source)), file, "exec"), names)
 
 
 def states_of(names: dict[str, Any], rank: int = 0) -> Any:

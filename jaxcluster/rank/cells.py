@@ -18,7 +18,7 @@ from jaxcluster.agreement.client import Agreement, Divergence, Stopped
 from jaxcluster.agreement.messages import AT_WORK, FAILED_IN_XLA, STUCK
 from jaxcluster.errors import XLA_ERRORS
 from jaxcluster.model.words import explain
-from jaxcluster.rank import interrupts, log, magics, tracebacks
+from jaxcluster.rank import interrupts, log, magics, statements, tracebacks
 from jaxcluster.rank.arrays import READY_POLL_S, is_any_unfinished
 from jaxcluster.rank.comms import Comms
 from jaxcluster.rank.control import ControlChannel, Request
@@ -130,6 +130,7 @@ class CellRunner:
         self.shell = shell
         self.output.attach(shell)
         shell.compile.get_code_name = self._code_name
+        statements.install(shell)
         magics.install(shell, lambda: self.current.cell.source if self.current else "")
         self._inner = {"stdout": sys.stdout, "stderr": sys.stderr}
         sys.stdout = sys.stderr = None

@@ -7,81 +7,35 @@ are bound that it looks up. Attributes that were added to the class later are se
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
 import dis
-import functools
 import inspect
 import operator
-import pickle
 import re
-import sys
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from types import CodeType, FunctionType, MethodType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import jax
 import numpy as np
 from cloudpickle import cloudpickle
 
 from jaxcluster.rank.private.kinds import OF_CELLS, is_by_fields, kinds, register, registration_of
 from jaxcluster.rank.state.arrays import Lost
+from jaxcluster.rank.statements import Statement, made_by, statement_of
 
-NOTE = "__jaxcluster_class__"  # the outermost decorator of classes, one of Python's builtins
-FUTURE = 0x1000000  # from __future__ import annotations
-PLAIN = (bool, int, float, complex, str, bytes, type(None), tuple, list, dict, set, np.ndarray)
+PLAIN = int, float, complex, str, bytes, type(None), tuple, list, dict, set, frozenset, deque
+REGISTER = OF_CELLS, "jax._src.tree_util"  # the modules of functions that register classes again
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 BODIES = "__annotate__", "<generic", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
-NESTED = ast.FunctionDef, ast.AsyncFunctionDef, ast.expr
 BOUND = MethodType, operator.methodcaller
 PYTHONS = re.compile(r"_(.*_)?", re.S)  # names that are, or begin and end with, an underscore
 OVER_FUNCTIONS = {property: "fget", staticmethod: "__func__", classmethod: "__func__"}
 
 # While it is set, a class that the namespace has from the same statement is not made again.
 kept: ContextVar[set[type] | None] = ContextVar("kept", default=None)
-Statement = tuple[str, CodeType]  # of a class: its name, and what makes it
-_noted = dict[int, tuple[weakref.ref[type], Any]]()  # by their ids classes, with their statements
-
-
-def install(shell: Any) -> None:
-    """Have the cells of a shell note which statement makes a class."""
-    setattr(builtins, NOTE, _note)
-    shell.ast_transformers.append(SimpleNamespace(visit=noting))
-
-
-def noting(tree: ast.AST) -> ast.AST:
-    """The same cell, whose class statements note what they make, but for those in functions."""
-    left = [tree]
-    for node in left:
-        if isinstance(node, ast.ClassDef):
-            with contextlib.suppress(RecursionError):  # a long expression: the class comes by value
-                what: list[ast.expr] = [ast.Constant(node.name), ast.Constant(pickle.dumps(node))]
-                note = ast.Call(ast.Name(NOTE, ast.Load()), what, [])
-                ast.copy_location(note, [*node.decorator_list, node][0])
-                node.decorator_list.insert(0, ast.fix_missing_locations(note))
-        elif not isinstance(node, NESTED):
-            left += ast.iter_child_nodes(node)
-    return tree
-
-
-def _note(name: str, tree: bytes) -> Callable[[Any], Any]:
-    cell, its = sys._getframe(1).f_code, ast.Module([pickle.loads(tree)], [])
-    code = compile(its, cell.co_filename, "exec", cell.co_flags & FUTURE, dont_inherit=True)
-    return functools.partial(_made_by, (name, code))
-
-
-def _made_by(statement: Statement, made: Any) -> Any:
-    if isinstance(made, type):  # a decorator may make anything
-        own = id(made)
-        _noted[own] = weakref.ref(made, lambda _: _noted.pop(own, None)), statement
-    return made
-
-
-def statement_of(cls: type) -> Statement | None:
-    """The statement of a cell that has made a class; None if it was made otherwise."""
-    return _noted[id(cls)][1] if id(cls) in _noted else None
 
 
 def _needs(
@@ -138,7 +92,17 @@ def reduce(
 
 def _is_of_cells(function: Any) -> bool:
     names = getattr(function, "__globals__", {})  # equinox lies about __module__
-    return names.get("__name__") == OF_CELLS or isinstance(function, BOUND)
+    return names.get("__name__") in REGISTER or isinstance(function, BOUND)
+
+
+def outer_of(cls: type, names: Mapping[str, Any]) -> Any:
+    """The class of a cell in whose body a class was made; None for others."""
+    first, *path = cls.__qualname__.split(".")
+    top = found = names.get(first)
+    for part in path[:-1]:
+        found = vars(found).get(part) if isinstance(found, type) else None
+    is_known = path and isinstance(top, type) and isinstance(found, type) and statement_of(top)
+    return found if is_known and vars(found).get(path[-1]) is cls else None
 
 
 def _added(cls: type) -> dict[str, Any]:
@@ -151,7 +115,9 @@ def _added(cls: type) -> dict[str, Any]:
             return function.__module__ == OF_CELLS and name != "__annotate_func__"
         if issubclass(kind, type):  # those in its body are made with it
             return not value.__qualname__.startswith(f"{cls.__qualname__}.")
-        return kind in (*PLAIN, kinds().array)
+        if kind.__module__ == OF_CELLS:  # those in its body made some for themselves
+            return kind is not cls and not hasattr(kind, "__get__")
+        return issubclass(kind, (*PLAIN, np.ndarray, np.generic, jax.sharding.Mesh, *kinds()))
 
     return {
         name: value
@@ -174,7 +140,7 @@ def run(statement: Statement, names: dict[str, Any], needed: list[str], *values:
     try:
         names.update(zip(needed, values, strict=True))
         exec(code, names)
-        return _made_by(statement, names[name])
+        return made_by(statement, names[name])
     finally:
         for one in needed:
             names.pop(one, None)

@@ -31,15 +31,18 @@ import numpy as np
 from jaxcluster import wire
 from jaxcluster.model.pickling import FILES, reference_to
 from jaxcluster.rank.arrays import Patience, arrays_of, bounds, devices_hash, shards_of
+from jaxcluster.rank.names import is_own_module
 from jaxcluster.rank.private.kinds import info_of, is_imported, jitted, kinds
 from jaxcluster.rank.state import arrays, classes
 from jaxcluster.rank.state.arrays import Lost, SavedArray, make_array
 from jaxcluster.rank.state.file import BadFile, StateFile, as_bytes, checksum
+from jaxcluster.rank.statements import statement_of
 
 SETTING = " "  # the names of settings begin with it: they change what values become
 READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
 LARGE_NBYTES = 64 << 10  # from here on a buffer has its own section
+KNOWN = "__main__", "builtins", "types"  # modules whose objects pickles have by themselves
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
 OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc"]
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}
@@ -64,6 +67,7 @@ class Pickler(cloudpickle.Pickler):
     ) -> None:
         self._namespace, self._broken, self._patience = namespace, broken or {}, Patience(READY_S)
         self.lost, self._by_value = dict[str, str](), set[type]()
+        self._homes = dict[str, dict[int, Any]]()
         self._own = {id(one): ("own", name) for name, one in own_objects(namespace).items()}
         # Classes come early: what their statements need is not to be half made by then.
         order = sorted(values, key=lambda n: (n[:1] != SETTING, not isinstance(values[n], type)))
@@ -120,7 +124,9 @@ class Pickler(cloudpickle.Pickler):
         array.block_until_ready()  # raises if its computation has failed
         shards = {bounds(s.index, array.shape): s.data for s in shards_of(array)}
         sections = {index: len(self.parts) + n for n, index in enumerate(shards)}
-        self.parts += shards.values()
+        # Where that takes no copy: a cell may donate the array before it is written.
+        is_here = {one.platform for one in array.devices()} == {"cpu"}
+        self.parts += map(as_bytes, shards.values()) if is_here else shards.values()
         spans, what = not array.is_fully_addressable, (array.shape, str(array.dtype))
         on = (devices_hash(array), getattr(array.sharding, "spec", "")) if spans else ()
         key = repr((self._name, len(self.arrays) - self._first, what, on))
@@ -143,17 +149,28 @@ class Pickler(cloudpickle.Pickler):
         if (is_class := issubclass(kind, type)) and (known := reference_to(obj)) is not None:
             return known
         if not is_class and kind is not FunctionType:
-            return NotImplemented
+            home = self._home(str(kind.__module__)).get(id(obj))
+            return NotImplemented if home is None else (getattr, home)
         reduced = super().reducer_override(obj)
         if not is_class or not isinstance(reduced, tuple) or len(reduced) <= IS_MADE:
             return reduced
         if obj in self._started:  # what its statement needs holds it
             self._by_value.add(obj)
             raise Lost("its class statement needs a value that holds the class")
-        self._started.add(obj)
-        found = None if obj in self._by_value else classes.statement_of(obj)
         names = ChainMap(self.values, self._namespace)
+        if (outer := classes.outer_of(obj, names)) is not None and outer not in self._by_value:
+            return getattr, (outer, obj.__name__)
+        self._started.add(obj)
+        found = None if obj in self._by_value else statement_of(obj)
         return classes.reduce(obj, reduced, found, names, self._namespace)
+
+    def _home(self, name: str) -> dict[int, Any]:
+        """By their ids the objects of an installed module, as its attributes."""
+        if name not in self._homes:
+            module = None if name in KNOWN or is_own_module(name) else sys.modules.get(name)
+            held = vars(module).items() if module else ()
+            self._homes[name] = {id(one): (module, own) for own, one in held}
+        return self._homes[name]
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
         names = func.__globals__

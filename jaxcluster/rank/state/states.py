@@ -43,8 +43,7 @@ OURS = ("jax_num_cpu_devices", "jax_platforms", "jax_platform_name")  # options 
 RESULT = re.compile(r"_\d+")  # IPython's names of what cells have ended in
 OF_A_RANK = {f"{SETTING}random", f"{SETTING}numpy.random"}  # settings that no other may have
 LITERALS = (bool, int, float, complex, str, bytes, type(None))
-OF_JAX = jax.sharding.Mesh, jax.sharding.Sharding, jax.sharding.PartitionSpec
-COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc, *OF_JAX
+COMMON = type, ModuleType, BuiltinFunctionType, np.dtype, np.ufunc, jax.sharding.PartitionSpec
 
 
 class States:
@@ -64,7 +63,6 @@ class States:
         self._shell, self.namespace = shell, shell.user_ns
         self._known = SimpleNamespace(**globals(), shell=shell)  # what settings' calls name
         self._before = self._settings()
-        classes.install(shell)
 
     def save(self, request: Request[Save] | Request[Checkpoint]) -> Saved:
         """``save``, whatever the main thread does; ``checkpoint`` on it, among the cells.
@@ -152,7 +150,7 @@ class States:
             namespace.pop(name, None)
         namespace.update(names)
         self.lost.update(lost)
-        left = self._make(settings)
+        left = self._make(changes(self._settings(), self._before | settings) if settings else {})
         results = {int(name[1:]): names.pop(name) for name in [*names] if RESULT.fullmatch(name)}
         if results:
             namespace.setdefault("_oh", {}).update(results)
@@ -241,6 +239,8 @@ def _is_common(value: Any, is_option: bool = False, depth: int = 12) -> bool:
       is_option: a library's function holds it, as the ``argnums`` of a gradient. Python's values
         are no values of the rank's own there.
     """
+    if isinstance(value, (jax.sharding.Mesh, jax.sharding.Sharding)):
+        return not _is_own(value)
     if isinstance(value, COMMON) or (callable(value) and is_imported(value)):
         return True
     if is_option and type(value) in (*LITERALS, object):
@@ -263,6 +263,15 @@ def _is_common(value: Any, is_option: bool = False, depth: int = 12) -> bool:
         held = value.values()
     is_known = held is not None and depth > 0
     return is_known and all(_is_common(one, is_option, depth - 1) for one in held)
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a mesh or sharding has devices of this rank alone, as each rank may have its own."""
+    with contextlib.suppress(ValueError):  # an abstract mesh has no devices
+        devices = value.devices.flat if isinstance(value, jax.sharding.Mesh) else value.device_set
+        here = {device.process_index for device in devices} == {jax.process_index()}
+        return here and jax.process_count() > 1
+    return False
 
 
 def _has_literals(function: FunctionType) -> bool:

@@ -27,7 +27,8 @@ from savednames import (
 )
 
 from jaxcluster.rank import arrays as engine_arrays
-from jaxcluster.rank.state import classes, pickles
+from jaxcluster.rank import statements
+from jaxcluster.rank.state import pickles
 from jaxcluster.rank.state.file import StateFile
 from jaxcluster.wire.ops.saving import Drop, Load, Save, SavePlace
 
@@ -156,9 +157,9 @@ def test_a_class_is_made_again_by_any_number_of_restarts() -> None:
 
 
 def test_classes_that_are_gone_are_not_known() -> None:
-    before = len(classes._noted)
+    before = len(statements._noted)
     run_cell({}, "for n in range(200):\n    class A: pass\nimport gc; del A; gc.collect()")
-    assert len(classes._noted) <= before
+    assert len(statements._noted) <= before
 
 
 def test_pytrees_of_cells_are_registered_again() -> None:
