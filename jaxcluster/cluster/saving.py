@@ -7,7 +7,6 @@ rank's side of it is ``rank.state``.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -282,18 +281,20 @@ def checkpoint(world: World, name: str, folder: str | Path) -> str:
     draft, old = (final.with_name(f".{name}.{which}") for which in ("part", "old"))
     for left in (draft, old):  # by a process that has ended
         shutil.rmtree(left, ignore_errors=True)
-    draft.mkdir(0o700, parents=True)
     try:
+        draft.mkdir(0o700, parents=True)
         make = partial(Checkpoint, places=[SavePlace(str(draft))], compare=True)
         each = dict.fromkeys(range(world.num_processes), make)
         reports = replies(world.ask_in_turn(each, timeout_s=TIMEOUT_S))
         index = {str(rank): wire.plain(report) for rank, report in sorted(reports.items())}
         (draft / INDEX).write_text(json.dumps(index))
         (draft / INDEX).chmod(0o600)
-        with contextlib.suppress(FileNotFoundError):
+        if final.is_dir():
             final.rename(old)
         draft.rename(final)
         shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise RecoveryError(f"{final} can't be written ({error.strerror}).") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     kept = plural(len({name for report in reports.values() for name in report.kept}), "variable")
@@ -353,7 +354,7 @@ def _read_index(path: Path) -> dict[int, Saved]:
                 )
         index = json.loads((path / INDEX).read_text())
         return {int(rank): wire.parse(Saved, one, INDEX) for rank, one in index.items()}
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise RecoveryError(f"{path} can't be read ({error}). {UNTOUCHED}") from None
 
 

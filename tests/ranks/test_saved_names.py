@@ -218,9 +218,15 @@ def test_large_arrays_go_to_disk_and_where_no_place_has_room_nothing_is_ended(
 @pytest.mark.promise("What needs new processes")
 @pytest.mark.parametrize(("four", "rank"), [(1, 0), (2, 2)], indirect=["four"])
 def test_after_a_death_the_others_keep_their_values(ranks: jaxcluster.Cluster, rank: int) -> None:
+    first = f"[d for d in jax.devices() if d.process_index == {min({0, 1} - {rank})}]"
+    run(ranks, f"stage = Mesh(np.array({first}), 'i')")
     told = kill(ranks, rank)
+    with pytest.raises(CellFailed, match=f"on rank {rank}: name 'stage' was lost"):
+        ranks.run("stage", show=False)
     assert f"Rank {rank} died (killed by SIGKILL" in told and f"rank {rank} replaced" in told
-    assert re.search(r"Run cell \[\d+\] to make them again. %jaxcluster autosave on saves", told)
+    assert re.search(
+        r"Run cells \[\d+\], \[\d+\] to make them again. %jaxcluster autosave on", told
+    )
     assert "g (parts of it were on a rank that is gone)" in told
     others = [one for one in range(4) if one != rank]
     run(ranks, f"if rank_of(): {OWN}".replace("rank_of()", f"jax.process_index() != {rank}"))
@@ -338,9 +344,10 @@ def test_a_checkpoint_comes_back_on_all_ranks_or_on_none(
     finally:
         os.umask(umask)
     assert "variables of 2 ranks" in told and "gen (cannot pickle 'generator'" in told
-    run(pair, "lr, g, extra = 7, g * 2, 1")
+    run(pair, "lr, g, extra, os.environ['LATER'], drawn = 7, g * 2, 1, '', random.random()")
     assert "Restored " in pair.restore("first", tmp_path)
     check(pair)
+    run(pair, "assert 'LATER' not in os.environ and random.random() == drawn")
     assert run(pair, "print(extra)") == ["1\n"] * 2
     file = tmp_path / "first" / "rank-1.state"
     data = bytearray(file.read_bytes())

@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
+from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -26,7 +27,7 @@ from jaxcluster.rank.private.kinds import OF_CELLS, is_by_fields, kinds, registe
 from jaxcluster.rank.state.arrays import Lost
 from jaxcluster.rank.statements import Statement, made_by, statement_of
 
-PLAIN = int, float, complex, str, bytes, type(None), tuple, list, dict, set, frozenset, deque
+PLAIN = int, float, complex, str, bytes, PurePath, tuple, list, dict, set, frozenset, deque
 REGISTER = OF_CELLS, "jax._src.tree_util"  # the modules of functions that register classes again
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 BODIES = "__annotate__", "<generic", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
@@ -117,7 +118,9 @@ def _added(cls: type) -> dict[str, Any]:
             return not value.__qualname__.startswith(f"{cls.__qualname__}.")
         if kind.__module__ == OF_CELLS:  # those in its body made some for themselves
             return kind is not cls and not hasattr(kind, "__get__")
-        return issubclass(kind, (*PLAIN, np.ndarray, np.generic, jax.sharding.Mesh, *kinds()))
+        return issubclass(
+            kind, (*PLAIN, type(None), np.ndarray, np.generic, jax.sharding.Mesh, *kinds())
+        )
 
     return {
         name: value

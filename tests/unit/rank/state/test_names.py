@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import linecache
 import os
+import random
 import time
 import weakref
 from pathlib import Path
@@ -142,6 +144,42 @@ def test_classes_are_what_cells_have_made_of_them_since() -> None:
     cls = names["A"]
     assert (cls().p, cls.rate.tolist(), cls.c(), cls.peer) == (1, 2, 2, names["B"])
     assert cls.In.__qualname__ == "A.In"
+
+
+def test_attributes_of_any_kind_of_data_stay() -> None:
+    names = back(
+        "import collections, pathlib\n"
+        "class A:\n    best, path, model, count = 1.0, None, None, collections.Counter()\n"
+        "class Obj: pass\nA.best, A.path, A.model = np.float32(0.5), pathlib.Path('/b'), Obj()\n"
+        "A.count['a'] += 1\nA.twice = jax.jit(lambda v: 2 * v)\n"
+        "A.grid, A.key = mesh, jax.random.key(1)\n"
+    )
+    cls = names["A"]
+    assert (cls.best, str(cls.path), cls.count) == (0.5, "/b", {"a": 1}) and cls.grid == names[
+        "mesh"
+    ]
+    assert type(cls.model) is names["Obj"] and cls.twice(2) == 4
+    assert jax.random.key_data(cls.key).tolist() == [0, 1]
+
+
+def test_a_class_in_a_class_is_made_once() -> None:
+    names = back(
+        "class Outer:\n    class Mode(enum.Enum):\n        A = 1\n"
+        "    class In:\n        class Low: pass\n"
+        "mode, low = Outer.Mode.A, Outer.In.Low()\n"
+    )
+    assert names["mode"] is names["Outer"].Mode.A
+    assert type(names["low"]) is names["Outer"].In.Low
+
+
+def test_objects_of_installed_modules_are_theirs() -> None:
+    names = back(
+        "from os import environ\nfrom random import random\nfrom dataclasses import MISSING\n"
+        "from jax import config\n"
+    )
+    assert names["environ"] is os.environ and names["config"] is jax.config
+    assert names["random"].__self__ is random._inst  # type: ignore[attr-defined]
+    assert names["MISSING"] is dataclasses.MISSING
 
 
 def test_a_class_is_made_again_by_any_number_of_restarts() -> None:
