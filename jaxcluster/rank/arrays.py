@@ -109,7 +109,7 @@ def is_living(value: Any) -> bool:
     return is_array(value) and not value.is_deleted()
 
 
-def shards_of(array: Any) -> Sequence[Any]:
+def shards_of(array: Any) -> Any:
     """The shards of an array on this process's devices.
 
     JAX (0.10.2 and 0.12) can't list the only one of an array that is the same on all processes if
@@ -119,11 +119,10 @@ def shards_of(array: Any) -> Sequence[Any]:
       RuntimeError: it is deleted.
     """
     try:
-        shards: Sequence[Any] = array.addressable_shards
+        return array.addressable_shards
     except ValueError:
         own, make = [array.addressable_data(0)], jax.make_array_from_single_device_arrays
-        shards = make(array.shape, array.sharding, own).addressable_shards
-    return shards
+        return make(array.shape, array.sharding, own).addressable_shards
 
 
 def devices_hash(array: Any) -> str:

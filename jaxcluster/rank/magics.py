@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -58,15 +59,12 @@ def install(shell: Any, source: Callable[[], str]) -> None:
     shell.compile.__class__ = Compiler
     shell.extension_manager.loaded.add("jaxcluster")
     for name in _NOTEBOOKS:
-        shell.register_magic_function(_refuse(name), "line_cell", name)
+        shell.register_magic_function(functools.partial(_refuse, name), "line_cell", name)
 
 
-def _refuse(name: str) -> Callable[..., None]:
-    def magic(line: str, cell: str | None = None) -> None:
-        told = f"%{name} runs in the notebook, not on ranks"
-        raise UsageError(f"{told}: type it at the top of a cell of its own, without %%spmd.")
-
-    return magic
+def _refuse(name: str, *_: str) -> None:
+    told = f"%{name} runs in the notebook, not on ranks"
+    raise UsageError(f"{told}: type it at the top of a cell of its own, without %%spmd.")
 
 
 def run_once(shell: Any, cell: Callable[[], str]) -> None:

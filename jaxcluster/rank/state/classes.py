@@ -98,12 +98,9 @@ def _is_of_cells(function: Any) -> bool:
 
 def outer_of(cls: type, names: Mapping[str, Any]) -> Any:
     """The class of a cell in whose body a class was made; None for others."""
-    first, *path = cls.__qualname__.split(".")
-    top = found = names.get(first)
-    for part in path[:-1]:
-        found = vars(found).get(part) if isinstance(found, type) else None
-    is_known = path and isinstance(top, type) and isinstance(found, type) and statement_of(top)
-    return found if is_known and vars(found).get(path[-1]) is cls else None
+    outer = names.get(cls.__qualname__.rpartition(".")[0])
+    is_known = isinstance(outer, type) and statement_of(outer) is not None
+    return outer if is_known and vars(outer).get(cls.__name__) is cls else None
 
 
 def _added(cls: type) -> dict[str, Any]:

@@ -165,11 +165,10 @@ def test_attributes_of_any_kind_of_data_stay() -> None:
 def test_a_class_in_a_class_is_made_once() -> None:
     names = back(
         "class Outer:\n    class Mode(enum.Enum):\n        A = 1\n"
-        "    class In:\n        class Low: pass\n"
-        "mode, low = Outer.Mode.A, Outer.In.Low()\n"
+        "    class In: pass\nmode, inner = Outer.Mode.A, Outer.In()\n"
     )
     assert names["mode"] is names["Outer"].Mode.A
-    assert type(names["low"]) is names["Outer"].In.Low
+    assert type(names["inner"]) is names["Outer"].In
 
 
 def test_objects_of_installed_modules_are_theirs() -> None:
