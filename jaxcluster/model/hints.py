@@ -51,8 +51,3 @@ KIND_HINTS = (
         "%jaxcluster logs says what has failed.",
     ),
 )
-
-
-def kind_hints(message: str) -> list[str]:
-    """The hints for an error of JAX."""
-    return [hint for mark, hint in KIND_HINTS if mark in message]

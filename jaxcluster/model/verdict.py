@@ -152,7 +152,7 @@ def _failed(ending: Ending) -> CellFailed | None:
         were = "was" if len(interrupted) == 1 else "were"
         more.append(f"{begin_ranks(interrupted, hosts)} {were} interrupted 2 s later.")
     first = errors[min(errors)]
-    more += hints.kind_hints(first.evalue)
+    more += [hint for mark, hint in hints.KIND_HINTS if mark in first.evalue]
     return CellFailed(
         f"{first.ename} on {name_ranks(errors, hosts)}: {first.evalue}",
         _hint(ending, *more),

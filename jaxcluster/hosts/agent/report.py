@@ -51,7 +51,7 @@ def host_report(environ: Mapping[str, str] = os.environ) -> HostFacts:
         socket.gethostname(),
         space("net"),
         own_address(environ),
-        launcher_number(environ),
+        next((int(environ[n]) for n in NUMBERS if environ.get(n, "").isdecimal()), None),
         versions,
         list(host_gpus(environ)),
         gpu_platform(),
@@ -95,11 +95,6 @@ def _card_addresses() -> Iterator[str]:
             with contextlib.suppress(OSError):  # a card without an address
                 reply = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 yield socket.inet_ntoa(reply[20:24])
-
-
-def launcher_number(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Which of the launcher's processes this is, where the launcher says so."""
-    return next((int(environ[n]) for n in NUMBERS if environ.get(n, "").isdecimal()), None)
 
 
 def installed_version(package: str) -> str | None:

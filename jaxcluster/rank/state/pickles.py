@@ -21,7 +21,7 @@ import pickle
 import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar
 
 import cloudpickle
@@ -69,8 +69,10 @@ class Pickler(cloudpickle.Pickler):
         self.lost, self._by_value = dict[str, str](), set[type]()
         self._homes = dict[str, dict[int, Any]]()
         self._own = {id(one): ("own", name) for name, one in own_objects(namespace).items()}
-        # Classes come early: what their statements need is not to be half made by then.
-        order = sorted(values, key=lambda n: (n[:1] != SETTING, not isinstance(values[n], type)))
+        # Classes come early: what their statements need is not to be half made by then. Code of
+        # cells that runs while values are made uses modules.
+        early = ModuleType, type
+        order = sorted(values, key=lambda n: (n[:1] != SETTING, not isinstance(values[n], early)))
         self.values = {name: values[name] for name in order}
         while not self._dump_all():
             self.values = {n: v for n, v in self.values.items() if n not in self.lost}
@@ -350,7 +352,7 @@ def load(
     Raises:
       BadFile: a file was changed.
     """
-    about, section, broken = files[base].about, files[base].copy, Broken()
+    about, section, broken, bound = files[base].about, files[base].copy, Broken(), set[str]()
     others = [file for rank, file in files.items() if rank != base]
     own = own_objects(namespace) | {"array": functools.partial(make_array, [files[base], *others])}
 
@@ -362,6 +364,9 @@ def load(
             values[name] = value = unpickler.load()
             if name.startswith(SETTING):
                 use({name: value})
+            elif name in bound or name not in namespace:  # which code of cells may use meanwhile
+                namespace[name] = value
+                bound.add(name)
         return values
 
     try:
@@ -370,6 +375,9 @@ def load(
         raise
     except Exception:  # once more, to know what is whole
         whole = Pickler(read(TolerantUnpickler), namespace, broken)
+    finally:
+        for name in bound:
+            namespace.pop(name, None)
     return whole.values, whole.lost
 
 

@@ -162,6 +162,18 @@ def test_attributes_of_any_kind_of_data_stay() -> None:
     assert jax.random.key_data(cls.key).tolist() == [0, 1]
 
 
+def test_code_of_cells_finds_its_globals_while_values_are_made() -> None:
+    names = back(
+        "salt = 3\ndef root(): return math.isqrt(9)\nimport math\n"
+        "class Worker:\n    def __init__(self): self.n = 3\n"
+        "    def __getstate__(self): return {}\n"
+        "    def __setstate__(self, state): self.n = root()\n"
+        "class Key:\n    def __hash__(self): return salt\n"
+        "worker, table = Worker(), {Key(): 1}\n"
+    )
+    assert names["worker"].n == 3 and [*names["table"].values()] == [1]
+
+
 def test_a_class_in_a_class_is_made_once() -> None:
     names = back(
         "class Outer:\n    class Mode(enum.Enum):\n        A = 1\n"
