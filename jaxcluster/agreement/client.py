@@ -145,7 +145,7 @@ class Agreement:
       rank: of this process.
       place_of: tells where a frame launches.
       given: tells a hash of what the host has given to launches of these processes since it was
-        asked, and gives to the next one; 0 for nothing.
+        asked; 0 for nothing.
       explain: makes a message of a refusal.
 
     Attributes:
@@ -321,7 +321,8 @@ class Agreement:
         if is_agreed:
             folded = value if lane is self._main else 0
             folded ^= lane.unmade.get(program.processes, 0)
-            message = lane.announcement(program, place, self._given(program.processes), folded)
+            given = 0 if program.meets_all else self._given(program.processes)
+            message = lane.announcement(program, place, given, folded)
             lane.messages.clear()  # one that was not sent: something has raised here
             lane.heard.clear()
             lane.messages.append(message)

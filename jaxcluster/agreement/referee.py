@@ -260,7 +260,7 @@ class Referee:
         """A thread is about to launch a program, and waits for the answer.
 
         Args:
-          given: hashes the values that the host gives to the launch.
+          given: hashes what the host gives to the launch, and to those that did not wait before.
           folded: hashes launches that no wait would show. They are the main thread's of these
             processes in the cell without collectives, and the thread's that XLA has refused.
           now: the time, in seconds; for status and reports alone.

@@ -3,7 +3,8 @@
 The notebook compares hashes of the processes' copies of parts of arrays. Host values that a launch
 takes must be equal on all processes of the program. A process may launch the same program as the
 others with another learning rate, or another batch of ``np.random``. JAX compares them only in
-``device_put``. So a launch's announcement has a hash of the host values that it takes.
+``device_put``. So a launch's announcement has a hash of the host values that it takes, with those
+of launches that did not wait. At a cell's end there is a hash of the rest.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Given:
         return int.from_bytes(digest.digest(), "little") or 1 if digest is not None else 0
 
     def forget(self) -> None:
-        """Forget the values so far: their launch was not made."""
+        """Forget the values so far: those of another cell, or of a launch that failed."""
         self._digests = {}
 
     def add(self, value: Any, sharding: Any) -> None:

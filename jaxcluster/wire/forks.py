@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from jaxcluster.wire.codec import encode, parse
+from jaxcluster.wire.codec import encode
 from jaxcluster.wire.ops import EVENTS, Message, Operation
 
 # Why processes end that nothing has befallen.
@@ -70,15 +70,6 @@ EVENTS.update(exit=Exit, stopping=Stopping, lost=Lost)
 def line_of(event: Event) -> bytes:
     """As it goes to those that are connected."""
     return encode(type(event).__name__.lower(), "", event)
-
-
-def event_in(envelope: Mapping[str, Any]) -> Any:
-    """The news that came unasked.
-
-    Raises:
-      WrongFields: it lacks a field.
-    """
-    return parse(EVENTS[envelope["op"]], envelope["body"], f"message {envelope['op']!r}")
 
 
 class Spawn(Operation[list[int]], op="spawn"):

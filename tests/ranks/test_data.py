@@ -30,7 +30,7 @@ x = local(rows, np.ones((own, 4), "f4"))
 np.random.seed(wrong)
 """
 PROGRAMS = r"different programs\.(?=(.|\n)*float32\[\d+,4\])(.|\n)* int32\[\d+,4\]"
-VALUES = r"different values\.(.|\n)* values #\w{6}\n(.|\n)* values #\w{6}"
+VALUES = r"different values(.|\n)* values #\w{6}\n(.|\n)* values #\w{6}"
 SEED = "noise = np.random.rand(4)\ntotal = float(loss(x, noise))"
 # The first line makes the batch, the second launches: it is refused.
 MISTAKES = {

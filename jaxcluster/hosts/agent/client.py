@@ -39,7 +39,7 @@ from jaxcluster.hosts.agent.transport import Keys, Listener
 from jaxcluster.wire import forks
 from jaxcluster.wire.codec import Buffer
 from jaxcluster.wire.link import Channel
-from jaxcluster.wire.ops import Operation
+from jaxcluster.wire.ops import EVENTS, Operation
 from jaxcluster.wire.sockets import has_come
 
 CLOSE_S = 2.0
@@ -289,7 +289,8 @@ class Connection:
             if (asked := self._asked.pop(envelope["id"], None)) is not None:
                 asked.answer.put((envelope, [frame.buffer for frame in frames[1:]]))
             return
-        event = forks.event_in(envelope)
+        kind = envelope["op"]
+        event = wire.parse(EVENTS[kind], envelope["body"], f"message {kind!r}")
         if isinstance(event, forks.Lost):
             self._end(f"its agent has ended because {event.why}")
         elif self.on_event is not None:

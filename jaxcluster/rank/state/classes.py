@@ -15,11 +15,9 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-import jax
 import numpy as np
 from cloudpickle import cloudpickle
 
@@ -27,8 +25,7 @@ from jaxcluster.rank.private.kinds import OF_CELLS, is_by_fields, kinds, registe
 from jaxcluster.rank.state.arrays import Lost
 from jaxcluster.rank.statements import Statement, made_by, statement_of
 
-PLAIN = int, float, complex, str, bytes, PurePath, tuple, list, dict, set, frozenset, deque
-REGISTER = OF_CELLS, "jax._src.tree_util"  # the modules of functions that register classes again
+PLAIN = int, float, complex, str, bytes, tuple, list, dict, set, frozenset, deque, type(None)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 BODIES = "__annotate__", "<generic", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
 BOUND = MethodType, operator.methodcaller
@@ -45,9 +42,11 @@ def _needs(
     """The names and values that it, and functions of the namespace, look up when it runs."""
     found, left = {statement[0]: None}, [*_looked_up(statement[1], is_run=False)]
     for name in left:
-        if name in found or name not in names:
+        value = names.get(name, statement)
+        is_inner = getattr(value, "__qualname__", "").startswith(f"{statement[0]}.")
+        if name in found or value is statement or is_inner:
             continue
-        found[name] = value = names[name]
+        found[name] = value
         function: Any = value.__init_subclass__ if isinstance(value, type) else value
         if callable(function):
             function = getattr(function, "__wrapped__", getattr(function, "__func__", function))
@@ -68,12 +67,13 @@ def _looked_up(code: CodeType, *, is_run: bool) -> Iterator[str]:
 
 
 def reduce(
-    cls: type, by_value: Any, found: Statement | None, names: Mapping[str, Any], namespace: Any
+    cls: type, by_value: Any, found: Any, names: Mapping[str, Any], namespace: Mapping[str, Any]
 ) -> Any:
     """A class that can't be imported, as a pickle holds it.
 
     Args:
-      by_value: what cloudpickle has of it, for one whose statement was not found.
+      by_value: what cloudpickle has of it, for one of which nothing was found.
+      found: its statement, or the class in whose body it was made.
       names: where its statement looks them up.
 
     Raises:
@@ -85,15 +85,17 @@ def reduce(
         if found is None:
             raise Lost(f"class {cls.__qualname__} is not at the top level of a cell")
     make, arguments, state, *_ = by_value
-    if found is not None:
-        needs = _needs(found, names, namespace)
-        make, arguments, state = run, (found, namespace, [*needs], *needs.values()), _added(cls)
+    if isinstance(found, type):
+        make, arguments, state = getattr, (found, cls.__name__), _added(cls, names)
+    elif found is not None:
+        needs, state = _needs(found, names, namespace), _added(cls, names)
+        make, arguments = run, (found, namespace, [*needs], *needs.values())
     return make, arguments, (state, how), None, None, set_state
 
 
 def _is_of_cells(function: Any) -> bool:
     names = getattr(function, "__globals__", {})  # equinox lies about __module__
-    return names.get("__name__") in REGISTER or isinstance(function, BOUND)
+    return names.get("__name__") in (OF_CELLS, "jax._src.tree_util") or isinstance(function, BOUND)
 
 
 def outer_of(cls: type, names: Mapping[str, Any]) -> Any:
@@ -103,7 +105,7 @@ def outer_of(cls: type, names: Mapping[str, Any]) -> Any:
     return outer if is_known and vars(outer).get(cls.__name__) is cls else None
 
 
-def _added(cls: type) -> dict[str, Any]:
+def _added(cls: type, names: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a class that may be newer than its statement."""
 
     def may_be(name: str, value: Any) -> bool:
@@ -112,12 +114,9 @@ def _added(cls: type) -> dict[str, Any]:
         if type(function) is FunctionType:
             return function.__module__ == OF_CELLS and name != "__annotate_func__"
         if issubclass(kind, type):  # those in its body are made with it
-            return not value.__qualname__.startswith(f"{cls.__qualname__}.")
-        if kind.__module__ == OF_CELLS:  # those in its body made some for themselves
-            return kind is not cls and not hasattr(kind, "__get__")
-        return issubclass(
-            kind, (*PLAIN, type(None), np.ndarray, np.generic, jax.sharding.Mesh, *kinds())
-        )
+            is_inner = value.__qualname__.startswith(f"{cls.__qualname__}.")
+            return not is_inner or outer_of(value, names) is cls
+        return issubclass(kind, (*PLAIN, np.ndarray, np.generic, kinds().array, kinds().key))
 
     return {
         name: value

@@ -152,25 +152,24 @@ class Pickler(cloudpickle.Pickler):
             return known
         if not is_class and kind is not FunctionType:
             home = self._home(str(kind.__module__)).get(id(obj))
-            return NotImplemented if home is None else (getattr, home)
+            return NotImplemented if home is None else (_held, (*home, kind))
         reduced = super().reducer_override(obj)
         if not is_class or not isinstance(reduced, tuple) or len(reduced) <= IS_MADE:
             return reduced
-        if obj in self._started:  # what its statement needs holds it
+        names = ChainMap(self.values, self._namespace)
+        found = classes.outer_of(obj, names) or statement_of(obj)
+        found = None if self._by_value.intersection((obj, found)) else found
+        if obj in self._started and not isinstance(found, type):  # what it needs holds it
             self._by_value.add(obj)
             raise Lost("its class statement needs a value that holds the class")
-        names = ChainMap(self.values, self._namespace)
-        if (outer := classes.outer_of(obj, names)) is not None and outer not in self._by_value:
-            return getattr, (outer, obj.__name__)
         self._started.add(obj)
-        found = None if obj in self._by_value else statement_of(obj)
         return classes.reduce(obj, reduced, found, names, self._namespace)
 
     def _home(self, name: str) -> dict[int, Any]:
         """By their ids the objects of an installed module, as its attributes."""
         if name not in self._homes:
             module = None if name in KNOWN or is_own_module(name) else sys.modules.get(name)
-            held = vars(module).items() if module else ()
+            held = list(vars(module).items()) if type(module) is ModuleType else ()
             self._homes[name] = {id(one): (module, own) for own, one in held}
         return self._homes[name]
 
@@ -216,6 +215,13 @@ def _reduce_jitted(function: Any) -> Any:
     added = {n: v for n, v in vars(function).items() if n not in OF_JITTED and n[0] != "_"}
     made = jitted, (function._fun, info_of(function))
     return *made, ((), added, {}), None, None, _function_setstate
+
+
+def _held(module: ModuleType, name: str, kind: type) -> Any:
+    """What an installed module holds, which a new process may not have yet."""
+    if type(found := getattr(module, name, None)) is not kind:
+        raise Lost(f"module {module.__name__} has no such {name} now")
+    return found
 
 
 def _cached(function: Any, parameters: Any) -> Any:

@@ -239,8 +239,11 @@ def _is_common(value: Any, is_option: bool = False, depth: int = 12) -> bool:
       is_option: a library's function holds it, as the ``argnums`` of a gradient. Python's values
         are no values of the rank's own there.
     """
-    if isinstance(value, (jax.sharding.Mesh, jax.sharding.Sharding)):
-        return not _is_own(value)
+    if isinstance(value, jax.sharding.Sharding):
+        value = getattr(value, "mesh", None)  # others are of single devices
+    if isinstance(value, jax.sharding.Mesh):  # each rank may have one of its own devices
+        is_own = {one.process_index for one in value.devices.flat} == {jax.process_index()}
+        return not is_own or jax.process_count() == 1
     if isinstance(value, COMMON) or (callable(value) and is_imported(value)):
         return True
     if is_option and type(value) in (*LITERALS, object):
@@ -263,15 +266,6 @@ def _is_common(value: Any, is_option: bool = False, depth: int = 12) -> bool:
         held = value.values()
     is_known = held is not None and depth > 0
     return is_known and all(_is_common(one, is_option, depth - 1) for one in held)
-
-
-def _is_own(value: Any) -> bool:
-    """Whether a mesh or sharding has devices of this rank alone, as each rank may have its own."""
-    with contextlib.suppress(ValueError):  # an abstract mesh has no devices
-        devices = value.devices.flat if isinstance(value, jax.sharding.Mesh) else value.device_set
-        here = {device.process_index for device in devices} == {jax.process_index()}
-        return here and jax.process_count() > 1
-    return False
 
 
 def _has_literals(function: FunctionType) -> bool:
