@@ -138,6 +138,14 @@ def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Ran
         rank.launch(FOLDED)
 
 
+def test_a_rendezvous_does_not_tell_what_they_were_given(rank: Rank) -> None:
+    """The others may come to it from a thread, of which no values are told."""
+    rank.launch(FOLDED)
+    rank.given = 7
+    rank.other.main.launch(0, 1, fingerprint=8, meets_all=True)
+    assert rank.launch(Program((0, 1), 8, "wait_at_barrier", meets_all=True)) == "made"
+
+
 def test_their_hash_is_told_at_the_cells_end(rank: Rank) -> None:
     rank.launch(FOLDED)
     rank.agreement.end("ok")

@@ -173,11 +173,12 @@ def test_a_class_in_a_class_is_made_once() -> None:
     names = back(
         "class Outer:\n    class Mode(enum.Enum):\n        A = 1\n"
         "    class Part:\n        rate = 1\n        def __init__(self, w): self.w = w\n"
-        "    other: Part\n"
-        "Part = Outer.Part\nmode, inner, Outer.Part.rate = Outer.Mode.A, Part(x), 2\n"
+        "    class Lin(eqx.Module):\n        w: object\n    other: Part\n"
+        "lin, Part = Outer.Lin(x), Outer.Part\n"
+        "mode, inner, Outer.Part.rate = Outer.Mode.A, Part(x), 2\n"
         "jax.tree_util.register_pytree_node(Part, lambda i: ([i.w], None), lambda _, w: Part(*w))\n"
     )
-    assert names["mode"] is names["Outer"].Mode.A
+    assert names["mode"] is names["Outer"].Mode.A and type(names["lin"]) is names["Outer"].Lin
     assert type(names["inner"]) is names["Part"] is names["Outer"].Part
     assert names["Part"].rate == 2 and len(jax.tree.leaves(names["inner"])) == 1
 
