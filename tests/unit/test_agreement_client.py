@@ -139,7 +139,7 @@ def test_launches_without_collectives_wait_for_nobody_but_each_so_many(rank: Ran
 
 
 def test_a_rendezvous_does_not_tell_what_they_were_given(rank: Rank) -> None:
-    """The others may come to it from a thread, of which no values are told."""
+    """Others may come to it from a thread, and a thread tells no values."""
     rank.launch(FOLDED)
     rank.given = 7
     rank.other.main.launch(0, 1, fingerprint=8, meets_all=True)

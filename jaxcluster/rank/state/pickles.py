@@ -218,7 +218,7 @@ def _reduce_jitted(function: Any) -> Any:
 
 
 def _held(module: ModuleType, name: str, kind: type) -> Any:
-    """What an installed module holds, which a new process may not have yet."""
+    """An object of an installed module, if this process has it too."""
     if type(found := getattr(module, name, None)) is not kind:
         raise Lost(f"module {module.__name__} has no such {name} now")
     return found
