@@ -46,8 +46,10 @@ AT_WORK, STUCK = "at work", "stuck"
 
 Hashes = dict[tuple[int, ...], int]  # of launches in a cell, by the processes of their programs
 # See ``words.WORDS`` for what each says.
-Closing = Literal["ended", "differs", "circle", "idle", "died", "failed", "left", "stopped"]
-Kind = Closing | Literal["torn", "uneven", "unequal"]
+Kind = (
+    Literal["ended", "differs", "circle", "idle", "died", "failed", "left", "stopped"]
+    | Literal["torn", "uneven", "unequal"]
+)
 Does = Literal["waits", "works", "ended", "failed", "left", "died", "idle"]
 
 

@@ -48,7 +48,7 @@ WORDS = {
         f"{SAME}. {UNUSABLE}",
     ),
     "unequal": (
-        "{Who} gave other values to programs without collectives than the rest.",
+        "{Who} gave other values than the rest to programs without collectives.",
         f"{SAME}, with the same values. {UNUSABLE}",
     ),
     "torn": ("XLA launched a program on some ranks, and refused it on others.", "{renew}"),

@@ -64,7 +64,7 @@ def install(shell: Any, source: Callable[[], str]) -> None:
 
 def _refuse(name: str, *_: str) -> None:
     told = f"%{name} runs in the notebook, not on ranks"
-    raise UsageError(f"{told}: type it at the top of a cell of its own, without %%spmd.")
+    raise UsageError(f"{told}: type it at the top of a cell of its own.")
 
 
 def run_once(shell: Any, cell: Callable[[], str]) -> None:

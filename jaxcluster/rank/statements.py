@@ -1,6 +1,6 @@
-"""Notes of each class that a cell makes the statement that has made it.
+"""Notes which statement of a cell has made which class.
 
-It runs again where the class is to be made again: see ``rank.state.classes``.
+A restart runs it again to make the class: see ``rank.state.classes``.
 """
 
 from __future__ import annotations

@@ -156,13 +156,12 @@ def test_values_that_may_differ_are_no_reason(ranks: jaxcluster.Cluster) -> None
 
 
 @pytest.mark.promise("The limit")
-@pytest.mark.parametrize("caught", ["", "try: 1 / 0\nexcept Exception: pass\n"])
 def test_values_that_differ_for_programs_without_collectives_end_the_cell(
-    ranks: jaxcluster.Cluster, caught: str
+    ranks: jaxcluster.Cluster,
 ) -> None:
-    error = refused(ranks, f"y = step(x) * (1.0 + (r == 2))\n{caught}")
+    error = refused(ranks, "y = step(x) * (1.0 + (r == 2))")
     assert told(error).startswith(
-        "Rank 2 gave other values to programs without collectives than the rest.\n"
+        "Rank 2 gave other values than the rest to programs without collectives.\n"
     )
     assert error.hint == "It has assigned: y."
     ranks.run("y = step(x) * 2.0", show=False)

@@ -87,7 +87,7 @@ def test_one_program_with_different_values_shows_their_hashes() -> None:
         ),
         (
             Refusal("unequal", (1,)),
-            "Rank 1 gave other values to programs without collectives than the rest.",
+            "Rank 1 gave other values than the rest to programs without collectives.",
             "All ranks must make the same calls, with the same values. Don't use what the cell has "
             "assigned.",
         ),

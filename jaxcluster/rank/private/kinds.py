@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import sys
+from types import MethodType
 from typing import Any, NamedTuple
 
 import jax
@@ -157,6 +159,20 @@ def registered_by_cells() -> list[tuple[type, Registration]]:
 def is_by_fields(how: Registration) -> bool:
     """Whether it is a dataclass's, which needs no other function."""
     return how.func is jax.tree_util.register_dataclass
+
+
+def can_repeat(how: Registration) -> bool:
+    """Whether cells or JAX itself have its functions; else its library registers a class again."""
+    from jax._src import tree_util
+
+    def is_known(function: Any) -> bool:
+        module = getattr(function, "__globals__", {}).get(
+            "__name__"
+        )  # equinox lies about __module__
+        is_bound = isinstance(function, (MethodType, operator.methodcaller))
+        return is_bound or module in (OF_CELLS, tree_util.__name__)
+
+    return is_by_fields(how) or any(map(is_known, how.keywords.values()))
 
 
 def register(cls: type, how: Registration) -> None:

@@ -10,25 +10,23 @@ from __future__ import annotations
 import contextlib
 import dis
 import inspect
-import operator
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 from cloudpickle import cloudpickle
 
-from jaxcluster.rank.private.kinds import OF_CELLS, is_by_fields, kinds, register, registration_of
+from jaxcluster.rank.private.kinds import OF_CELLS, can_repeat, kinds, register, registration_of
 from jaxcluster.rank.state.arrays import Lost
 from jaxcluster.rank.statements import Statement, made_by, statement_of
 
 PLAIN = int, float, complex, str, bytes, tuple, list, dict, set, frozenset, deque, type(None)
 LOOKUPS = "LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"
 BODIES = "__annotate__", "<generic", "<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"
-BOUND = MethodType, operator.methodcaller
 PYTHONS = re.compile(r"_(.*_)?", re.S)  # names that are, or begin and end with, an underscore
 OVER_FUNCTIONS = {property: "fget", staticmethod: "__func__", classmethod: "__func__"}
 
@@ -43,7 +41,7 @@ def _needs(
     found, left = {statement[0]: None}, [*_looked_up(statement[1], is_run=False)]
     for name in left:
         value = names.get(name, statement)
-        is_inner = getattr(value, "__qualname__", "").startswith(f"{statement[0]}.")
+        is_inner = isinstance(value, type) and value.__qualname__.startswith(f"{statement[0]}.")
         if name in found or value is statement or is_inner:
             continue
         found[name] = value
@@ -80,7 +78,7 @@ def reduce(
       Lost: its library has looked at its body, which can't be run again.
     """
     how = registration_of(cls)
-    if how and not is_by_fields(how) and not any(map(_is_of_cells, how.keywords.values())):
+    if how and not can_repeat(how):
         how = None  # its library registers it again
         if found is None:
             raise Lost(f"class {cls.__qualname__} is not at the top level of a cell")
@@ -91,11 +89,6 @@ def reduce(
         needs, state = _needs(found, names, namespace), _added(cls, names)
         make, arguments = run, (found, namespace, [*needs], *needs.values())
     return make, arguments, (state, how), None, None, set_state
-
-
-def _is_of_cells(function: Any) -> bool:
-    names = getattr(function, "__globals__", {})  # equinox lies about __module__
-    return names.get("__name__") in (OF_CELLS, "jax._src.tree_util") or isinstance(function, BOUND)
 
 
 def outer_of(cls: type, names: Mapping[str, Any]) -> Any:

@@ -4,7 +4,7 @@ It is of what people put into notebooks, where cloudpickle alone makes something
 Functions of cells have the namespace itself as their globals, and closures share their cells.
 Views of one memory stay views. jitted functions keep their options. Classes of cells are made
 again by their class statements (``classes``). Arrays, devices and what belongs to the process are
-left out: they have persistent ids.
+left out: they have persistent ids. What an installed module holds goes by its name there.
 
 A load that meets an error is made again by steps that go on after one. So it costs only the names
 that reach what could not be made.
@@ -42,7 +42,7 @@ SETTING = " "  # the names of settings begin with it: they change what values be
 READY_S = 3.0  # in which all arrays of a save have to be computed
 WHY_CHARS = 200
 LARGE_NBYTES = 64 << 10  # from here on a buffer has its own section
-KNOWN = "__main__", "builtins", "types"  # modules whose objects pickles have by themselves
+KNOWN = "__main__", "builtins", "types"  # modules whose objects have no names there
 IS_MADE = 2  # from here on what cloudpickle says of a class has its attributes: else it is known
 OF_FUNCTIONS = ["qualname", "defaults", "kwdefaults", "module", "doc"]
 OF_JITTED = {"__name__", "__qualname__", "__doc__", "__module__", "__wrapped__", "__annotations__"}

@@ -229,8 +229,11 @@ def test_pytrees_of_cells_are_registered_again() -> None:
         "register = jax.tree_util.register_dataclass\n"
         "@functools.partial(register, data_fields=['a'], meta_fields=['b'])\n"
         "@dataclasses.dataclass\nclass Data:\n    a: object\n    b: int = 3\n"
-        "box, later, data = Box(x), Later(x), Data(x)\n"
+        "class Fixed:\n    def __eq__(self, other): return True\n    def __hash__(self): return 1\n"
+        "jax.tree_util.register_static(Fixed)\n"
+        "box, later, data, fixed = Box(x), Later(x), Data(x), Fixed()\n"
     )
+    assert not jax.tree.leaves(names["fixed"])
     for name in ("box", "later", "data"):
         assert jax.tree.leaves(names[name]) == [names["x"]]
     for name in ("box", "later"):
