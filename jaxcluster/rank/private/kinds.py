@@ -166,11 +166,9 @@ def can_repeat(how: Registration) -> bool:
     from jax._src import tree_util
 
     def is_known(function: Any) -> bool:
-        module = getattr(function, "__globals__", {}).get(
-            "__name__"
-        )  # equinox lies about __module__
-        is_bound = isinstance(function, (MethodType, operator.methodcaller))
-        return is_bound or module in (OF_CELLS, tree_util.__name__)
+        names = getattr(function, "__globals__", {})  # equinox lies about __module__
+        is_theirs = names.get("__name__") in (OF_CELLS, tree_util.__name__)
+        return is_theirs or isinstance(function, (MethodType, operator.methodcaller))
 
     return is_by_fields(how) or any(map(is_known, how.keywords.values()))
 
